@@ -4,6 +4,7 @@ Both are used alike: collect() at the step says whether there is anything to upd
 update then; spent() follows an update, and drop() whatever else ended the step.
 """
 
+import threading
 import weakref
 
 import torch
@@ -11,20 +12,50 @@ import torch
 from ..errors import MisuseError
 
 
+class HandedOver(torch.Tensor):
+    """What p.grad is while the gradient is in the store: of the right shape, without memory. Whatever reads or writes it
+    raises, so that clipping, unscaling and the like never work on nothing."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, parameter, name):
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, parameter.shape, dtype=parameter.dtype, device=parameter.device
+        )
+        made.name = name
+        return made
+
+    def __repr__(self, **_):
+        return f"HandedOver({self.name!r}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        flat = torch.utils._pytree.tree_leaves((arguments, named))
+        name = next((each.name for each in flat if isinstance(each, HandedOver)), "")
+        raise MisuseError(
+            f"cannot run {function}", name,
+            'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")',
+            'clip by max_grad_norm of the optimizer and drop gradients by its zero_grad(); use hand_over="step" for '
+            "torch's clip_grad_norm_, GradScaler and all else that works on p.grad",
+        )
+
+
 class AtStep:
     """Takes p.grad at the step, as torch's own optimizers do."""
 
-    def __init__(self, states, groups):
-        self._states, self._groups = states, groups
+    def __init__(self, states, optimizer):
+        self._states, self._optimizer = states, weakref.ref(optimizer)
 
     def watch(self, parameters):
         pass
 
     def collect(self):
-        if all(parameter.grad is None for group in self._groups() for parameter in group["params"]):
+        groups = self._optimizer().param_groups
+        if all(parameter.grad is None for group in groups for parameter in group["params"]):
             return False
         states = self._states
-        states.fit([_with_gradients(group) for group in self._groups()])
+        states.fit(groups)
         states.begin()
         for slot in states.slots.values():
             if slot.parameter.grad is not None:
@@ -37,3 +68,165 @@ class AtStep:
 
     def drop(self):
         self._states.abandon()
+
+
+class InBackward:
+    """Takes each gradient when it is complete, and leaves a HandedOver in its place.
+
+    A parameter whose gradient comes again begins the next micro-batch. An exception in here drops all gradients of the step,
+    as zero_grad() does.
+    """
+
+    def __init__(self, states, optimizer, accumulation_steps):
+        self._states, self._optimizer = states, weakref.ref(optimizer)
+        self._accumulation_steps = accumulation_steps
+        self._lock = threading.RLock()  # Backward passes of several devices have a thread each.
+        self._watched, self._handles = weakref.WeakSet(), []
+        weakref.finalize(self, _remove_all, self._handles)
+        self._reset()
+
+    def _reset(self):
+        self._is_open = False
+        self._micro_batch = 0
+        self._handed = {}  # id(parameter) -> (parameter, placeholder, the micro-batch after that of its gradient)
+        self._under_way = set()  # ids whose placeholder has made way for a gradient
+        self._task = None
+
+    def watch(self, parameters):
+        """Hooks hold neither this nor the parameter, so that both end with their owners."""
+        me = weakref.ref(self)
+        for parameter in parameters:
+            if not parameter.requires_grad or any(parameter is known for known in self._watched):
+                continue
+            self._watched.add(parameter)
+            it = weakref.ref(parameter)
+            self._handles.append(parameter.register_hook(lambda _, it=it: _call(me, InBackward._make_way, it())))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(lambda given: _call(me, InBackward._take, given)))
+
+    def _make_way(self, parameter):
+        """Before torch adds to p.grad."""
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            self._heed_dropped()
+        if isinstance(parameter.grad, HandedOver) and id(parameter) in self._handed:
+            self._under_way.add(id(parameter))
+            parameter.grad = None
+
+    def _take(self, parameter):
+        """When p.grad is complete."""
+        gradient = parameter.grad
+        self._require_plain(gradient)
+        self._begin()
+        key = id(parameter)
+        slot = self._states.slots.get(key)
+        if slot is None:
+            return  # It is no parameter of the optimizer any more, or was frozen when the step began; collect() sees to it.
+        if key in self._handed and self._handed[key][2] > self._micro_batch:
+            self._next_micro_batch(slot)
+        self._states.hand_over(slot, gradient)
+        placeholder = HandedOver(parameter, slot.name)
+        self._handed[key] = (parameter, placeholder, self._micro_batch + 1)
+        parameter.grad = placeholder
+        self._under_way.discard(key)
+
+    def _require_plain(self, gradient):
+        if isinstance(gradient, HandedOver):
+            raise MisuseError(
+                "cannot take a gradient", gradient.name, "another optimizer has taken it in this backward pass",
+                'use hand_over="step" for optimizers that share parameters',
+            )
+        if gradient.requires_grad:
+            raise MisuseError(
+                "cannot take a gradient", f"of shape {tuple(gradient.shape)}", "it has a graph of its own (create_graph=True)",
+                'use hand_over="step" for derivatives of derivatives',
+            )
+
+    def _begin(self):
+        if self._is_open:
+            return
+        groups = self._optimizer().param_groups
+        self.watch(parameter for group in groups for parameter in group["params"])
+        self._states.fit(groups)
+        self._states.begin()
+        self._is_open = True
+
+    def _next_micro_batch(self, slot):
+        if self._micro_batch + 1 == self._accumulation_steps:
+            raise MisuseError(
+                "cannot take a gradient", slot.name,
+                f"backward passes since the last step: {self._accumulation_steps + 1}, accumulation_steps: "
+                f"{self._accumulation_steps}",
+                "call step() or zero_grad() before, or set accumulation_steps",
+            )
+        self._states.store.end_micro_batch()
+        self._micro_batch += 1
+
+    def _heed_dropped(self):
+        """Gradients whose placeholders are gone were dropped by the program, for instance by model.zero_grad()."""
+        lost = [
+            parameter for key, (parameter, placeholder, _) in self._handed.items()
+            if parameter.grad is not placeholder and key not in self._under_way
+        ]
+        if not lost:
+            return
+        if len(lost) == len(self._handed) and all(parameter.grad is None for parameter in lost):
+            self.drop()
+            return
+        name = self._states.slots[id(lost[0])].name
+        raise MisuseError(
+            "cannot go on with the step", name, "its p.grad was dropped or replaced after its gradient had been handed over",
+            'drop the gradients of all parameters by zero_grad(), or use hand_over="step"',
+        )
+
+    def collect(self):
+        with self._lock:
+            self._heed_dropped()
+            given = [
+                parameter for group in self._optimizer().param_groups for parameter in group["params"]
+                if parameter.grad is not None and id(parameter) not in self._handed
+            ]
+            for parameter in given:
+                self._take(parameter)
+                if id(parameter) not in self._states.slots and parameter.numel() != 0:
+                    raise MisuseError(
+                        "cannot take a gradient", f"of shape {tuple(parameter.shape)}",
+                        "its parameter was frozen, or not in the optimizer, when the step began",
+                        "change parameters between steps",
+                    )
+            if not self._is_open:
+                return False
+            self._states.require_in_place()
+            for _ in range(self._micro_batch, self._accumulation_steps):
+                self._states.store.end_micro_batch()
+            return True
+
+    def spent(self):
+        for parameter, placeholder, _ in self._handed.values():
+            if parameter.grad is placeholder:
+                parameter.grad = None
+        self._reset()
+
+    def drop(self):
+        if self._is_open:
+            self._states.abandon()
+        self.spent()
+
+
+def _call(me, method, parameter):
+    """A hook of an InBackward, if it is still there. What it raises goes out of backward()."""
+    self = me()
+    if self is None:
+        return
+    with self._lock:
+        try:
+            method(self, parameter)
+        except BaseException:
+            self.drop()
+            parameter.grad = None
+            raise
+
+
+def _remove_all(handles):
+    for handle in handles:
+        handle.remove()

@@ -81,7 +81,7 @@ class StateStore:
             self._follow(slot)
 
     def load(self, groups, states):
-        """A new store with `states`, {parameter: (steps, moments, master or None)}; the old one stays if it fails."""
+        """A new store with `states`, {id(parameter): (steps, moments, master or None)}; the old one stays if it fails."""
         if not states:
             self.close()
             return
@@ -89,9 +89,9 @@ class StateStore:
 
         def fill(store, slots):
             steps = [0] * len(slots)
-            for slot in slots.values():
-                if slot.parameter in states:
-                    steps[slot.number], moments, master = states[slot.parameter]
+            for key, slot in slots.items():
+                if key in states:
+                    steps[slot.number], moments, master = states[key]
                     _load_slot(store, slot, moments, master)
             store.set_tensor_steps(steps)
 
@@ -116,7 +116,8 @@ class StateStore:
             has_moments = self._options["optimizer"] != "sgd" or group["momentum"] != 0
             names = group.get("param_names") or [f"group {number}, parameter {i}" for i in range(len(group["params"]))]
             for name, parameter in zip(names, group["params"]):
-                if not (parameter.requires_grad or id(parameter) in self.slots or parameter in also):
+                if not (parameter.requires_grad or parameter.grad is not None or id(parameter) in self.slots
+                        or id(parameter) in also):
                     continue
                 check_parameter(parameter, name)
                 if parameter.numel() != 0:
@@ -191,6 +192,14 @@ class StateStore:
         slot.note()
 
     # --- Steps ---
+
+    def require_in_place(self):
+        """What was begun on a parameter can only end on it."""
+        for slot in self.slots.values():
+            if slot.parameter.data_ptr() != slot.address or slot.parameter._version != slot.version:
+                raise MisuseError("cannot update a parameter", slot.name,
+                                  "it was written or moved between its gradient and the step",
+                                  'write parameters after step(), or use hand_over="step"')
 
     def begin(self):
         self._touched = []

@@ -18,11 +18,11 @@ class Tracked:
     __slots__ = ("parameter", "names", "number", "type", "is_managed", "is_trainable", "group", "real", "away", "leases",
                  "stamp", "refusal", "values")
 
-    def __init__(self, parameter, names, group):
+    def __init__(self, parameter, names, type_, is_trainable, group):
         self.parameter = parameter
         self.names = names
-        self.type = TYPES[parameter.dtype]
-        self.is_trainable = parameter.requires_grad
+        self.type = type_
+        self.is_trainable = is_trainable
         self.group = group
         self.number = None
         self.is_managed = True
@@ -30,7 +30,7 @@ class Tracked:
         self.leases = 0  # that are open
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
         self.refusal = None
-        # Of a small one: its version when the store last knew its values.
+        # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
         self.values = None
 
     @property

@@ -1,0 +1,198 @@
+"""How pip builds the package (PEP 517, PEP 660): the sources in terrace/, and libterrace.so, built by CMake.
+
+Nothing but Python, CMake, a compiler and Debian packages is used, and no network. One wheel serves every Python,
+because the library has no Python in it. Settings (`pip install . --config-settings library=PATH`):
+
+    library     a built libterrace.so to take, as does the environment variable TERRACE_LIBRARY; else one is built
+    auditwheel  "no": the wheel is not repaired, even where auditwheel is installed
+"""
+
+import base64
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "terrace"
+BUILD = ROOT / "build" / "python"
+OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "TERRACE_BUILD_C": "ON",
+    "TERRACE_BUILD_RUNTIME": "OFF",
+    "TERRACE_BUILD_TOOLS": "OFF",
+    "TERRACE_BUILD_TESTS": "OFF",
+    "TERRACE_BUILD_BENCH": "OFF",
+    "TERRACE_INSTALL": "OFF",
+    "TERRACE_UNITY_BUILD": "ON",
+}
+
+_ADVICE = "`sudo tools/setup` in the source tree installs what it is built with."
+
+
+def _version():
+    return re.search(r"project\(terrace VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+
+
+def _soname():
+    abi = re.search(r"#define TERRACE_ABI (\d+)", (ROOT / "capi/terrace.h").read_text()).group(1)
+    return f"libterrace.so.{abi}"
+
+
+def _tag():
+    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+
+
+# --- The library ---
+
+
+def _library(settings):
+    """The path of a built library."""
+    given = (settings or {}).get("library") or os.environ.get("TERRACE_LIBRARY")
+    if given:
+        if not os.path.isfile(given):
+            sys.exit(f"Terrace: there is no library {given}, which TERRACE_LIBRARY or the setting library names")
+        return pathlib.Path(given).resolve()
+    if shutil.which("cmake") is None:
+        sys.exit(f"Terrace is built with CMake, which is missing here. {_ADVICE}")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    _run(["cmake", "-S", str(ROOT), "-B", str(BUILD), *generator, *(f"-D{k}={v}" for k, v in OPTIONS.items())])
+    _run(["cmake", "--build", str(BUILD), "--target", "terrace_c", "--parallel", str(len(os.sched_getaffinity(0)))])
+    return BUILD / "capi" / _soname()
+
+
+def _run(command):
+    # stdout is the answer of the backend.
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        sys.exit(f"Terrace: `{' '.join(command[:2])}` failed, see above. {_ADVICE}")
+
+
+def _stripped(library, folder):
+    copy = pathlib.Path(folder) / _soname()
+    shutil.copyfile(library, copy)
+    if shutil.which("strip"):
+        subprocess.run(["strip", "--strip-unneeded", str(copy)], check=True)
+    return copy
+
+
+# --- Wheels ---
+
+
+def _metadata():
+    summary = re.search(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M).group(1)
+    return (
+        f"Metadata-Version: 2.1\nName: terrace\nVersion: {_version()}\nSummary: {summary}\nLicense: Apache-2.0\n"
+        f"Requires-Python: >=3.9\nDescription-Content-Type: text/markdown\n\n{(ROOT / 'README.md').read_text()}"
+    )
+
+
+def _info(tag):
+    """The files of the folder of metadata."""
+    wheel = f"Wheel-Version: 1.0\nGenerator: terrace\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    return {"METADATA": _metadata().encode(), "WHEEL": wheel.encode(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
+
+
+def _sources():
+    for path in sorted(PACKAGE.rglob("*")):
+        inside = path.relative_to(PACKAGE)
+        if path.is_file() and path.suffix in (".py", ".tsv") and inside.parts[0] != "lib":
+            yield f"terrace/{inside.as_posix()}", path.read_bytes()
+
+
+def _write_wheel(folder, tag, files):
+    """Writes files of {name: bytes} with the record of them. The same files give the same wheel."""
+    name = f"terrace-{_version()}"
+    info = f"{name}.dist-info"
+    files = {**files, **{f"{info}/{file}": content for file, content in _info(tag).items()}}
+    record = [f"{file},sha256={_digest(content)},{len(content)}" for file, content in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    path = pathlib.Path(folder) / f"{name}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, content in files.items():
+            entry = zipfile.ZipInfo(file, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = (0o755 if ".so" in file else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+    return path.name
+
+
+def _digest(content):
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    library = _library(config_settings)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {**dict(_sources()), f"terrace/lib/{_soname()}": _stripped(library, folder).read_bytes()}
+        name = _write_wheel(folder, _tag(), files)
+        repaired = None
+        if shutil.which("auditwheel") and (config_settings or {}).get("auditwheel") != "no":
+            repaired = _repaired(pathlib.Path(folder) / name)
+        best = repaired or pathlib.Path(folder) / name
+        shutil.move(str(best), os.path.join(wheel_directory, best.name))
+        return best.name
+
+
+def _repaired(wheel):
+    """A wheel that brings along what the library needs, and runs elsewhere too; None where that cannot be made."""
+    folder = wheel.parent / "repaired"
+    done = subprocess.run(["auditwheel", "repair", "--wheel-dir", str(folder), str(wheel)], stdout=sys.stderr)
+    found = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
+    if not found:
+        print("Terrace: auditwheel could not repair the wheel, which runs on this machine then", file=sys.stderr)
+    return found[0] if found else None
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    """The sources stay where they are, beside a link to the library where it is built."""
+    link = PACKAGE / "lib" / _soname()
+    library = _library(config_settings)
+    link.parent.mkdir(exist_ok=True)
+    if link.is_symlink() or link.exists():
+        link.unlink()
+    link.symlink_to(library)
+    return _write_wheel(wheel_directory, _tag(), {"terrace.pth": f"{PACKAGE.parent}\n".encode()})
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    info = pathlib.Path(metadata_directory) / f"terrace-{_version()}.dist-info"
+    info.mkdir()
+    for name, content in _info(_tag()).items():
+        (info / name).write_bytes(content)
+    return info.name
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+# --- The source ---
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """All files of the tree: those that git knows, or where there is no git all but what was built."""
+    name = f"terrace-{_version()}"
+    with tempfile.TemporaryDirectory() as folder:
+        info = pathlib.Path(folder) / "PKG-INFO"
+        info.write_text(_metadata())
+        path = os.path.join(sdist_directory, f"{name}.tar.gz")
+        with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+            archive.add(info, f"{name}/PKG-INFO")
+            for file in _tree():
+                archive.add(ROOT / file, f"{name}/{file}")
+    return f"{name}.tar.gz"
+
+
+def _tree():
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], stdout=subprocess.PIPE, check=True)
+        return [file for file in listed.stdout.decode().split("\0") if file and (ROOT / file).is_file()]
+    files = (path.relative_to(ROOT) for path in sorted(ROOT.rglob("*")) if path.is_file())
+    built = re.compile(r"build|\.|PKG-INFO$")
+    return [file.as_posix() for file in files if not built.match(file.parts[0]) and "__pycache__" not in file.parts]

@@ -1,0 +1,225 @@
+"""terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it is allocated."""
+
+import torch
+from torch import nn
+
+from ..config import read_config
+from ..errors import CapacityError, ConfigError, MisuseError
+from ..spec import Tensor
+from ..store import Store, plan
+from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
+from .engine import Engine
+from .optimizer_of_engine import EngineOptimizer, kind_of
+from .placeholders import TYPES, Tracked, named_once, require_storage_of_its_own, require_trainable_kind
+from .schedule_of_engine import EngineSchedule
+from .units import choose_units, expected_uses
+
+# Parameters of so many elements stay torch's own.
+SMALL_ELEMENTS = 64 << 10
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None, *,
+               config=None, units="auto", device=None, collate_fn=None, persistence_threshold=SMALL_ELEMENTS, resume=False,
+               total_steps=None, tier_name=None, log=None):
+    """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
+
+    model: a module on the processor, whose parameters go into a store; outside of its passes they read as NaN.
+    optimizer: one of torch.optim, or a function that makes it from parameters; else the configuration's.
+    lr_scheduler: a scheduler of torch for that optimizer, or a function that makes it; else the configuration's.
+    units: what is leased together: "auto" (the layers, where device memory has room for them), "leaf", or classes and names.
+    persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
+    resume: True goes on from the commit in nvme_path, "auto" does where there is one.
+    """
+    config = read_config(_source_of(config, args), total_steps)
+    _require_plain(model)
+    build = _Build(model, config, units, device, persistence_threshold)
+    groups, kind, defaults = _groups(model, config, optimizer, model_parameters)
+    build.describe(groups, kind)
+    build.plan(kind, groups, tier_name, log)
+    engine = build.make(resume)
+    engine.optimizer = EngineOptimizer(engine, kind, groups, defaults)
+    engine.lr_scheduler = _scheduler(engine.optimizer, config, lr_scheduler)
+    engine.training_dataloader = _dataloader(training_data, config, collate_fn)
+    engine.take_up_commit()
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _source_of(config, args):
+    config = config if config is not None else getattr(args, "deepspeed_config", None)
+    return {} if config is None else config
+
+
+def _require_plain(model):
+    what = "cannot train a model with Terrace"
+    if not isinstance(model, nn.Module):
+        raise ConfigError(what, type(model).__name__, "it is no torch.nn.Module", "give model=")
+    for module in model.modules():
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            raise ConfigError(what, type(module).__name__, "one process trains the whole model here",
+                              "give the module inside of it (.module)")
+        if "__deepcopy__" in module.__dict__ and hasattr(module.__dict__["__deepcopy__"], "values"):
+            raise MisuseError(what, type(model).__name__, "an engine has this model already",
+                              "close that engine first, or give copy.deepcopy(model)")
+
+
+def _groups(model, config, optimizer, model_parameters):
+    """(parameter groups, kind, torch's defaults)"""
+    own = config.optimizer
+    parameters = [one for one in model.parameters() if one.requires_grad] if model_parameters is None else model_parameters
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer(parameters)
+    if optimizer is not None:
+        return optimizer.param_groups, kind_of(optimizer), dict(optimizer.defaults)
+    parameters = list(parameters)
+    if not parameters:
+        raise ConfigError("cannot train a model with Terrace", type(model).__name__, "no parameter is to be trained",
+                          "set requires_grad, or give model_parameters")
+    defaults = {name: getattr(own, name) for name in own._fields if name != "kind"}
+    if isinstance(parameters[0], (tuple, list)):
+        parameters = [parameter for _, parameter in parameters]
+    groups = [dict(group) for group in parameters] if isinstance(parameters[0], dict) else [{"params": parameters}]
+    for group in groups:
+        group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        for name, value in defaults.items():
+            group.setdefault(name, value)
+    return groups, own.kind, defaults
+
+
+class _Build:
+    """An engine in the making."""
+
+    def __init__(self, model, config, units, device, threshold):
+        self.model = model
+        self.config = config
+        self.units = units
+        self.device = choose_device(config, device)
+        states_below = config.store_options["states"] != "device" and not config.store_options["compact_masters"]
+        self.threshold = threshold if states_below and has_small_parameters(self.device) else 0
+        if config.store_options["layer_major"]:
+            raise ConfigError("cannot use the configuration", "terrace.microbatch_order",
+                              "it is layer, and a loop of torch goes one micro-batch at a time", "leave it out")
+
+    def describe(self, groups, kind):
+        """Which parameters a store gets, and how."""
+        group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
+        found = named_once(self.model)
+        strange = set(group_of) - {id(parameter) for parameter, _ in found}
+        if strange:
+            raise ConfigError("cannot train a parameter", "optimizer", f"{len(strange)} of its parameters are not the model's",
+                              "give parameters of the model")
+        require_storage_of_its_own(found)
+        self.tracked = []
+        for parameter, names in found:
+            is_trained = parameter.requires_grad and id(parameter) in group_of
+            if not require_trainable_kind(parameter, names[0]) or not parameter.numel():
+                continue
+            one = Tracked(parameter, names, self._type_of(parameter), is_trained, group_of.get(id(parameter), 0))
+            one.is_managed = parameter.numel() > self.threshold
+            if one.is_managed or is_trained:
+                one.number = len(self.tracked)
+                self.tracked.append(one)
+        self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
+
+    def _type_of(self, parameter):
+        return TYPES[_DTYPES.get(self.config.precision, parameter.dtype)]
+
+    def _specs(self):
+        specs = []
+        for one in self.tracked:
+            memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
+            specs.append(Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory))
+        return specs
+
+    def plan(self, kind, groups, tier_name, log):
+        """Finds units, device and options that fit; raises CapacityError with the least budgets where none do."""
+        config = self.config
+        for one in self.tracked:
+            if not one.is_managed:
+                dtype = _DTYPES.get(config.precision, one.parameter.dtype)
+                one.values = one.parameter.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
+        self.specs = self._specs()
+        options = dict(config.store_options, gradients="handed_over", unused_gradients="skip", optimizer=kind, log=log,
+                       tier_name=tier_name, sgd_momentum=any(group.get("momentum", 0) for group in groups))
+        try:
+            self._try(self.units, options)
+        except CapacityError:
+            if self.units != "auto":
+                raise
+            self._try("leaf", options)
+
+    def _try(self, units, options):
+        self.chosen = choose_units(self.model, self.managed_of, units)
+        self.uses = expected_uses(self.model, self.chosen, self.config.gradient_accumulation_steps)
+        device = self.device
+        if device is None and self.managed_of:
+            device = device_that_holds_all(self.config, self.specs, self.uses, options)
+        self.options = dict(self.config.options_for(self.specs, device, self.uses), **options)
+        plan(self.specs, device if self.managed_of else None, self.uses, **self.options)
+        self.used_device = device if self.managed_of else None
+
+    def make(self, resume):
+        store, self.resumed = self._create(resume)
+        try:
+            if not self.resumed:
+                self._fill(store)
+            for one in self.tracked:
+                if one.is_managed:
+                    dtype = one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
+                    one.attach(tensor_at(store, one.number, one.parameter.shape, dtype, self.device),
+                               bool(self.used_device.strict))
+                else:
+                    one.parameter.data, one.values = one.values, None
+            self._convert_buffers()
+            for unit in self.chosen:
+                unit.settle(store)
+            return Engine(self.model, self.config, store, self.tracked, self.chosen)
+        except BaseException:
+            store.close()
+            raise
+
+    def _create(self, resume):
+        options = self.options
+        if not resume:
+            return Store(self.specs, self.used_device, self.uses, **options), False
+        store = Store(self.specs, self.used_device, self.uses, **dict(options, resume=True))
+        if store.taken_up_text:
+            return store, True
+        store.close()
+        if resume != "auto":
+            raise ConfigError("cannot resume a training", ", ".join(map(str, options["nvme_paths"])), "there is no commit",
+                              'give resume="auto" or False to begin one')
+        return Store(self.specs, self.used_device, self.uses, **options), False
+
+    def _fill(self, store):
+        """From the parameters, in their own type: masters keep what a smaller type would lose."""
+        sources = {}
+        for one in self.tracked:
+            source = one.parameter.detach()
+            if not source.is_contiguous():
+                source = source.contiguous()
+            sources[one.number] = (source, TYPES[source.dtype])
+        store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
+
+    def _convert_buffers(self):
+        """As DeepSpeed does with a model in 16 bits; parameters that are neither trained nor large go along."""
+        dtype = _DTYPES.get(self.config.precision)
+        if dtype is None:
+            return
+        known = {id(one.parameter) for one in self.tracked}
+        for tensor in [*self.model.buffers(), *(one for one in self.model.parameters() if id(one) not in known)]:
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)
+
+
+def _scheduler(optimizer, config, given):
+    if given is None:
+        return EngineSchedule(optimizer, config.schedule) if config.schedule is not None else None
+    return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+
+
+def _dataloader(data, config, collate_fn):
+    if data is None:
+        return None
+    return torch.utils.data.DataLoader(data, batch_size=config.train_micro_batch_size_per_gpu, shuffle=False,
+                                       collate_fn=collate_fn)

@@ -1,0 +1,82 @@
+"""Optimizer states in torch's own layout: {"exp_avg": ..., "step": ...} of every parameter, out of a StateStore and into it."""
+
+from collections.abc import Mapping
+
+import torch
+
+from ..errors import ConfigError
+from .optimizer_store import MOMENTS
+
+MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not have.
+
+
+class StateView(Mapping):
+    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, so they are
+    copies; load_state_dict() is the way back."""
+
+    def __init__(self, states, moment_names, has_step):
+        self._states, self._names, self._has_step = states, moment_names, has_step
+
+    def _slots(self):
+        """Slots with states, which are those that have had an update, with their numbers of updates."""
+        states = self._states
+        if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
+            return []
+        steps = states.store.tensor_steps
+        return [(slot, steps[slot.number]) for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
+
+    def __getitem__(self, parameter):
+        for slot, steps in self._slots():
+            if slot.parameter is parameter:
+                return self._state_of(slot, steps)
+        raise KeyError(parameter)
+
+    def __iter__(self):
+        return iter([slot.parameter for slot, _ in self._slots()])
+
+    def __len__(self):
+        return len(self._slots())
+
+    def __contains__(self, parameter):
+        return any(slot.parameter is parameter for slot, _ in self._slots())
+
+    def items(self):
+        return [(slot.parameter, self._state_of(slot, steps)) for slot, steps in self._slots()]
+
+    def __repr__(self):
+        return f"<states of {len(self)} parameters, read when they are asked for>"
+
+    def _state_of(self, slot, steps):
+        state = {"step": torch.tensor(float(steps))} if self._has_step else {}
+        for name, what in zip(self._names, MOMENTS):
+            state[name] = self._states.read(slot, what)
+        if slot.type != "fp32":
+            state[MASTER] = self._states.read(slot, "master")
+        return state
+
+    def parsed(self, parameter, state, name):
+        """(steps, moments, master or None) of one parameter's states in torch's layout; None where it has none."""
+        state = {key: value for key, value in state.items() if value is not None}
+        if not any(key in state for key in self._names):
+            self._refuse_others(state, name, ("step", MASTER))
+            return None
+        self._refuse_others(state, name, ("step", MASTER, *self._names))
+        missing = [key for key in (*self._names, *(("step",) if self._has_step else ())) if key not in state]
+        if missing:
+            raise ConfigError("cannot load the states of a parameter", name, f"there is no {missing[0]}",
+                              "load what state_dict() of the same kind of optimizer gave")
+        for key in (*self._names, MASTER):
+            if key in state and (not torch.is_tensor(state[key]) or state[key].shape != parameter.shape):
+                shape = tuple(state[key].shape) if torch.is_tensor(state[key]) else type(state[key]).__name__
+                raise ConfigError("cannot load the states of a parameter", name,
+                                  f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
+                                  "load what was saved with a model of these shapes, parameters in the same order")
+        # Without a count of its own, a state that is there says that there was an update.
+        steps = int(state["step"]) if self._has_step else 1
+        return steps, [state[key] for key in self._names], state.get(MASTER)
+
+    def _refuse_others(self, state, name, known):
+        for key in state:
+            if key not in known:
+                raise ConfigError("cannot load the states of a parameter", name, f"this optimizer keeps no {key}",
+                                  "load what state_dict() of the same kind of optimizer gave")
