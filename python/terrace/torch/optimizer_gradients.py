@@ -23,16 +23,16 @@ class HandedOver(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(
             cls, parameter.shape, dtype=parameter.dtype, device=parameter.device
         )
-        made.name = name
+        made.label = name
         return made
 
     def __repr__(self, **_):
-        return f"HandedOver({self.name!r}, shape={tuple(self.shape)})"
+        return f"HandedOver({self.label!r}, shape={tuple(self.shape)})"
 
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), named=None):
         flat = torch.utils._pytree.tree_leaves((arguments, named))
-        name = next((each.name for each in flat if isinstance(each, HandedOver)), "")
+        name = next((each.label for each in flat if isinstance(each, HandedOver)), "")
         raise MisuseError(
             f"cannot run {function}", name,
             'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")',
@@ -81,7 +81,7 @@ class InBackward:
         self._states, self._optimizer = states, weakref.ref(optimizer)
         self._accumulation_steps = accumulation_steps
         self._lock = threading.RLock()  # Backward passes of several devices have a thread each.
-        self._watched, self._handles = weakref.WeakSet(), []
+        self._watched, self._handles = {}, []
         weakref.finalize(self, _remove_all, self._handles)
         self._reset()
 
@@ -96,10 +96,10 @@ class InBackward:
         """Hooks hold neither this nor the parameter, so that both end with their owners."""
         me = weakref.ref(self)
         for parameter in parameters:
-            if not parameter.requires_grad or any(parameter is known for known in self._watched):
+            it = self._watched.get(id(parameter))
+            if not parameter.requires_grad or (it is not None and it() is parameter):
                 continue
-            self._watched.add(parameter)
-            it = weakref.ref(parameter)
+            it = self._watched[id(parameter)] = weakref.ref(parameter)
             self._handles.append(parameter.register_hook(lambda _, it=it: _call(me, InBackward._make_way, it())))
             self._handles.append(parameter.register_post_accumulate_grad_hook(lambda given: _call(me, InBackward._take, given)))
 
@@ -133,7 +133,7 @@ class InBackward:
     def _require_plain(self, gradient):
         if isinstance(gradient, HandedOver):
             raise MisuseError(
-                "cannot take a gradient", gradient.name, "another optimizer has taken it in this backward pass",
+                "cannot take a gradient", gradient.label, "another optimizer has taken it in this backward pass",
                 'use hand_over="step" for optimizers that share parameters',
             )
         if gradient.requires_grad:
