@@ -12,6 +12,7 @@ from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
 from .placeholders import TYPES, Tracked, named_once, require_storage_of_its_own, require_trainable_kind
 from .schedule_of_engine import EngineSchedule
+from .state import Copier
 from .units import choose_units, expected_uses
 
 # Parameters of so many elements stay torch's own.
@@ -58,7 +59,7 @@ def _require_plain(model):
         if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             raise ConfigError(what, type(module).__name__, "one process trains the whole model here",
                               "give the module inside of it (.module)")
-        if "__deepcopy__" in module.__dict__ and hasattr(module.__dict__["__deepcopy__"], "values"):
+        if "__deepcopy__" in module.__dict__ and isinstance(module.__dict__["__deepcopy__"], Copier):
             raise MisuseError(what, type(model).__name__, "an engine has this model already",
                               "close that engine first, or give copy.deepcopy(model)")
 
@@ -173,7 +174,7 @@ class _Build:
             self._convert_buffers()
             for unit in self.chosen:
                 unit.settle(store)
-            return Engine(self.model, self.config, store, self.tracked, self.chosen)
+            return Engine(self.model, self.config, store, self.tracked, self.chosen, self.options["log"])
         except BaseException:
             store.close()
             raise

@@ -17,6 +17,8 @@ _HARMLESS = frozenset((
     "_is_view", "is_signed", "is_inference", "is_same_size", "__repr__", "__format__", "__reduce_ex__", "__deepcopy__",
 ))
 _PLAIN_PROPERTIES = frozenset(
+    getattr(torch.Tensor, name).__set__ for name in ("data", "grad", "requires_grad")
+) | frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "grad", "is_leaf", "is_cuda", "is_cpu",
                  "is_sparse", "is_quantized", "is_meta", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "names", "_version",

@@ -8,6 +8,9 @@ import torch
 
 from ..errors import IoError
 
+# What is exported to torch lies in memory up to here, and in files beyond.
+MOST_IN_MEMORY = 64 << 20
+
 
 def mapped_empty(shape, dtype, folder=None):
     """A tensor of zeros over a new unlinked file in `folder`."""

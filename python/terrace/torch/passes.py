@@ -301,20 +301,22 @@ class Passes:
         lost, and within a pass."""
         if _task() != -1:
             raise _misuse("a backward pass is running", "do it after the pass", what)
-        self.close_leftovers()
-        if self.failure is not None:
-            raise self.failure
+        self.require_sound()
         if self.phase is STEP:
             if self._step_has_gradients:
                 raise _misuse(f"a step is open, with the gradients of {self.micro_batch} micro-batches",
                               "do it after optimizer.step(), or give the step up with zero_grad()", what)
             self.abandon()
 
-    def complete(self):
-        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update with."""
+    def require_sound(self):
+        """Closes what a failure left open, and raises what has spoilt the step."""
         self.close_leftovers()
         if self.failure is not None:
             raise self.failure
+
+    def complete(self):
+        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update with."""
+        self.require_sound()
         for one in self.trainable:
             gradient = one.parameter.grad
             if gradient is not None and type(gradient) is not HandedOver:

@@ -42,6 +42,11 @@ class Tracked:
         self.away = real if is_strict else placeholder(real.dtype, real.device, real.shape)
         self.parameter.data = self.away
 
+    def leave_store(self):
+        """The store ends: a strict one leaves nothing to look at."""
+        self.parameter.data = placeholder(self.real.dtype, self.real.device, self.real.shape)
+        self.real = self.away = None
+
 
 def placeholder(dtype, device, shape):
     return torch.full((), float("nan"), dtype=dtype, device=device).expand(shape)

@@ -10,11 +10,8 @@ from torch import nn
 from ..errors import ConfigError, MisuseError, did_you_mean
 from .hooks import refuse_to_pickle
 from .learning import Watched
-from .mapped import mapped_empty
+from .mapped import MOST_IN_MEMORY, mapped_empty
 from .placeholders import acquire, release
-
-# A state dict that is larger lies in unlinked files.
-_MOST_IN_MEMORY = 64 << 20
 
 
 class Values:
@@ -24,7 +21,7 @@ class Values:
         self._store = store
         self._passes = passes
         self._hooks = hooks
-        self._folder = folder
+        self.folder = folder
         self._exports = {}
         self._own = {}  # by the id of a module, its tracked parameters by their names there
         self._of = {id(one.parameter): one for one in tracked}
@@ -32,8 +29,12 @@ class Values:
         self._small = [one for one in tracked if not one.is_managed]
         self._known = self._small_values()
         managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
-        self._export_to_files = managed > _MOST_IN_MEMORY
+        self._export_to_files = managed > MOST_IN_MEMORY
         self._attach(model)
+
+    def come_to_rest(self, what):
+        """Between steps, as reading and writing states wants it; see Passes."""
+        self._passes.come_to_rest(what)
 
     # --- Single tensors ---
 
@@ -45,7 +46,7 @@ class Values:
             return out.copy_(one.parameter.detach())
         if what == "parameter" and self._passes.has_gradients:
             return self._read_in_step(one, out)
-        self._passes.come_to_rest("read values")
+        self.come_to_rest("read values")
         if out.dtype == torch.float32:
             self._store.read_values(one.number, what, out=out.data_ptr(), count=out.numel())
             return out
@@ -134,7 +135,7 @@ class Values:
 
     def _attach(self, model):
         for module in model.modules():
-            module.__dict__["__deepcopy__"] = _Copier(self, weakref.ref(module))
+            module.__dict__["__deepcopy__"] = Copier(self, weakref.ref(module))
             own = {name: self._of[id(one)] for name, one in module._parameters.items() if id(one) in self._of}
             if own:
                 self._own[id(module)] = own
@@ -155,7 +156,7 @@ class Values:
                 if value is None:
                     out = None
                     if self._export_to_files:
-                        out = mapped_empty(one.parameter.shape, one.parameter.dtype, self._folder)
+                        out = mapped_empty(one.parameter.shape, one.parameter.dtype, self.folder)
                     value = self.read(one, out=out)
                     self._exports[one] = (weakref.ref(state), weakref.ref(value))
                 state[prefix + name] = value
@@ -189,7 +190,7 @@ class Values:
         refuse_to_pickle()
 
 
-class _Copier:
+class Copier:
     """Makes copy.deepcopy of a module give a plain one with real values."""
 
     def __init__(self, values, module):

@@ -1,0 +1,7 @@
+"""Terrace for PyTorch: terrace.initialize trains a model whose parameters and optimizer states do not fit in memory."""
+
+from .engine import Engine
+from .init import init, load
+from .initialize import SMALL_ELEMENTS, initialize
+
+__all__ = ["Engine", "SMALL_ELEMENTS", "init", "initialize", "load"]

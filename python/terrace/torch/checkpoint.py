@@ -1,0 +1,156 @@
+"""Progress of a training: checkpoints in a folder, and commits on nvme that survive any crash."""
+
+import base64
+import json
+import os
+import shutil
+import time
+
+import torch
+
+from .. import safetensors
+from ..errors import ConfigError, IoError
+
+_WEIGHTS, _MOMENTS, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.pt"
+
+
+class Checkpoints:
+    def __init__(self, engine, store, values, exports):
+        self._engine = engine
+        self._store = store
+        self._values = values
+        self._exports = exports
+        self._last_commit = time.monotonic()
+        self.client_state = {}
+
+    # --- Progress: what is in no tensor ---
+
+    def _progress(self):
+        engine = self._engine
+        scheduler = engine.lr_scheduler
+        return {
+            "steps": engine.global_steps,
+            "skipped_steps": engine.skipped_steps,
+            "loss_scale": engine.scaler.state(),
+            "groups": [{name: value for name, value in group.items() if name != "params" and _is_plain(value)}
+                       for group in engine.optimizer.param_groups],
+            "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+        }
+
+    def _restore(self, progress, with_scheduler=True):
+        engine = self._engine
+        engine.global_steps = progress["steps"]
+        engine.skipped_steps = progress["skipped_steps"]
+        engine.micro_steps = 0
+        engine.scaler.restore(progress["loss_scale"])
+        if with_scheduler:
+            for group, saved in zip(engine.optimizer.param_groups, progress["groups"]):
+                group.update({name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+            if progress["scheduler"] is not None and hasattr(engine.lr_scheduler, "load_state_dict"):
+                engine.lr_scheduler.load_state_dict(progress["scheduler"])
+
+    # --- Commits ---
+
+    def begin_if_due(self):
+        """After an update, where the configuration asks for commits."""
+        config, engine = self._engine.config, self._engine
+        if not self._store_keeps_commits():
+            return
+        by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
+        by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
+        if by_steps or by_time:
+            self.begin(self.client_state, retain=False)
+
+    def _store_keeps_commits(self):
+        return self._engine.config.store_options.get("durable") and not self._store.why_no_commits
+
+    def begin(self, client_state, retain):
+        self._values.come_to_rest("commit")
+        if client_state is not None:
+            self.client_state = client_state
+        progress = dict(self._progress(), client_state=self.client_state,
+                        random=base64.b64encode(bytes(torch.get_rng_state().tolist())).decode())
+        try:
+            text = json.dumps(progress)
+        except (TypeError, ValueError) as error:
+            raise ConfigError("cannot commit", "client_state or the state of the scheduler", str(error),
+                              "give what JSON holds: numbers, texts, lists and dicts") from None
+        self._store.begin_commit(text, retain)
+        self._last_commit = time.monotonic()
+
+    def take_up(self):
+        """After a resume: progress, schedule and torch's random numbers go on from the commit."""
+        text = self._store.taken_up_text
+        if text:
+            progress = json.loads(text)
+            self._restore(progress)
+            self.client_state = progress["client_state"]
+            torch.set_rng_state(torch.tensor(list(base64.b64decode(progress["random"])), dtype=torch.uint8))
+
+    # --- Checkpoints in a folder ---
+
+    def save(self, folder, tag, client_state, save_latest):
+        self._values.come_to_rest("save a checkpoint")
+        tag = str(tag) if tag is not None else f"global_step{self._engine.global_steps}"
+        place = os.path.join(folder, tag)
+        aside = f"{place}.aside-{os.getpid()}"
+        kind = self._engine.optimizer.kind
+        try:
+            os.makedirs(aside)
+            weights, moments = self._exports.weights(with_masters=True), self._exports.moments(kind)
+            safetensors.write(os.path.join(aside, _WEIGHTS), weights.tensors, weights.values, {"format": "pt"})
+            safetensors.write(os.path.join(aside, _MOMENTS), moments.tensors, moments.values)
+            _save_durably(os.path.join(aside, _PROGRESS), dict(
+                self._progress(), client_state=client_state, kind=kind, tensor_steps=self._exports.steps_by_name()))
+            if os.path.exists(place):
+                shutil.rmtree(place)
+            os.rename(aside, place)
+            if save_latest:
+                _write_durably(os.path.join(folder, "latest"), tag)
+        except OSError as error:
+            raise IoError("cannot save a checkpoint", place, error.strerror or str(error),
+                          "see that the path is right, and that its drive has room") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return True
+
+    def load(self, folder, tag, with_optimizer, with_scheduler):
+        if tag is None:
+            try:
+                with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
+                    tag = file.read().strip()
+            except FileNotFoundError:
+                return None, {}
+        place = os.path.join(folder, str(tag))
+        try:
+            progress = torch.load(os.path.join(place, _PROGRESS), weights_only=True)
+        except OSError as error:
+            raise IoError("cannot load a checkpoint", place, error.strerror or str(error),
+                          "name a folder and a tag that save_checkpoint was given") from error
+        self._exports.load_weights(os.path.join(place, _WEIGHTS))
+        if with_optimizer:
+            if progress["kind"] != self._engine.optimizer.kind:
+                raise ConfigError("cannot load a checkpoint", place, f"its optimizer is {progress['kind']}, and that of the engine "
+                                  f"{self._engine.optimizer.kind}", "load it with load_optimizer_states=False")
+            self._exports.load_moments(os.path.join(place, _MOMENTS), progress["kind"], progress["tensor_steps"])
+            self._restore(progress, with_scheduler)
+        return place, progress["client_state"]
+
+
+def _is_plain(value):
+    return isinstance(value, (int, float, str, bool, tuple, list)) or value is None
+
+
+def _save_durably(path, value):
+    with open(path, "wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_durably(path, text):
+    with open(f"{path}.aside", "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.aside", path)

@@ -1,0 +1,297 @@
+"""The engine of a model: DeepSpeed's methods over passes, updates, values and commits."""
+
+import torch
+
+from ..errors import ConfigError
+from .checkpoint import Checkpoints
+from .export import Exports
+from .hooks import Hooks, refuse_to_pickle
+from .layout import Layout
+from .learning import Learning
+from .loss_scale import LossScaler
+from .passes import Passes
+from .state import Values
+
+
+class Engine:
+    """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss); engine.step()`."""
+
+    def __init__(self, model, config, store, tracked, units, log):
+        self.module = model
+        self.config = config
+        self.store = store
+        self.optimizer = self.lr_scheduler = self.training_dataloader = None
+        self.global_steps = self.micro_steps = self.skipped_steps = 0
+        self._log = log
+        self._norm = 0.0
+        self._clip_once = None
+        self._was_applied = True
+        self.scaler = LossScaler(config.loss_scale)
+        self._hooks = Hooks()
+        self._passes = Passes(store, tracked, config.gradient_accumulation_steps, self._before_step, self._announce)
+        folders = config.store_options.get("nvme_paths")
+        self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
+        self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
+        self._checkpoints = Checkpoints(self, store, self._values, self._exports)
+        self._hooks.watch_passes(self._passes, units)
+        self._layout = Layout(model, tracked)
+        self._tracked = tracked
+        self._managed_of = {id(one.parameter): one for one in tracked if one.is_managed}
+        self._learning = Learning(model, self._passes, self._managed_of)
+        self._warned_of_autocast = False
+        self._layout.mark(model)
+
+    # --- A training loop ---
+
+    def __call__(self, *arguments, **named):
+        return self.module(*arguments, **named)
+
+    forward = __call__
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+        """Goes backward from the loss of a micro-batch, divided by how many an update has."""
+        steps = self.config.gradient_accumulation_steps
+        if scale_wrt_gas and steps > 1:
+            loss = loss / steps
+        (loss * self.scaler.scale if self.scaler.may_skip else loss).backward(retain_graph=retain_graph)
+        return loss
+
+    def step(self):
+        """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""
+        is_last = self.is_gradient_accumulation_boundary()
+        self._passes.require_sound()
+        self.micro_steps += 1
+        if is_last and self.update() and self._was_applied and self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def update(self):
+        """The optimizer's step. False: no gradient had come, and nothing was done."""
+        if not self._passes.complete():
+            return False
+        self._values.take_small(is_between_steps=False)
+        result = self.store.update(*self._update_settings())
+        self._passes.updated()
+        self._values.small_were_updated()
+        self._norm = result.gradient_norm
+        self._was_applied = result.applied
+        if self._clip_once is not None:
+            self._clip_once[1].fill_(result.gradient_norm)
+            self._clip_once = None
+        self.scaler.note(not result.applied)
+        if result.applied:
+            self.global_steps += 1
+            self._stop_learning()
+        else:
+            self.skipped_steps += 1
+            self._explain_skip()
+        self._checkpoints.begin_if_due()
+        return True
+
+    def _update_settings(self):
+        clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
+        return self.optimizer.settings(), self.global_steps + 1, clip, self.scaler.scale
+
+    def _explain_skip(self):
+        """fp16 skips such steps as a matter of course. Else a new path through the model may have read a placeholder."""
+        if not self.scaler.may_skip:
+            self._say("warning", "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
+                                 "parameters that are used outside of their modules")
+            if self._learning is None:
+                self._learning = Learning(self.module, self._passes, self._managed_of)
+
+    def _stop_learning(self):
+        if self._learning is not None:
+            self._learning.stop()
+            self._learning = None
+
+    def _announce(self):
+        self.store.announce_update(*self._update_settings())
+
+    def _before_step(self):
+        self._layout.require_unchanged()
+        self._values.take_small(is_between_steps=True)
+        if not self._warned_of_autocast and _is_autocast():
+            self._warned_of_autocast = True
+            if any(one.type == "fp32" and one.is_managed for one in self._tracked):
+                self._say("warning", "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
+                                     "all of the model at once; set bf16.enabled in the configuration instead")
+
+    def drop_gradients(self):
+        """zero_grad: gives up a step that has gradients, or that failed."""
+        if self._passes.has_gradients or self._passes.failure is not None:
+            self._passes.abandon()
+            self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
+        self._passes.unmark()
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def zero_grad(self, set_to_none=True):
+        self.drop_gradients()
+
+    def clip_grad_norm_(self, max_norm):
+        """Clips the next update. The norm that it returns is known, and filled in, when the update has run."""
+        norm = torch.full((), float("nan"))
+        self._clip_once = (float(max_norm), norm)
+        return norm
+
+    # --- Values ---
+
+    def gathered(self, parameters, write=False):
+        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be changed."""
+        return self._values.gathered(parameters, write)
+
+    def state_dict(self, *arguments, **named):
+        return self.module.state_dict(*arguments, **named)
+
+    def load_state_dict(self, state, strict=True, assign=False):
+        return self.module.load_state_dict(state, strict=strict, assign=assign)
+
+    def master(self, parameter):
+        """The fp32 value that a parameter is rounded from, as a new tensor."""
+        found = self._values.find(parameter)
+        if len(found) != 1:
+            raise ConfigError("cannot read a master", str(parameter), "it is no trained parameter of this model",
+                              "give one parameter, or its name")
+        return self._values.read(found[0], "master")
+
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30):
+        """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time."""
+        return self._exports.save_safetensors(folder, dtype, shard_bytes)
+
+    def save_16bit_model(self, save_dir, save_filename="model.safetensors", exclude_frozen_parameters=False):
+        """Writes the weights in the parameters' type, or in bf16 where that is fp32, to one file of safetensors."""
+        return self._exports.save_16bit(save_dir, save_filename, exclude_frozen_parameters)
+
+    save_fp16_model = save_16bit_model
+
+    def optimizer_state_dict(self):
+        """Moments, steps and groups in the layout of torch.optim."""
+        return self._exports.optimizer_state_dict(self.optimizer)
+
+    def load_optimizer_state_dict(self, state):
+        self._exports.load_optimizer_state_dict(self.optimizer, state)
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
+        """Writes weights, optimizer states and progress to a folder, save_dir/tag."""
+        return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
+
+    def load_checkpoint(self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True,
+                        load_module_only=False):
+        """(path, client_state) of what save_checkpoint wrote; (None, {}) where there is nothing."""
+        return self._checkpoints.load(load_dir, tag, load_optimizer_states and not load_module_only,
+                                  load_lr_scheduler_states and not load_module_only)
+
+    def commit(self, client_state=None, retain=False):
+        """Begins a commit of the whole state on nvme, which becomes durable while training goes on. `client_state`, what JSON
+        holds, comes back as engine.client_state after a resume."""
+        self._checkpoints.begin(client_state, retain)
+
+    def finish_commit(self):
+        """Waits until the last commit is durable, and returns its number."""
+        return self.store.finish_commit()
+
+    @property
+    def client_state(self):
+        return self._checkpoints.client_state
+
+    def take_up_commit(self):
+        self._checkpoints.take_up()
+
+    # --- DeepSpeed's questions ---
+
+    def is_gradient_accumulation_boundary(self):
+        return (self.micro_steps + 1) % self.config.gradient_accumulation_steps == 0
+
+    def get_global_grad_norm(self):
+        return self._norm
+
+    def was_step_applied(self):
+        return self._was_applied
+
+    def train_batch_size(self):
+        return self.config.train_batch_size
+
+    def train_micro_batch_size_per_gpu(self):
+        return self.config.train_micro_batch_size_per_gpu
+
+    def gradient_accumulation_steps(self):
+        return self.config.gradient_accumulation_steps
+
+    def gradient_clipping(self):
+        return self.config.gradient_clipping
+
+    def get_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def zero_optimization_stage(self):
+        return self.config.zero_stage
+
+    def fp16_enabled(self):
+        return self.config.precision == "fp16"
+
+    def bfloat16_enabled(self):
+        return self.config.precision == "bf16"
+
+    @property
+    def global_samples(self):
+        return (self.global_steps + self.skipped_steps) * self.config.train_batch_size
+
+    @property
+    def loss_scale(self):
+        return self.scaler.scale
+
+    @property
+    def device(self):
+        return self._tracked[0].parameter.device
+
+    def train(self, mode=True):
+        self.module.train(mode)
+        return self
+
+    def eval(self):
+        return self.train(False)
+
+    # --- Its end ---
+
+    def close(self, keep_values=False):
+        """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks for it."""
+        if self.optimizer is None:
+            return
+        kept = [self._values.read(one) for one in self._tracked] if keep_values else []
+        self._passes.abandon()
+        self._passes.unmark()
+        self._stop_learning()
+        self._hooks.remove()
+        self._values.detach(self.module)
+        self._layout.unmark(self.module)
+        for one in self._tracked:
+            if one.is_managed:
+                one.leave_store()
+        for one, values in zip(self._tracked, kept):
+            one.parameter.data = values
+        self.store.close()
+        self.optimizer = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __getattr__(self, name):
+        """What an engine has not is the model's."""
+        if name == "module" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    def __reduce_ex__(self, protocol):
+        refuse_to_pickle()
+
+    def _say(self, level, line):
+        if self._log is not None:
+            self._log(level, line)
+
+
+def _is_autocast():
+    return torch.is_autocast_cpu_enabled() or torch.is_autocast_enabled()

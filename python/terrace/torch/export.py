@@ -1,0 +1,220 @@
+"""A trained model on its way out and in, and optimizer states in torch's layout: a part of a tensor at a time."""
+
+import ctypes
+import os
+
+import torch
+
+from .. import safetensors
+from ..errors import ConfigError
+from .init import value_of_entry
+from .mapped import MOST_IN_MEMORY, mapped_empty
+from .optimizer_of_engine import MOMENTS
+
+MOMENT_WHATS = ("first_moment", "second_moment")
+_PART_ELEMENTS = 4 << 20
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}
+
+
+class Entries:
+    """What a file of safetensors is written from."""
+
+    def __init__(self):
+        self.tensors = []
+        self._parts = {}
+
+    def add(self, name, dtype, shape, parts):
+        if dtype not in _DTYPES:
+            raise ConfigError("cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before")
+        self.tensors.append((name, _DTYPES[dtype], tuple(shape)))
+        self._parts[name] = parts
+
+    def values(self, name):
+        for part in self._parts[name]():
+            yield (ctypes.c_char * part.nbytes).from_address(part.data_ptr()) if part.numel() else b""
+
+
+class Exports:
+    def __init__(self, model, store, values, tracked, has_momentum):
+        """`has_momentum`: of SGD a moment is kept."""
+        self._model = model
+        self._store = store
+        self._values = values
+        self._tracked = tracked
+        self._has_momentum = has_momentum
+        self._of = {id(one.parameter): one for one in tracked}
+
+    # --- Weights ---
+
+    def weights(self, dtype=None, with_masters=False, leave_out_frozen=False):
+        """Parameters in their type or in `dtype`, or trained ones as fp32 masters, and the buffers of state dicts. A tied
+        parameter is there once, under its first name."""
+        entries, seen = Entries(), set()
+        for name, tensor in _named_tensors(self._model):
+            one = self._of.get(id(tensor))
+            if id(tensor) in seen or (leave_out_frozen and isinstance(tensor, torch.nn.Parameter)
+                                      and not (one is not None and one.is_trainable)):
+                continue
+            seen.add(id(tensor))
+            wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+            if one is None:
+                entries.add(name, wanted, tensor.shape, _parts_of_tensor(tensor, wanted))
+                continue
+            is_master = one.is_trainable and (with_masters or wanted == torch.float32)
+            wanted = torch.float32 if is_master else wanted
+            entries.add(name, wanted, tensor.shape, self._parts(one, "master" if is_master else "parameter", wanted))
+        return entries
+
+    def _parts(self, one, what, dtype):
+        def read():
+            for first in range(0, one.parameter.numel(), _PART_ELEMENTS):
+                count = min(_PART_ELEMENTS, one.parameter.numel() - first)
+                part = torch.empty(count, dtype=torch.float32)
+                self._store.read_values(one.number, what, first, count, part.data_ptr())
+                yield part.to(dtype)
+
+        return read
+
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30):
+        self._values.come_to_rest("save the weights")
+        entries = self.weights(_dtype_of(dtype))
+        safetensors.write_sharded(folder, entries.tensors, entries.values, shard_bytes, {"format": "pt"})
+        for name in ("config", "generation_config"):
+            config = getattr(self._model, name, None)
+            if hasattr(config, "save_pretrained"):
+                config.save_pretrained(folder)
+
+    def save_16bit(self, folder, name, leave_out_frozen):
+        self._values.come_to_rest("save the weights")
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        types = {one.type for one in self._tracked if one.is_managed} & set(half)
+        entries = self.weights(half[types.pop()] if len(types) == 1 else torch.bfloat16, leave_out_frozen=leave_out_frozen)
+        safetensors.write(os.path.join(folder, name), entries.tensors, entries.values, {"format": "pt"})
+        return True
+
+    # --- Optimizer states ---
+
+    def moments(self, kind):
+        """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment"."""
+        entries = Entries()
+        for one in self._tracked:
+            for what in self.moment_whats(kind) if one.is_trainable else ():
+                entries.add(f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32))
+        return entries
+
+    def moment_whats(self, kind):
+        return MOMENT_WHATS[:self.moment_count(kind)]
+
+    def moment_count(self, kind):
+        return len(MOMENTS[kind][0]) if kind != "sgd" or self._has_momentum else 0
+
+    def optimizer_state_dict(self, optimizer):
+        names, counts_steps = MOMENTS[optimizer.kind]
+        groups, state, number = [], {}, 0
+        steps = self._steps()
+        size = 4 * sum(one.parameter.numel() for one in self._tracked if one.is_trainable) * self.moment_count(optimizer.kind)
+        for group in optimizer.param_groups:
+            first = number
+            for parameter in group["params"]:
+                one = self._of[id(parameter)]
+                if steps[one.number]:
+                    state[number] = {"step": torch.tensor(float(steps[one.number]))} if counts_steps else {}
+                    for name, what in zip(names, self.moment_whats(optimizer.kind)):
+                        out = mapped_empty(parameter.shape, torch.float32, self._values.folder) if size > MOST_IN_MEMORY else None
+                        state[number][name] = self._values.read(one, what, out=out)
+                number += 1
+            groups.append({**{name: value for name, value in group.items() if name != "params"},
+                           "params": list(range(first, number))})
+        return {"state": state, "param_groups": groups}
+
+    def load_optimizer_state_dict(self, optimizer, state):
+        what = "cannot load an optimizer state"
+        groups = state.get("param_groups", []) if isinstance(state, dict) else []
+        sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
+        if sizes[0] != sizes[1]:
+            raise ConfigError(what, "param_groups", f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
+                              "load the state of an optimizer with the same parameters in the same groups")
+        self._values.come_to_rest("load an optimizer state")
+        names, _ = MOMENTS[optimizer.kind]
+        steps = self._steps()
+        for group, saved in zip(optimizer.param_groups, groups):
+            for parameter, key in zip(group["params"], saved["params"]):
+                one = self._of[id(parameter)]
+                found = state["state"].get(key, {})
+                for name, moment in zip(names, self.moment_whats(optimizer.kind)):
+                    values = found.get(name)
+                    if values is None:
+                        values = torch.zeros(parameter.shape)
+                    if values.shape != parameter.shape:
+                        raise ConfigError(what, one.name, f"{name} has the shape {tuple(values.shape)}, and the parameter "
+                                          f"{tuple(parameter.shape)}", "load the state of the same model")
+                    self._values.write(one, values, moment)
+                steps[one.number] = int(found.get("step", 1 if found else 0))
+            group.update({name: value for name, value in saved.items() if name != "params"})
+        self._store.set_tensor_steps(steps)
+
+
+    def _steps(self):
+        """Before the first update this is asked for as well, and costs nothing then."""
+        return list(self._store.tensor_steps)
+
+    # --- Checkpoints ---
+
+    def steps_by_name(self):
+        return {one.name: steps for one, steps in zip(self._tracked, self._steps())}
+
+    def load_weights(self, path):
+        entries = safetensors.read_header(path)[0]
+        for name, tensor in _named_tensors(self._model):
+            one = self._of.get(id(tensor))
+            if one is not None and name != one.name:
+                continue
+            values = self._found(entries, name, tensor)
+            if one is not None:
+                self._values.write(one, values)
+            else:
+                tensor.data.copy_(values)
+
+    def load_moments(self, path, kind, steps):
+        entries = safetensors.read_header(path)[0]
+        for one in self._tracked:
+            for what in self.moment_whats(kind) if one.is_trainable else ():
+                self._values.write(one, self._found(entries, f"{one.name}.{what}", one.parameter), what)
+        self._store.set_tensor_steps([steps.get(one.name, 0) for one in self._tracked])
+
+    def _found(self, entries, name, tensor):
+        entry = entries.get(name)
+        if entry is None or entry.shape != tuple(tensor.shape):
+            raise ConfigError("cannot load a checkpoint", name, "it is not there" if entry is None else
+                              f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}",
+                              "load a checkpoint of the same model")
+        return value_of_entry(entry)
+
+
+def _named_tensors(model):
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{prefix}." if prefix else ""
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                yield prefix + name, tensor
+        for name, tensor in module._buffers.items():
+            if tensor is not None and name not in module._non_persistent_buffers_set:
+                yield prefix + name, tensor
+
+
+def _parts_of_tensor(tensor, dtype):
+    return lambda: [tensor.detach().to(dtype).contiguous().cpu()]
+
+
+def _dtype_of(dtype):
+    if isinstance(dtype, str):
+        words = {"fp32": torch.float32, "float32": torch.float32, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16,
+                 "fp16": torch.float16, "float16": torch.float16}
+        if dtype not in words:
+            raise ConfigError("cannot save the weights", f"dtype {dtype!r}", "there is no such type",
+                              f"give one of torch's, or one of {', '.join(words)}")
+        return words[dtype]
+    return dtype
