@@ -6,6 +6,8 @@
 // sizes; it must never know an optimizer.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,7 +22,18 @@ enum class MasterForm : uint8_t {
   whole,      // the fp32 value
   remainder,  // int16: the fp32 bits less those of the bf16 parameter, which is kept elsewhere (compact
               // state)
+  parameter,  // nothing: the fp32 parameter, which is kept elsewhere, is the master
 };
+
+// The bytes of a master in a record.
+constexpr uint64_t master_bytes_of(MasterForm form) {
+  if (form == MasterForm::parameter) return 0;
+  return form == MasterForm::whole ? sizeof(float) : sizeof(int16_t);
+}
+// Without whole masters, the type of the parameters that masters are made with.
+constexpr DataType master_parameter_type(MasterForm form) {
+  return form == MasterForm::remainder ? DataType::bf16 : DataType::fp32;
+}
 
 struct RecordLayout {
   MasterForm master = MasterForm::whole;
@@ -34,12 +47,11 @@ struct RecordLayout {
   }
 
   // Sizes and offsets are those of one tile.
-  constexpr uint64_t master_bytes() const {
-    return kTileElements * (master == MasterForm::whole ? sizeof(float) : sizeof(int16_t));
-  }
+  constexpr uint64_t master_bytes() const { return kTileElements * master_bytes_of(master); }
   constexpr uint64_t moment_bytes() const { return kTileElements * bytes_of(moment_type); }
   constexpr uint64_t moment_offset(uint32_t moment) const { return master_bytes() + moment * moment_bytes(); }
-  // A multiple of 8 KiB: direct I/O of any run of tiles is aligned.
+  // A multiple of 8 KiB: direct I/O of any run of tiles is aligned. It is 0 where a record would be empty, of
+  // which there must be none.
   constexpr uint64_t tile_bytes() const { return moment_offset(moment_count); }
 
   // Tiles in a block, the unit of I/O, checksum and in-cache computation: the fewest, in powers of two, that
@@ -57,7 +69,8 @@ struct RecordLayout {
 
 // "whole masters and 2 moments in fp32", for messages.
 inline std::string text_of(const RecordLayout& layout) {
-  std::string text = layout.master == MasterForm::whole ? "whole masters" : "compact masters";
+  constexpr std::array kMasters = {"whole masters", "compact masters", "masters in the parameters"};
+  std::string text = kMasters[static_cast<size_t>(layout.master)];
   if (layout.moment_count == 0) return text + " and no moments";
   return text + " and " + std::to_string(layout.moment_count) +
          (layout.moment_count == 1 ? " moment in " : " moments in ") +

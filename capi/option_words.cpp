@@ -31,7 +31,7 @@ constexpr std::array kWords = {
     TERRACE_ROW(OffloadOptions, tier_name, terrace_options, tier_name),
     TERRACE_ROW(OffloadOptions, tier_start, terrace_options, resume),
     TERRACE_ROW(OffloadOptions, discard_commits, terrace_options, discard_commits),
-    TERRACE_ROW(OffloadOptions, record_layout, terrace_options, compact_masters),
+    TERRACE_ROW(OffloadOptions, record_layout, terrace_options, masters),
     TERRACE_ROW(OffloadOptions, device_budget_bytes, terrace_simulated_options, budget_bytes),
     TERRACE_ROW(OffloadOptions, host_budget_bytes, terrace_options, host_bytes),
     TERRACE_ROW(OffloadOptions, gradients, terrace_options, gradients),

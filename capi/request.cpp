@@ -48,7 +48,8 @@ RecordLayout layout_of(const terrace_options& given, std::string_view action) {
   require_enum(given.optimizer, 5, action, "terrace_options.optimizer");
   require_enum(given.moment_type, 2, action, "terrace_options.moment_type");
   RecordLayout layout;
-  layout.master = given.compact_masters != 0 ? MasterForm::remainder : MasterForm::whole;
+  require_enum(given.masters, 3, action, "terrace_options.masters");
+  layout.master = static_cast<MasterForm>(given.masters);
   layout.moment_count = moment_count(optimizer_kind(given.optimizer), given.sgd_momentum != 0 ? 1 : 0);
   layout.moment_type = static_cast<DataType>(given.moment_type);
   return layout;
@@ -96,7 +97,7 @@ void read_budgets(const terrace_options& given, OffloadOptions& options, std::st
 void read_steps(const terrace_options& given, OffloadOptions& options, std::string_view action) {
   require_at_most(given.accumulation_steps, kMostAccumulationSteps, action,
                   "terrace_options.accumulation_steps");
-  require_enum(given.gradients, 2, action, "terrace_options.gradients");
+  require_enum(given.gradients, 3, action, "terrace_options.gradients");
   require_enum(given.unused_gradients, 2, action, "terrace_options.unused_gradients");
   require_enum(given.accumulation_type, 3, action, "terrace_options.accumulation_type");
   options.accumulation_steps = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;

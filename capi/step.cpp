@@ -72,10 +72,7 @@ terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const vo
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(gradient, kCall, "gradient");
     c::require_enum(type, 3, kCall, "type");
-    if (flags != 0)
-      c::refuse(ErrorKind::config, kCall, "flags",
-                (flags & TERRACE_BORROW) != 0 ? "gradients are not borrowed yet" : "it has unknown bits",
-                "give 0: the memory is the caller's again when the call returns");
+    c::require_zero(flags, kCall, "flags");
     if (tensor >= s.space.tensor_count())
       c::misuse(kCall, "tensor " + std::to_string(tensor),
                 "there are " + std::to_string(s.space.tensor_count()), "count tensors from 0");

@@ -191,8 +191,20 @@ typedef enum terrace_update_when {
 
 typedef enum terrace_gradient_origin {
   TERRACE_LEASED,     /* written on the device, in leases that go backward */
-  TERRACE_HANDED_OVER /* given by terrace_hand_over */
+  TERRACE_HANDED_OVER, /* given by terrace_hand_over, which takes a copy */
+  /* Given by terrace_hand_over, and read where they lie until terrace_update has returned. All that is trained
+   * has an address, a step has one micro-batch, and updates are not TERRACE_NEXT_FORWARD. */
+  TERRACE_BORROWED
 } terrace_gradient_origin;
+
+/* How the fp32 masters are kept, which updates compute with. */
+typedef enum terrace_masters {
+  TERRACE_MASTERS_WHOLE,
+  TERRACE_MASTERS_COMPACT, /* what lies below bf16 parameters; no bit depends on it */
+  /* The parameters are the masters: all that is trained is fp32 and has an address, and a moment is kept. What
+   * the program writes to a parameter counts then. No commits are kept, since they would lack the masters. */
+  TERRACE_MASTERS_PARAMETER
+} terrace_masters;
 
 /* What an update does with tensors that had no gradient in the step. */
 typedef enum terrace_unused_gradients {
@@ -230,7 +242,7 @@ typedef struct terrace_options {
   uint32_t optimizer;          /* terrace_optimizer_kind: how many moments are kept */
   uint32_t sgd_momentum;       /* of TERRACE_SGD a moment is kept */
   uint32_t moment_type;        /* TERRACE_FP32 or TERRACE_BF16 */
-  uint32_t compact_masters;    /* masters are what lies below bf16 parameters */
+  uint32_t masters;            /* terrace_masters */
   uint32_t accumulation_type;  /* of the sums over micro-batches: TERRACE_FP32, or the parameters' type */
   uint32_t durable;            /* keeps commits */
   uint32_t retained_commits;   /* how many retained ones stay beside the last */
@@ -364,9 +376,8 @@ typedef struct terrace_gradient_view {
 } terrace_gradient_view;
 TERRACE_C_API terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor,
                                               terrace_gradient_view* view);
-/* With TERRACE_HANDED_OVER: the complete gradient of a tensor in this micro-batch, in the type of the tensor,
- * which is the caller's again when the call returns. Leases may be open. `flags` are 0. */
-typedef enum terrace_hand_over_flags { TERRACE_BORROW = 1 /* not supported yet */ } terrace_hand_over_flags;
+/* With TERRACE_HANDED_OVER and TERRACE_BORROWED: the complete gradient of a tensor in this micro-batch, in the
+ * type of the tensor. Leases may be open. `flags` are 0. */
 TERRACE_C_API terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const void* gradient,
                                                uint32_t type, uint32_t flags);
 /* Ends a step before its update: its gradients are dropped. */

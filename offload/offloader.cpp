@@ -380,7 +380,7 @@ const std::byte* Offloader::parameter(TensorId tensor) const {
 GradientView Offloader::gradient(TensorId tensor) {
   OffloaderRooms& r = *rooms_;
   r.order.require_gradient(tensor, r.leases.goes_backward(tensor));
-  require_origin("cannot add to the gradient of", tensor, GradientOrigin::leases);
+  require_origin("cannot add to the gradient of", tensor, true);
   return {gradient_address(tensor), r.landings.has_gradient(tensor)};
 }
 
@@ -397,7 +397,7 @@ std::byte* Offloader::gradient_address(TensorId tensor) const {
 void Offloader::hand_over_gradient(TensorId tensor, std::span<const std::byte> gradient) {
   OffloaderRooms& r = *rooms_;
   r.order.require_hand_over(tensor);
-  require_origin("cannot take the gradient of", tensor, GradientOrigin::handed_over);
+  require_origin("cannot take the gradient of", tensor, false);
   const TensorSpec& spec = r.space.tensor(tensor);
   const auto refuse = [&](std::string reason, const char* advice) {
     throw Error(ErrorKind::misuse, {"cannot take the gradient of", spec.name, std::move(reason), advice});
@@ -418,9 +418,9 @@ void Offloader::hand_over_gradient(TensorId tensor, std::span<const std::byte> g
   if (r.early_update.takes_landings()) r.early_update.take_landed();
 }
 
-void Offloader::require_origin(std::string_view action, TensorId tensor, GradientOrigin origin) const {
-  if (rooms_->options.gradients == origin) return;
-  const bool handed_over = origin == GradientOrigin::leases;
+void Offloader::require_origin(std::string_view action, TensorId tensor, bool is_leased) const {
+  const bool handed_over = rooms_->options.gradients != GradientOrigin::leases;
+  if (handed_over != is_leased) return;
   throw Error(ErrorKind::misuse,
               {std::string(action), rooms_->space.tensor(tensor).name,
                handed_over ? "the gradients of this offloader are handed over"

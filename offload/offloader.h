@@ -150,7 +150,7 @@ class Offloader final : public ParameterAccess {
   void begin_change();
   void begin_early_update();
   void fetch_for_use(OpenUse& use);
-  void require_origin(std::string_view action, TensorId tensor, GradientOrigin origin) const;
+  void require_origin(std::string_view action, TensorId tensor, bool is_leased) const;
   void end_use(OpenUse& use);
   std::unique_ptr<OffloaderRooms> rooms_;
 };

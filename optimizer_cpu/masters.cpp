@@ -45,24 +45,29 @@ const kernels::MasterKernels& kernels_of(InstructionSet set) {
 
 struct Tiles {
   RecordLayout compact, canonical;
-  size_t moments_bytes;
+  size_t moments_bytes, parameter_bytes;
 
   explicit Tiles(const RecordLayout& layout) : compact(layout), canonical(layout.canonical()) {
-    TERRACE_ASSERT(layout.master == MasterForm::remainder, "the records have whole masters already");
+    TERRACE_ASSERT(layout.master != MasterForm::whole, "the records have whole masters already");
     moments_bytes = compact.tile_bytes() - compact.master_bytes();
+    parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
   }
 };
 
 }  // namespace
 
-void split_masters(InstructionSet set, const std::byte* masters, std::byte* parameters, std::byte* remainders,
-                   size_t count) {
-  if (count != 0) kernels_of(set).split(masters, parameters, remainders, count);
+void split_masters(InstructionSet set, MasterForm form, const std::byte* masters, std::byte* parameters,
+                   std::byte* kept, size_t count) {
+  if (count == 0) return;
+  if (form == MasterForm::remainder) return kernels_of(set).split(masters, parameters, kept, count);
+  std::memcpy(parameters, masters, count * sizeof(float));
 }
 
-void join_masters(InstructionSet set, const std::byte* parameters, const std::byte* remainders,
+void join_masters(InstructionSet set, MasterForm form, const std::byte* parameters, const std::byte* kept,
                   std::byte* masters, size_t count) {
-  if (count != 0) kernels_of(set).join(parameters, remainders, masters, count);
+  if (count == 0) return;
+  if (form == MasterForm::remainder) return kernels_of(set).join(parameters, kept, masters, count);
+  std::memcpy(masters, parameters, count * sizeof(float));
 }
 
 void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* canonical_record,
@@ -71,7 +76,7 @@ void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byt
   for (size_t tile = 0; tile < tile_count; ++tile) {
     const std::byte* const from = canonical_record + tile * tiles.canonical.tile_bytes();
     std::byte* const to = compact_record + tile * compact.tile_bytes();
-    split_masters(set, from, parameters + tile * kTileElements * sizeof(Bf16), to, kTileElements);
+    split_masters(set, compact.master, from, parameters + tile * tiles.parameter_bytes, to, kTileElements);
     std::memcpy(to + compact.master_bytes(), from + tiles.canonical.master_bytes(), tiles.moments_bytes);
   }
 }
@@ -82,7 +87,7 @@ void join_tiles(InstructionSet set, const RecordLayout& compact, const std::byte
   for (size_t tile = 0; tile < tile_count; ++tile) {
     const std::byte* const from = compact_record + tile * compact.tile_bytes();
     std::byte* const to = canonical_record + tile * tiles.canonical.tile_bytes();
-    join_masters(set, parameters + tile * kTileElements * sizeof(Bf16), from, to, kTileElements);
+    join_masters(set, compact.master, parameters + tile * tiles.parameter_bytes, from, to, kTileElements);
     std::memcpy(to + tiles.canonical.master_bytes(), from + compact.master_bytes(), tiles.moments_bytes);
   }
 }

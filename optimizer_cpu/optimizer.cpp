@@ -35,10 +35,10 @@ bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_by
 }
 
 void check_compact(const kernels::UpdateRun& run) {
-  TERRACE_ASSERT(run.parameter_type == DataType::bf16,
-                 std::string(name_of(run.parameter_type)) + " parameters have no remainder below them");
-  TERRACE_ASSERT(run.old_parameters != nullptr, "remainders without the parameters that they belong to");
-  const size_t bytes = run.count * sizeof(Bf16);
+  TERRACE_ASSERT(run.parameter_type == master_parameter_type(run.form),
+                 std::string(name_of(run.parameter_type)) + " parameters are no part of such masters");
+  TERRACE_ASSERT(run.old_parameters != nullptr, "masters without the parameters that they are made with");
+  const size_t bytes = run.count * bytes_of(run.parameter_type);
   TERRACE_ASSERT(
       run.old_parameters == run.parameters || !overlap(run.old_parameters, bytes, run.parameters, bytes),
       "new parameters overlap other old ones");
@@ -60,7 +60,7 @@ kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& ste
                                       run.count * parameter_bytes),
                  std::string(name_of(run.parameter_type)) + " parameters overlap other " +
                      std::string(name_of(run.gradient_type)) + " gradients");
-  if (run.form == MasterForm::remainder) check_compact(run);
+  if (run.form != MasterForm::whole) check_compact(run);
   return (*kernels::find_update_kernels(set))[static_cast<size_t>(rule_of(step))];
 }
 
@@ -124,12 +124,12 @@ OptimizerStep keep_step() {
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles) {
   if (tiles.element_count == 0) return;
   const RecordLayout& layout = tiles.layout;
-  const size_t old_offset = tiles.first_element * sizeof(Bf16);
+  const size_t old_offset = tiles.first_element * bytes_of(master_parameter_type(layout.master));
   kernels::UpdateRun run{
       .master = nullptr,
       .moments = {},
       .gradients = tiles.gradients + tiles.first_element * bytes_of(tiles.gradient_type),
-      .old_parameters = layout.master == MasterForm::remainder && tiles.old_parameters != nullptr
+      .old_parameters = layout.master != MasterForm::whole && tiles.old_parameters != nullptr
                             ? tiles.old_parameters + old_offset
                             : nullptr,
       .parameters = tiles.parameters + tiles.first_element * bytes_of(tiles.parameter_type),
@@ -164,7 +164,7 @@ void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun
       .master = arrays.master,
       .moments = arrays.moments,
       .gradients = arrays.gradients,
-      .old_parameters = arrays.layout.master == MasterForm::remainder ? arrays.old_parameters : nullptr,
+      .old_parameters = arrays.layout.master != MasterForm::whole ? arrays.old_parameters : nullptr,
       .parameters = arrays.parameters,
       .count = arrays.element_count,
       .form = arrays.layout.master,

@@ -42,6 +42,9 @@
 // The decay is subtracted, not folded into a factor 1 - decay: rounding that factor to fp32 would change a
 // usual decay of 1e-5 by up to 0.3 %.
 //
+// Where parameters are the masters (MasterForm::parameter), p is the fp32 parameter. The bits are those of
+// whole masters, whose fp32 parameters are copies.
+//
 // Moments in bf16 (RecordLayout::moment_type) are widened when they are read and rounded by to_bf16() when
 // they are written; the weight moves by the moments before that rounding.
 //
@@ -141,12 +144,12 @@ struct TileRun {
   const std::byte* gradients = nullptr;  // any alignment
   DataType gradient_type = DataType::fp32;
   // The parameters may have any alignment. They are either the very memory of `gradients`, when both types
-  // are of one size, or memory that overlaps neither the gradients nor the record. They are bf16 with
-  // MasterForm::remainder.
+  // are of one size, or memory that overlaps neither the gradients nor the record. Without whole
+  // masters they are of master_parameter_type().
   std::byte* parameters = nullptr;
   DataType parameter_type = DataType::fp32;
-  // With MasterForm::remainder, the bf16 parameters that the last update wrote: the very memory of
-  // `parameters`, or memory that does not overlap it; never that of the gradients.
+  // Without whole masters, the parameters that the last update wrote: the very memory of `parameters`, or
+  // memory that does not overlap it; never that of the gradients.
   const std::byte* old_parameters = nullptr;
   size_t first_element = 0;
   size_t element_count = 0;
@@ -157,7 +160,7 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
 // sizes are not used.
 struct ArrayRun {
   RecordLayout layout = {};
-  std::byte* master = nullptr;  // fp32, or int16 remainders
+  std::byte* master = nullptr;  // fp32, or int16 remainders; null where the parameters are the masters
   std::array<std::byte*, 2> moments{};
   const std::byte* gradients = nullptr;
   DataType gradient_type = DataType::fp32;

@@ -17,10 +17,10 @@ namespace terrace::kernels {
 
 // A run of consecutive elements: each pointer is at the first of `count`.
 struct UpdateRun {
-  std::byte* master;  // fp32, or int16 remainders
+  std::byte* master;  // fp32, or int16 remainders; not looked at where the parameters are the masters
   std::array<std::byte*, 2> moments;
   const std::byte* gradients;
-  const std::byte* old_parameters;  // bf16, where `master` has remainders
+  const std::byte* old_parameters;  // without whole masters, of master_parameter_type(form)
   std::byte* parameters;
   size_t count;
   MasterForm form;
@@ -31,7 +31,7 @@ struct UpdateRun {
   size_t master_gap_bytes;
   size_t moment_gap_bytes;
 
-  size_t master_element_bytes() const { return form == MasterForm::whole ? sizeof(float) : sizeof(int16_t); }
+  size_t master_element_bytes() const { return master_bytes_of(form); }
   // The rest of the run after its first elements.
   UpdateRun after(size_t elements) const {
     UpdateRun rest = *this;
@@ -40,7 +40,7 @@ struct UpdateRun {
       if (moment != nullptr) moment += elements * bytes_of(moment_type);
     }
     rest.gradients += elements * bytes_of(gradient_type);
-    if (old_parameters != nullptr) rest.old_parameters += elements * bytes_of(DataType::bf16);
+    if (old_parameters != nullptr) rest.old_parameters += elements * bytes_of(master_parameter_type(form));
     rest.parameters += elements * bytes_of(parameter_type);
     rest.count -= elements;
     return rest;

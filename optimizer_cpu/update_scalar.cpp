@@ -72,6 +72,7 @@ void store(std::byte* to, DataType type, size_t index, float value) {
 
 float load_master(const UpdateRun& run, size_t i) {
   if (run.form == MasterForm::whole) return load_element<float>(run.master, i);
+  if (run.form == MasterForm::parameter) return load_element<float>(run.old_parameters, i);
   int16_t remainder;
   Bf16 parameter;
   std::memcpy(&remainder, run.master + i * sizeof(remainder), sizeof(remainder));
@@ -81,6 +82,7 @@ float load_master(const UpdateRun& run, size_t i) {
 
 void store_master(const UpdateRun& run, size_t i, float master) {
   if (run.form == MasterForm::whole) return store_element<float>(run.master, i, master);
+  if (run.form == MasterForm::parameter) return;
   const int16_t remainder = remainder_of(master);
   std::memcpy(run.master + i * sizeof(remainder), &remainder, sizeof(remainder));
 }

@@ -160,11 +160,13 @@ HWY_INLINE HWY_ATTR void store_any(FloatVector values, std::byte* to, size_t i, 
 
 HWY_INLINE HWY_ATTR FloatVector load_master(MasterForm form, const UpdateRun& run, size_t i) {
   if (form == MasterForm::whole) return load_any(run.master, i, DataType::fp32);
+  if (form == MasterForm::parameter) return load_any(run.old_parameters, i, DataType::fp32);
   return join_floats(run.old_parameters + i * sizeof(Bf16), run.master + i * sizeof(int16_t));
 }
 
 HWY_INLINE HWY_ATTR void store_master(FloatVector values, MasterForm form, const UpdateRun& run, size_t i) {
   if (form == MasterForm::whole) return store_any(values, run.master, i, DataType::fp32);
+  if (form == MasterForm::parameter) return;
   store_low_halves(values, run.master + i * sizeof(int16_t));
 }
 
@@ -205,14 +207,15 @@ HWY_INLINE HWY_ATTR void update_groups(const Types& types, const R& rule, FloatV
                                        const UpdateRun& run, size_t begin, size_t end, bool skip_gaps) {
   const size_t master_gap_bytes = skip_gaps ? run.master_gap_bytes : 0;
   const size_t moment_gap_bytes = skip_gaps ? run.moment_gap_bytes : 0;
-  const size_t master_bytes = types.form == MasterForm::whole ? sizeof(float) : sizeof(int16_t);
+  const size_t master_bytes = master_bytes_of(types.form);
   for (size_t i = begin; i != end; i += kGroup) {
-    prefetch_group(run.master, i, master_bytes, master_gap_bytes);
+    if (master_bytes > 0) prefetch_group(run.master, i, master_bytes, master_gap_bytes);
     for (size_t moment = 0; moment < R::kMoments; ++moment) {
       prefetch_group(run.moments[moment], i, bytes_of(types.moment), moment_gap_bytes);
     }
     prefetch_group(run.gradients, i, bytes_of(types.gradient), 0);
-    if (types.form == MasterForm::remainder) prefetch_group(run.old_parameters, i, sizeof(Bf16), 0);
+    if (types.form != MasterForm::whole)
+      prefetch_group(run.old_parameters, i, bytes_of(master_parameter_type(types.form)), 0);
     for (size_t at = i; at != i + kGroup; at += kVector) update_vector(types, rule, gradient_scale, run, at);
   }
 }

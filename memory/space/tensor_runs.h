@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include <terrace/memory/space/flat_space.h>
 
@@ -14,11 +15,15 @@ template <typename Body>
 void for_each_tensor_in(const FlatSpace& space, ChunkId chunk, uint64_t first_element, uint64_t count,
                         Body body) {
   const uint64_t begin = space.chunk(chunk).first_element + first_element;  // in the section
-  for (const TensorId tensor : space.tensors_of(chunk)) {
-    const TensorPlace& place = space.place(tensor);
-    const uint64_t first = std::max(begin, place.first_element);
-    const uint64_t last = std::min(begin + count, place.first_element + place.elements);
-    if (first < last) body(tensor, first - place.first_element, first - begin, last - first);
+  const auto end_of = [&](TensorId tensor) {
+    return space.place(tensor).first_element + space.place(tensor).elements;
+  };
+  const std::span<const TensorId> tensors = space.tensors_of(chunk);
+  auto next = std::ranges::partition_point(tensors, [&](TensorId tensor) { return end_of(tensor) <= begin; });
+  for (; next != tensors.end() && space.place(*next).first_element < begin + count; ++next) {
+    const uint64_t start = space.place(*next).first_element;
+    const uint64_t first = std::max(begin, start), last = std::min(begin + count, end_of(*next));
+    body(*next, first - start, first - begin, last - first);
   }
 }
 

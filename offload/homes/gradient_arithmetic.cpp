@@ -12,6 +12,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kBlockElements = kSumBlockElements;
+static_assert(kBlockElements == kTileElements, "the block of a sum is a tile");
 constexpr uint64_t kTaskBlocks = 16;
 
 }  // namespace
@@ -25,14 +26,13 @@ WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, cons
       instruction_set_(instruction_set),
       watch_(watch) {}
 
-void WorkerGradients::take(ChunkId chunk, DataType type, const std::byte* gradient) {
+void WorkerGradients::take(ChunkId chunk, DataType type, Tiles tiles) {
   const std::span<double> sums = sums_.of(chunk);
   const ComputingScope computing(watch_);
   workers_.parallel_for(options_.dry ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
-    for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
-      sums[b] = sum_of_squares_block(instruction_set_, gradient + b * kBlockElements * bytes_of(type), type,
-                                     kBlockElements);
-    }
+    alignas(64) std::byte scratch[kBlockElements * sizeof(float)];
+    for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b)
+      sums[b] = sum_of_squares_block(instruction_set_, tiles(b, scratch), type, kBlockElements);
   });
   sums_.note_complete(chunk);
 }
@@ -83,7 +83,7 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
       instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
 }
 
-void DeviceGradients::take(ChunkId chunk, DataType, const std::byte*) {
+void DeviceGradients::take(ChunkId chunk, DataType, Tiles) {
   sums_.note_complete(chunk);
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/homes/device_arithmetic.h>
@@ -33,8 +34,14 @@ class GradientArithmetic {
   GradientSums& sums() { return sums_; }
   const GradientSums& sums() const { return sums_; }
 
-  // The chunk's gradient is complete at `gradient`; its sums are taken now, or by finish_step().
-  virtual void take(ChunkId chunk, DataType type, const std::byte* gradient) = 0;
+  // Gives one tile of a gradient: in place, or made in `scratch`, which has room for it.
+  using Tiles = FunctionRef<const std::byte*(uint64_t tile, std::byte* scratch)>;
+  // The chunk's gradient is complete; its sums are taken now, or by finish_step().
+  virtual void take(ChunkId chunk, DataType type, Tiles tiles) = 0;
+  void take(ChunkId chunk, DataType type, const std::byte* gradient) {
+    take(chunk, type,
+         [&](uint64_t tile, std::byte*) { return gradient + tile * kTileElements * bytes_of(type); });
+  }
   // Adds a landing to the chunk's accumulator; both addresses are those of the chunk's first element. A null
   // `gradient` stands for zeros. The gradient is complete when the landing ends it. `takes_sums`: the sums of
   // the blocks that the landing reaches are taken, since these blocks may be complete.
@@ -54,7 +61,8 @@ class WorkerGradients final : public GradientArithmetic {
   WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options, Workers& workers,
                   InstructionSet instruction_set, StepWatch& watch);
 
-  void take(ChunkId chunk, DataType type, const std::byte* gradient) override;
+  using GradientArithmetic::take;
+  void take(ChunkId chunk, DataType type, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
            bool takes_sums) override;
 
@@ -80,7 +88,8 @@ class DeviceGradients final : public GradientArithmetic {
         arithmetic_(arithmetic),
         device_sums_(std::move(device_sums)) {}
 
-  void take(ChunkId chunk, DataType type, const std::byte* gradient) override;
+  using GradientArithmetic::take;
+  void take(ChunkId chunk, DataType type, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
            bool takes_sums) override;
   void finish_step(GradientSource& gradients) override;

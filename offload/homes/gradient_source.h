@@ -22,6 +22,11 @@ class GradientSource {
   // The chunk's gradient, in place until release(). A gradient that is not held has an address only while it
   // is open; one in device memory only inside a device operation, between open() and close().
   virtual std::byte* gradient(ChunkId chunk) = 0;
+  // One tile of an open gradient in host memory: in place, or made in `scratch`, which has room for it.
+  virtual const std::byte* tile(ChunkId chunk, uint64_t tile, std::byte* scratch) {
+    (void)scratch;
+    return gradient(chunk) + tile * kTileElements * bytes_of(type(chunk));
+  }
   virtual void open(ChunkId) {}
   virtual void close(ChunkId) {}
 

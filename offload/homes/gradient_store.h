@@ -3,6 +3,7 @@
 //
 //   GradientsInHost       states on the host, one micro-batch: a host slot, or nvme
 //   AccumulatedInHost     states on the host, several micro-batches: an accumulator per chunk there
+//   BorrowedGradients     states on the host, one micro-batch: memory of the program
 //   GradientsOnDevice     states on the device, one micro-batch: the gradient stays in its device slot
 //   AccumulatedOnDevice   states on the device, several micro-batches: an accumulator per chunk there
 //
@@ -25,6 +26,8 @@ namespace terrace {
 
 // HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program.
 struct HandedPart {
+  TensorId tensor{};
+  uint64_t first_element = 0;  // in the tensor
   const std::byte* gradient = nullptr;  // in the tensor's own type, with any alignment
   uint64_t element_count = 0;
 };
@@ -41,8 +44,8 @@ class GradientStore : public GradientSource {
   // Lands zeros for a chunk without a slot, when its micro-batch has ended.
   virtual void land_zero(const GradientLanding& landing) = 0;
   // Lands a part that was handed over: the landing's only run is the part and the padding behind it, whose
-  // gradient is zero. The part's memory is not used after the call. `now` is for the slot of the device that
-  // the part may need.
+  // gradient is zero. The part's memory is not used after the call, unless gradients are borrowed. `now` is
+  // for the slot of the device that the part may need.
   virtual void land_from(const GradientLanding& landing, const HandedPart& part,
                          const EvictionContext& now) = 0;
   // Finishes the landings whose copies are over, while their bytes are still in a cache; never waits.

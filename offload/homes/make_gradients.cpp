@@ -2,6 +2,7 @@
 
 #include <terrace/offload/homes/accumulated_in_host.h>
 #include <terrace/offload/homes/accumulated_on_device.h>
+#include <terrace/offload/homes/borrowed_gradients.h>
 #include <terrace/offload/homes/gradients_in_host.h>
 #include <terrace/offload/homes/gradients_on_device.h>
 #include <terrace/offload/plan/host_slots.h>
@@ -51,7 +52,8 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   const AccumulationRules rules{options.accumulation_type, options.accumulation_steps, options.layer_major};
   const bool accumulates = options.accumulation_steps > 1;
   std::vector<std::byte*> slots;
-  if (options.states != Placement::none) slots = host_slots(parts);
+  if (options.states != Placement::none && options.gradients != GradientOrigin::borrowed)
+    slots = host_slots(parts);
   std::vector<std::byte*> landing =
       carve_slots(parts.arena, parts.run.plan.slot_bytes, parts.run.plan.landing_slots, "landing gradients");
   std::unique_ptr<GradientArithmetic> arithmetic = make_arithmetic(parts);
@@ -64,6 +66,8 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
     return std::make_unique<GradientsOnDevice>(parts.run.space, parts.cache, std::move(arithmetic),
                                                std::move(landing));
   }
+  if (options.gradients == GradientOrigin::borrowed)
+    return std::make_unique<BorrowedGradients>(parts.run.space, std::move(arithmetic), std::move(landing));
   GradientsInHost::Places places{std::move(slots), parts.spilled, std::move(landing)};
   if (accumulates) {
     return std::make_unique<AccumulatedInHost>(parts.run.space, parts.run.device, parts.cache,

@@ -23,6 +23,10 @@ namespace terrace {
 enum class GradientOrigin : uint8_t {
   leases,       // operations write them on the device, in leases that go backward
   handed_over,  // the program makes them in memory of its own (Offloader::hand_over_gradient)
+  // As handed_over, and that memory stays as it is until the step's update is over, which reads it there.
+  // Everything that is trained lies in the program (TensorHome::caller), a step has one micro-batch, and
+  // updates do not run in the next forward pass.
+  borrowed,
 };
 
 // What an update does with tensors that had no gradient in the step.

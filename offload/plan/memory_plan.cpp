@@ -140,7 +140,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   }
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
-  const bool handed_over = options.gradients == GradientOrigin::handed_over;
+  const bool handed_over = options.gradients != GradientOrigin::leases;
   const LeasedGradients leased = leased_gradients(options);
   const SlotDemand demand = trace.empty() ? least_slots(space, params_there, stay, leased)
                                           : minimum_slots(space, trace, params_there, stay, leased);
@@ -213,6 +213,8 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   // of their gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.frozen_chunks() == 0;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
+  // The only memory in which parameters can be loaded and read, between steps.
+  if (options.gradients == GradientOrigin::borrowed) plan.landing_slots = 1;
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
   plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
@@ -247,11 +249,12 @@ void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_
 // Holds all gradients on the host if the budget allows, and spills them otherwise. If the budget is too small
 // for either, the plan is the one that needs less.
 void plan_host_gradients(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
-  if (options.states != Placement::none) hold_gradients(options, counts, counts.trainable_chunks, plan);
+  const bool has_slots = options.states != Placement::none && options.gradients != GradientOrigin::borrowed;
+  if (has_slots) hold_gradients(options, counts, counts.trainable_chunks, plan);
   plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
   const bool all_in_home = plan.gradients_take_over && options.parameters == Placement::cpu;
   const bool has_nvme = options.states == Placement::nvme || options.parameters == Placement::nvme;
-  if (options.states == Placement::none || !has_nvme || all_in_home || options.holds_gradients) return;
+  if (!has_slots || !has_nvme || all_in_home || options.holds_gradients) return;
   MemoryPlan spilling = plan;
   hold_gradients(options, counts, 0, spilling);
   spilling.spill_slots = kSpillSlots;
@@ -396,15 +399,49 @@ void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& opti
       refuse("a frozen one is never changed", "leave frozen tensors of the program out");
   }
   if (options.gradients == GradientOrigin::leases)
-    refuse("no lease writes its gradient", "set OffloadOptions::gradients to handed_over");
+    refuse("no lease writes its gradient", "set OffloadOptions::gradients to handed_over or borrowed");
   if (options.states == Placement::none)
     refuse("the optimizer states are on the device", "place optimizer states on cpu or nvme");
   if (options.record_layout.master == MasterForm::remainder)
     refuse("compact state keeps a part of each master in its parameter", "keep whole masters");
 }
 
+void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.gradients != GradientOrigin::borrowed) return;
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config,
+                {"cannot borrow gradients", std::move(what), std::move(reason), std::move(advice)});
+  };
+  if (options.accumulation_steps > 1)
+    refuse(fmt::format("of {} micro-batches", options.accumulation_steps), "their sums need memory",
+           "add them up in the program, or set OffloadOptions::gradients to handed_over");
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (tensor.trainable && tensor.home == TensorHome::managed)
+      refuse("of " + tensor.name, "its parameters are not the program's",
+             "give TensorSpec::home, or set OffloadOptions::gradients to handed_over");
+  }
+}
+
+void require_masters_in_parameters(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot keep masters in the parameters", std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (!tensor.trainable) continue;
+    if (tensor.home == TensorHome::managed)
+      refuse("of " + tensor.name, "they are not the program's", "keep whole masters");
+    if (tensor.type != DataType::fp32)
+      refuse("of " + tensor.name, fmt::format("they are {}", name_of(tensor.type)), "keep whole masters");
+  }
+  if (options.record_layout.moment_count == 0)
+    refuse("of an optimizer without moments", "nothing would be left of the records", "keep whole masters");
+}
+
 void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.record_layout.master == MasterForm::whole) return;
+  if (options.record_layout.master == MasterForm::parameter)
+    return require_masters_in_parameters(space, options);
   const auto refuse = [](std::string what, std::string reason, std::string advice) {
     throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
                                     std::move(reason), std::move(advice)});
@@ -430,6 +467,7 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
   require_layout(space, options);
   require_comparable(options);
   require_caller_tensors(space, options);
+  require_borrowed(space, options);
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;
@@ -473,6 +511,7 @@ std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& 
 std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
+  if (options.record_layout.master == MasterForm::parameter) return "masters are the program's own parameters";
   if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";
   for (const Section& section : space.sections()) {
     if (!section.trainable && options.parameters != Placement::nvme)

@@ -31,8 +31,8 @@ struct RunContext {
   bool is_trained(ChunkId chunk) const { return space.section_of(chunk).trainable; }
   // True if the chunk's parameters lie in memory of the program.
   bool is_callers(ChunkId chunk) const { return space.section_of(chunk).home == TensorHome::caller; }
-  // True if a record holds only the bits of the master that the parameter does not.
-  bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
+  // True if a record holds only the bits of the master that the parameter does not, if any.
+  bool is_compact() const { return plan.record_layout.master != MasterForm::whole; }
   bool params_live_on_device() const { return options.parameters == Placement::none; }
 };
 

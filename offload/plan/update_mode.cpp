@@ -25,6 +25,10 @@ std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& optio
         "optimizer states are on the device",
         "let them run after_backward (Offloader::set_update_mode), or place the optimizer states on "
         "cpu or nvme (OffloadOptions::states)"};
+  if (mode == UpdateMode::next_forward && options.gradients == GradientOrigin::borrowed)
+    return Obstacle{"gradients are borrowed until the update is over",
+                    "let them run after_backward (Offloader::set_update_mode), or set "
+                    "OffloadOptions::gradients to handed_over"};
   if (options.parameters == Placement::none && options.record_layout.master == MasterForm::remainder)
     return Obstacle{"parameters live on the device, and an update of compact state needs the old ones",
                     "let them run after_backward (Offloader::set_update_mode), or leave out compact state "
@@ -35,7 +39,7 @@ std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& optio
 
 [[noreturn]] void refuse(UpdateMode mode, const Obstacle& obstacle) {
   throw Error(ErrorKind::config,
-              {fmt::format("updates cannot run {}", name_of(mode)), "", obstacle.reason, obstacle.advice});
+              {"cannot let updates run", std::string(name_of(mode)), obstacle.reason, obstacle.advice});
 }
 
 }  // namespace

@@ -231,7 +231,7 @@ class TraceWalk {
 }  // namespace
 
 LeasedGradients leased_gradients(const OffloadOptions& options) {
-  if (options.gradients == GradientOrigin::handed_over) return LeasedGradients::elsewhere;
+  if (options.gradients != GradientOrigin::leases) return LeasedGradients::elsewhere;
   return gradients_stay(options) ? LeasedGradients::stay : LeasedGradients::leave;
 }
 

@@ -60,7 +60,7 @@ void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
 std::vector<bool> renewed_chunks(const FlatSpace& space);
 
 // How long the gradients that leases begin occupy slots: until they are complete, or to the step's end.
-// elsewhere: leases begin none (GradientOrigin::handed_over).
+// elsewhere: leases begin none (GradientOrigin::handed_over, borrowed).
 enum class LeasedGradients : uint8_t { leave, stay, elsewhere };
 LeasedGradients leased_gradients(const OffloadOptions& options);
 

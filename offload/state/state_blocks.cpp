@@ -34,7 +34,7 @@ const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_el
   std::byte* const memory = memory_for(chunk);
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
-    homes_.params.callers().gather(chunk, first_element, count, memory + first_element * element_bytes);
+    homes_.params.callers().memory().gather(chunk, first_element, count, memory + first_element * element_bytes);
     return memory;
   }
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
@@ -80,7 +80,7 @@ void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t fi
 void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
   if (run_.is_callers(chunk)) {
     if (!run_.options.dry)
-      homes_.params.callers().scatter(chunk, 0, run_.space.chunk(chunk).elements, parameters);
+      homes_.params.callers().memory().scatter(chunk, 0, run_.space.chunk(chunk).elements, parameters);
     return note_loaded(chunk);
   }
   if (run_.params_live_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
@@ -97,7 +97,7 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
 void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
-    return homes_.params.callers().scatter(chunk, first_element, count,
+    return homes_.params.callers().memory().scatter(chunk, first_element, count,
                                            memory_for(chunk) + first_element * element_bytes);
   }
   homes_.params.publication().publish_run(chunk, memory_for(chunk), first_element * element_bytes,
@@ -186,8 +186,8 @@ void StateBlocks::derive_parameters(ChunkId chunk, std::span<const std::byte> ti
 void StateBlocks::place_masters(const float* masters, DataType type, std::byte* tile,
                                 std::byte* parameters) const {
   if (run_.is_compact()) {
-    split_masters(run_.instruction_set, reinterpret_cast<const std::byte*>(masters), parameters, tile,
-                  kTileElements);
+    split_masters(run_.instruction_set, run_.plan.record_layout.master,
+                  reinterpret_cast<const std::byte*>(masters), parameters, tile, kTileElements);
   } else {
     std::memcpy(tile, masters, kTileElements * sizeof(float));
     convert_from_float(run_.instruction_set, masters, parameters, type, kTileElements);
@@ -197,10 +197,11 @@ void StateBlocks::place_masters(const float* masters, DataType type, std::byte* 
 void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* parameters,
                             FunctionRef<void(uint64_t, std::span<const std::byte>)> body) {
   const RecordLayout& layout = run_.plan.record_layout;
+  const uint64_t parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
   canonical_tile_.resize(layout.canonical().tile_bytes());
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
     join_tiles(run_.instruction_set, layout, tiles.data() + t * layout.tile_bytes(),
-               parameters + t * kTileElements * sizeof(Bf16), canonical_tile_.data(), 1);
+               parameters + t * parameter_bytes, canonical_tile_.data(), 1);
     body(t, canonical_tile_);
   }
 }
@@ -208,11 +209,12 @@ void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* p
 void StateBlocks::split_each(std::span<std::byte> tiles, std::byte* parameters,
                              FunctionRef<void(std::span<std::byte>)> source) {
   const RecordLayout& layout = run_.plan.record_layout;
+  const uint64_t parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
   canonical_tile_.resize(layout.canonical().tile_bytes());
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
     source(canonical_tile_);
     split_tiles(run_.instruction_set, layout, canonical_tile_.data(), tiles.data() + t * layout.tile_bytes(),
-                parameters + t * kTileElements * sizeof(Bf16), 1);
+                parameters + t * parameter_bytes, 1);
   }
 }
 

@@ -146,9 +146,9 @@ void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_
                              part.first_element * bytes_of(layout.moment_type),
                          layout.moment_type, to, part.count);
       } else if (context.is_compact()) {
-        join_masters(context.instruction_set, parameters + part.in_chunk * sizeof(Bf16),
-                     part.tile + part.first_element * sizeof(int16_t), reinterpret_cast<std::byte*>(to),
-                     part.count);
+        join_masters(context.instruction_set, layout.master, parameters + part.in_chunk * bytes_of(type),
+                     part.tile + part.first_element * master_bytes_of(layout.master),
+                     reinterpret_cast<std::byte*>(to), part.count);
       } else {
         std::memcpy(to, part.tile + part.first_element * sizeof(float), part.count * sizeof(float));
       }
@@ -226,6 +226,7 @@ void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::sp
   const RunContext& context = blocks_.run();
   const DataType type = context.space.section_of(chunk).type;
   const uint64_t element_bytes = bytes_of(type);
+  const MasterForm form = context.plan.record_layout.master;
   blocks_.drop_device_copy(chunk);
   static_cast<void>(blocks_.parameters_around(chunk, first_element, values.size()));
   std::byte* const parameters = blocks_.memory_for(chunk);
@@ -240,8 +241,8 @@ void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::sp
       const float* const masters = values.data() + part.at;
       std::byte* const to = parameters + part.in_chunk * element_bytes;
       if (context.is_compact()) {
-        split_masters(context.instruction_set, reinterpret_cast<const std::byte*>(masters), to,
-                      part.tile + part.first_element * sizeof(int16_t), part.count);
+        split_masters(context.instruction_set, form, reinterpret_cast<const std::byte*>(masters), to,
+                      part.tile + part.first_element * master_bytes_of(form), part.count);
       } else {
         std::memcpy(part.tile + part.first_element * sizeof(float), masters, part.count * sizeof(float));
         convert_from_float(context.instruction_set, masters, to, type, part.count);

@@ -154,7 +154,9 @@ void GradientLandings::hand_over(TensorId tensor, const std::byte* gradient, uin
     const FlatSpace::Part part = run_.space.part_of(tensor, chunk);
     note_tensors_landing(chunk, micro_batch);
     const GradientLanding landing = runs_.take(chunk, micro_batch);
-    gradients_.land_from(landing, {gradient + part.first_in_tensor * element_bytes, part.elements}, now);
+    gradients_.land_from(
+        landing,
+        {tensor, part.first_in_tensor, gradient + part.first_in_tensor * element_bytes, part.elements}, now);
     note_landed(landing);
   }
 }

@@ -65,12 +65,23 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
   }
 }
 
+// A tile that lies in one tensor is updated where the program has it. One of several tensors is put together
+// in memory of the thread.
 void TileUpdate::update_callers(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
                                 std::byte* records) const {
-  alignas(64) std::byte fresh[kWidestTileBytes];
+  const TensorMemory& tensors = home_.callers().memory();
+  alignas(64) std::byte joined[kWidestTileBytes];
+  alignas(64) std::byte joined_gradient[kWidestTileBytes];
   for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
-    run(chunk, t, 1, parts_at(chunk, t, records + (t - first_tile) * layout_.tile_bytes(), fresh));
-    home_.callers().scatter(chunk, t * kTileElements, kTileElements, fresh);
+    const uint64_t first = t * kTileElements;
+    std::byte* const in_place = tensors.find(chunk, first, kTileElements);
+    std::byte* const parameters = in_place != nullptr ? in_place : joined;
+    if (in_place == nullptr && layout_.master == MasterForm::parameter)
+      tensors.gather(chunk, first, kTileElements, joined);
+    run(chunk, t, 1,
+        {records + (t - first_tile) * layout_.tile_bytes(), gradients_.tile(chunk, t, joined_gradient),
+         parameters, parameters});
+    if (in_place == nullptr) tensors.scatter(chunk, first, kTileElements, joined);
   }
 }
 
@@ -113,7 +124,7 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
   tiles.gradients = parts.gradients;
   tiles.parameter_type = space_.section_of(chunk).type;
   tiles.parameters = parts.output;
-  if (layout_.master == MasterForm::remainder) tiles.old_parameters = parts.old;
+  if (layout_.master != MasterForm::whole) tiles.old_parameters = parts.old;
   for_each_run(chunk, [&](const OptimizerStep& step, uint64_t first_of_run, uint64_t end_of_run) {
     const uint64_t first = std::max(begin, first_of_run), last = std::min(end, end_of_run);
     if (first >= last) return;

@@ -4,7 +4,7 @@
 // New parameters made on the host go straight into the chunk's home slot, if it has one. Without one they
 // overwrite the chunk's gradient, which is spent: element by element where both have one type; under a wider
 // gradient each tile's parameters go to the start of its gradient's bytes, and complete() draws them
-// together. Those of the caller's tensors are made in memory of the thread and copied to the program's.
+// together. Those of the caller's tensors are made where the program has them.
 #pragma once
 
 #include <cstddef>
@@ -79,7 +79,7 @@ class TileUpdate {
   struct Parts {
     std::byte* records;
     const std::byte* gradients;
-    const std::byte* old;  // null where records are whole
+    const std::byte* old;  // not looked at where records are whole
     std::byte* output;
   };
   Parts parts_at(ChunkId chunk, uint64_t first_tile, std::byte* records, std::byte* output) const;

@@ -15,12 +15,12 @@ ENUMS = {
     "terrace_placement": {"device": 0, "cpu": 1, "nvme": 2},
     "terrace_optimizer_kind": {"adamw": 0, "adam": 1, "adagrad": 2, "lion": 3, "sgd": 4},
     "terrace_update_when": {"after_backward": 0, "next_forward": 1, "during_backward": 2},
-    "terrace_gradient_origin": {"leased": 0, "handed_over": 1},
+    "terrace_gradient_origin": {"leased": 0, "handed_over": 1, "borrowed": 2},
+    "terrace_masters": {"whole": 0, "compact": 1, "parameter": 2},
     "terrace_unused_gradients": {"zero": 0, "skip": 1},
     "terrace_io_engine": {"best": 0, "uring": 1, "libaio": 2, "threads": 3},
     "terrace_log_level": {"info": 0, "warning": 1, "error": 2},
     "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3},
-    "terrace_hand_over_flags": {"borrow": 1},
     "terrace_unit": {"bytes": 0, "count": 1, "nanoseconds": 2},
 }
 
@@ -110,7 +110,7 @@ class terrace_options(Structure):
         ("optimizer", c_uint32),
         ("sgd_momentum", c_uint32),
         ("moment_type", c_uint32),
-        ("compact_masters", c_uint32),
+        ("masters", c_uint32),
         ("accumulation_type", c_uint32),
         ("durable", c_uint32),
         ("retained_commits", c_uint32),

@@ -288,7 +288,7 @@ class Config:
             "optimizer": self.optimizer.kind,
             "sgd_momentum": self.optimizer.momentum != 0,
             "moment_type": self.moment_type,
-            "compact_masters": value("compact_state"),
+            "masters": "compact" if value("compact_state") else "whole",
             "accumulation_type": self.accumulation_type,
             "durable": on_nvme and value("durable"),
             "retained_commits": value("retained_checkpoints"),

@@ -13,6 +13,7 @@ OPTION_ENUMS = {
     "parameters": "terrace_placement",
     "states": "terrace_placement",
     "gradients": "terrace_gradient_origin",
+    "masters": "terrace_masters",
     "unused_gradients": "terrace_unused_gradients",
     "update_when": "terrace_update_when",
     "optimizer": "terrace_optimizer_kind",

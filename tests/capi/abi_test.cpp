@@ -87,7 +87,7 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_options, optimizer, 80, 4),
     TERRACE_MEMBER(terrace_options, sgd_momentum, 84, 4),
     TERRACE_MEMBER(terrace_options, moment_type, 88, 4),
-    TERRACE_MEMBER(terrace_options, compact_masters, 92, 4),
+    TERRACE_MEMBER(terrace_options, masters, 92, 4),
     TERRACE_MEMBER(terrace_options, accumulation_type, 96, 4),
     TERRACE_MEMBER(terrace_options, durable, 100, 4),
     TERRACE_MEMBER(terrace_options, retained_commits, 104, 4),
@@ -198,6 +198,9 @@ TEST(CAbi, KeepsTheValuesOfItsEnums) {
   EXPECT_EQ(TERRACE_SGD, 4);
   EXPECT_EQ(TERRACE_DURING_BACKWARD, 2);
   EXPECT_EQ(TERRACE_HANDED_OVER, 1);
+  EXPECT_EQ(TERRACE_BORROWED, 2);
+  EXPECT_EQ(TERRACE_MASTERS_COMPACT, 1);
+  EXPECT_EQ(TERRACE_MASTERS_PARAMETER, 2);
   EXPECT_EQ(TERRACE_UNUSED_SKIP, 1);
   EXPECT_EQ(TERRACE_IO_THREADS, 3);
   EXPECT_EQ(TERRACE_LOG_ERROR, 2);

@@ -188,7 +188,7 @@ std::vector<Call> bad_calls(bool tensors_count_steps = false) {
   add("hand_over, type", [&s](Store t) { return terrace_hand_over(t, 0, s.values, 77, 0); });
   add("hand_over, other type", [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_BF16, 0); });
   add("hand_over, flags",
-      [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_FP32, TERRACE_BORROW); });
+      [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_FP32, 1); });
   add("hand_over, frozen",
       [&s](Store t) { return terrace_hand_over(t, capi::kFrozen, s.values, TERRACE_FP32, 0); });
   add("move_tensor", [](Store t) { return terrace_move_tensor(t, 0, nullptr); });

@@ -84,7 +84,8 @@ constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"
 // Some tensors have no gradient in some steps where gradients are handed over.
 constexpr auto kUnusedGradients = testing::enumerator_names<UnusedGradients>();
 
-// "caller": every second trained tensor is the program's, where that is possible.
+// "caller": every second trained tensor is the program's where that is possible, or all where gradients are
+// borrowed or the parameters are the masters.
 constexpr auto kOwners = testing::enumerator_names<TensorHome>();
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{

@@ -30,17 +30,42 @@ ModelConfig law_config(ModelFamily family) {
   return config;
 }
 
-const std::vector<TensorId> kHeld = {TensorId{0}};
+using testing::Callers;
+
+// What the leases around others read.
+std::vector<TensorId> held_by(const FlatSpace& space) {
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    if (space.tensor(TensorId{t}).home == TensorHome::managed) return {TensorId{t}};
+  }
+  return {};
+}
 
 bool has_callers(const Combination& c) {
-  return level_of(c, kOwner) == "caller" && level_of(c, kGradients) == "handed_over" &&
+  return level_of(c, kOwner) == "caller" && level_of(c, kGradients) != "leases" &&
          level_of(c, kStates) != "none";
+}
+
+GradientOrigin gradients_of(const Combination& c) {
+  if (level_of(c, kGradients) != "borrowed") return static_cast<GradientOrigin>(c[kGradients]);
+  const bool borrows = has_callers(c) && number_of(c, kAccumulation) == 1;
+  return borrows ? GradientOrigin::borrowed : GradientOrigin::handed_over;
+}
+
+bool has_masters_in_parameters(const Combination& c) {
+  return level_of(c, kMaster) == "parameter" && has_callers(c) && level_of(c, kPrecision) == "fp32" &&
+         level_of(c, kOptimizer) != "plain sgd";
+}
+
+Callers callers_of(const Combination& c) {
+  if (!has_callers(c)) return Callers::none;
+  const bool all = gradients_of(c) == GradientOrigin::borrowed || has_masters_in_parameters(c);
+  return all ? Callers::all : Callers::every_second;
 }
 
 std::vector<TensorSpec> tensors_of(const Combination& c, const Model& model,
                                    std::vector<std::vector<std::byte>>& memory) {
   std::vector<TensorSpec> tensors = model.tensors();
-  if (has_callers(c)) testing::give_to_caller(tensors, memory);
+  testing::give_to_caller(tensors, callers_of(c), memory);
   return tensors;
 }
 
@@ -71,6 +96,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   const bool all_in_bf16 = training.type == DataType::bf16 && !training.norm_type;
   if (level_of(c, kMaster) == "remainder" && all_in_bf16 && halves_meet && !has_callers(c))
     options.record_layout.master = MasterForm::remainder;
+  if (has_masters_in_parameters(c)) options.record_layout.master = MasterForm::parameter;
   options.processor_share = std::stod(std::string(level_of(c, kShare)));
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
@@ -118,9 +144,9 @@ Training training_of(const Combination& c) {
   training.accumulation_type = adds_in_fp32 ? DataType::fp32 : training.type;
   training.clip_norm = std::stod(std::string(level_of(c, kClipping)));
   training.optimizer = law_optimizer(level_of(c, kOptimizer));
-  training.gradients = static_cast<GradientOrigin>(c[kGradients]);
+  training.gradients = gradients_of(c);
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
-  training.has_callers = has_callers(c);
+  training.callers = callers_of(c);
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
   return training;
 }
@@ -203,7 +229,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
     leave_commit(c_, surroundings.folder);
   DryRun dry = dry_run_of(c_, *model_, workers_);
   dry.trace = testing::managed_trace(dry.trace, {space_.tensors().begin(), space_.tensors().end()});
-  if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, kHeld);
+  if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, held_by(space_));
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
@@ -223,10 +249,10 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
 
 void LawTraining::make_access() {
   access_ = &caller_.emplace(*offloader_, call_);
-  if (nests(c_)) access_ = &nesting_.emplace(*access_, kHeld);
+  if (nests(c_)) access_ = &nesting_.emplace(*access_, held_by(space_));
   if (training_.gradients == GradientOrigin::leases) return;
   access_ = &owning_.emplace(*access_, std::vector(space_.tensors().begin(), space_.tensors().end()));
-  access_ = &handing_.emplace(*access_, model_->tensors(),
+  access_ = &handing_.emplace(*access_, model_->tensors(), training_.gradients == GradientOrigin::borrowed,
                               [this](TensorId tensor, std::span<const std::byte> gradient) {
                                 if (!training_.has_gradient(completed_ + 1, tensor)) return;
                                 call_([&] { offloader_->hand_over_gradient(tensor, gradient); });
@@ -336,6 +362,7 @@ UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
     if (losses != nullptr) losses->push_back(std::bit_cast<uint32_t>(loss));
   });
   const UpdateResult result = call_([&] { return offloader_->update(update); });
+  if (handing_) handing_->end_step();
   updates_ += result.applied ? 1 : 0;
   if (result.applied || (!poisoned && !result.partly_applied)) completed_ = step;
   if (offloader_->update_mode() == UpdateMode::next_forward && result.applied != offloader_->update_pending())

@@ -12,7 +12,6 @@
 #include <terrace/runtime/model/compute/host_ops.h>
 
 #include "support/in_memory_parameters.h"
-#include "support/lease_adapters.h"
 
 namespace terrace::laws {
 
@@ -176,7 +175,7 @@ std::vector<std::byte> tiles_of(const FlatState& state) {
 Outcome train_plainly(const Model& model, const Training& training) {
   std::vector<TensorSpec> tensors = model.tensors();
   std::vector<std::vector<std::byte>> memory;  // never used
-  if (training.has_callers) testing::give_to_caller(tensors, memory);
+  testing::give_to_caller(tensors, training.callers, memory);
   const FlatSpace space(tensors, kTileElements);
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set());

@@ -13,6 +13,7 @@
 #include <terrace/runtime/train/setup/training_setup.h>
 
 #include "laws/placement_law.h"
+#include "support/lease_adapters.h"
 
 namespace terrace::laws {
 
@@ -35,7 +36,7 @@ struct Training {
   DataType moment_type = DataType::fp32;
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
-  bool has_callers = false;  // give_to_caller(): the order of the norm's sums is that of the flat space
+  testing::Callers callers = testing::Callers::none;  // the norm's sums are in the order of the flat space
 
   RecordLayout layout() const;  // with whole masters
   // Where gradients are handed over, some tensors get none in the first and the third step.

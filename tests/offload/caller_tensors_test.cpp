@@ -41,6 +41,29 @@ std::vector<NamedCase> settings() {
   list.add("frozen_beside", nvme, cpu, [](Case& c) { c.with_frozen = true; });
   list.add("device_updates_others", cpu, cpu, [](Case& c) { c.processor_share = 0; });
   list.add("skipping", cpu, nvme, [](Case& c) { c.unused = UnusedGradients::skip; });
+  const auto borrow = [](Case& c) { c.gradients = GradientOrigin::borrowed; };
+  list.add("borrowed", cpu, cpu, borrow);
+  list.add("borrowed_fp32", cpu, nvme,
+           [&](Case& c) { borrow(c), c.type = DataType::fp32, c.chunk_elements = 3 * kTileElements; });
+  list.add("borrowed_frozen_beside", nvme, nvme,
+           [&](Case& c) { borrow(c), c.with_frozen = true, c.cached_quarters = 1; });
+  list.add("borrowed_during_backward", cpu, nvme,
+           [&](Case& c) { borrow(c), c.mode = UpdateMode::during_backward; });
+  list.add("borrowed_skipping", nvme, cpu, [&](Case& c) { borrow(c), c.unused = UnusedGradients::skip; });
+  const auto keep_no_masters = [](Case& c) {
+    c.type = DataType::fp32;
+    c.layout.master = MasterForm::parameter;
+  };
+  list.add("masters_in_parameters", cpu, cpu, keep_no_masters);
+  list.add("masters_in_parameters_nvme", nvme, nvme, [&](Case& c) {
+    keep_no_masters(c), c.accumulation = 3, c.chunk_elements = 3 * kTileElements, c.cached_quarters = 1;
+  });
+  list.add("masters_in_parameters_next_forward", cpu, nvme,
+           [&](Case& c) { keep_no_masters(c), c.mode = UpdateMode::next_forward; });
+  list.add("masters_in_parameters_skipping", none, nvme, [&](Case& c) {
+    keep_no_masters(c), c.unused = UnusedGradients::skip, c.mode = UpdateMode::during_backward;
+  });
+  list.add("borrowed_masters_in_parameters", cpu, nvme, [&](Case& c) { borrow(c), keep_no_masters(c); });
   return list.take();
 }
 
@@ -66,9 +89,41 @@ TEST(CallerTensors, HaveNoParametersOnAnyTier) {
   EXPECT_LT(plan.parameter_file_bytes, without.offloader->plan().parameter_file_bytes);
 }
 
+TEST(CallerTensors, TakeNoMemoryForBorrowedGradientsAndMastersInParameters) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.callers = true;
+  c.gradients = GradientOrigin::borrowed;
+  c.type = DataType::fp32;
+  c.layout.master = MasterForm::parameter;
+  Rig rig(c);
+  const MemoryPlan& plan = rig.offloader->plan();
+  EXPECT_EQ(plan.host_gradient_slots, 0u);
+  EXPECT_EQ(plan.host_param_slots, 0u);
+  EXPECT_EQ(plan.landing_slots, 1u);
+  EXPECT_EQ(plan.host_record_slots, plan.caller_chunks);
+  EXPECT_EQ(plan.record_slot_bytes, kTileElements * 2 * sizeof(float));
+}
+
+// With masters in the parameters, what the program writes to a parameter counts.
+TEST(CallerTensors, AreTheMastersThatTheProgramMayChange) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.callers = true;
+  c.gradients = GradientOrigin::handed_over;
+  c.type = DataType::fp32;
+  c.layout.master = MasterForm::parameter;
+  Rig changed(c), loaded(c);
+  const float value = 0.75f;
+  std::memcpy(changed.specs[3].memory, &value, sizeof(value));
+  loaded.offloader->state().write_values(TensorId{3}, ValueKind::master, 0, {&value, 1});
+  changed.step(1);
+  loaded.step(1);
+  EXPECT_EQ(changed.state(), loaded.state());
+}
+
 // What a drop-in optimizer is.
 TEST(CallerTensors, NeedNoDeviceAtAll) {
-  for (const Placement states : {Placement::cpu, Placement::nvme}) {
+  for (const bool lends : {false, true}) {
+    const Placement states = lends ? Placement::nvme : Placement::cpu;
     ScratchFolder folder;
     std::vector<TensorSpec> specs = toy::tensors(DataType::fp32, false, 1);
     std::vector<std::vector<float>> memory;
@@ -82,7 +137,8 @@ TEST(CallerTensors, NeedNoDeviceAtAll) {
     options.states = states;
     options.parameters = Placement::cpu;
     options.state_paths = {{folder.path()}};
-    options.gradients = GradientOrigin::handed_over;
+    options.gradients = lends ? GradientOrigin::borrowed : GradientOrigin::handed_over;
+    if (lends) options.record_layout.master = MasterForm::parameter;
     options.io.kind = io::EngineKind::threads;
     options.lock_host_memory = false;
     testing::take_least_budgets(options, space, {});
@@ -97,8 +153,10 @@ TEST(CallerTensors, NeedNoDeviceAtAll) {
     for (uint64_t step = 1; step <= 3; ++step) {
       reference.step(step);
       offloader.begin_step();
+      std::vector<std::vector<float>> gradients;
+      for (uint32_t t = 0; t < specs.size(); ++t) gradients.push_back(reference.sum(t));
       for (uint32_t t = 0; t < specs.size(); ++t)
-        offloader.hand_over_gradient(TensorId{t}, std::as_bytes(std::span(reference.sum(t))));
+        offloader.hand_over_gradient(TensorId{t}, std::as_bytes(std::span(gradients[t])));
       offloader.end_micro_batch();
       EXPECT_TRUE(offloader.update({groups, step}).applied);
     }
@@ -164,6 +222,21 @@ TEST(CallerTensors, AreRefusedWhereTheyCannotBe) {
   other = c;
   other.layout = kCompact;
   testing::expect_error(ErrorKind::config, {"bias0", "keep whole masters"}, [&] { make(other); });
+  other = c;
+  other.layout.master = MasterForm::parameter;
+  testing::expect_error(ErrorKind::config, {"bf16", "keep whole masters"}, [&] { make(other); });
+  other.type = DataType::fp32;
+  other.layout.moment_count = 0;
+  testing::expect_error(ErrorKind::config, {"without moments"}, [&] { make(other); });
+  other = c;
+  other.gradients = GradientOrigin::borrowed;
+  other.accumulation = 2;
+  testing::expect_error(ErrorKind::config, {"2 micro-batches"}, [&] { make(other); });
+  other.accumulation = 1;
+  other.mode = UpdateMode::next_forward;
+  testing::expect_error(ErrorKind::config, {"borrowed until the update is over"}, [&] { make(other); });
+  other.callers = false;
+  testing::expect_error(ErrorKind::config, {"shared", "not the program's"}, [&] { make(other); });
   Rig rig(c);
   const std::vector<TensorId> tensors = {TensorId{1}};
   rig.offloader->begin_step();

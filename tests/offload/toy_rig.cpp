@@ -41,7 +41,10 @@ std::unique_ptr<Device> device_of(const ToyCase<kKind>& c, uint64_t budget_bytes
 template <RigKind kKind>
 std::vector<TensorSpec> specs_of(const ToyCase<kKind>& c, std::vector<std::vector<std::byte>>& memory) {
   std::vector<TensorSpec> specs = toy_tensors(c);
-  if (c.callers) testing::give_to_caller(specs, memory);
+  if (c.callers) {
+    const bool all = c.gradients == GradientOrigin::borrowed || c.layout.master == MasterForm::parameter;
+    testing::give_to_caller(specs, all ? testing::Callers::all : testing::Callers::every_second, memory);
+  }
   return specs;
 }
 
@@ -114,7 +117,7 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
                                           *device, workers, log);
   access = offloader.get();
   if (c.nested) access = &nesting.emplace(*access, held);
-  if (c.gradients == GradientOrigin::handed_over) hand_over();
+  if (c.gradients != GradientOrigin::leases) hand_over();
   if (c.dry) {
     offloader->state().initialise(
         [](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
@@ -128,9 +131,10 @@ void ToyRig::hand_over() {
   access = offloader.get();
   if (nesting) access = &*nesting;
   access = &owning.emplace(*access, specs);
-  access = &handing.emplace(*access, specs, [this](TensorId tensor, std::span<const std::byte> gradient) {
-    offloader->hand_over_gradient(tensor, gradient);
-  });
+  access = &handing.emplace(*access, specs, options.gradients == GradientOrigin::borrowed,
+                            [this](TensorId tensor, std::span<const std::byte> gradient) {
+                              offloader->hand_over_gradient(tensor, gradient);
+                            });
 }
 
 UpdateResult ToyRig::step(uint64_t number) {
@@ -162,7 +166,9 @@ UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::strin
     if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();
   }
-  return offloader->update(settings);
+  const UpdateResult result = offloader->update(settings);
+  if (handing) handing->end_step();
+  return result;
 }
 
 std::vector<std::byte> ToyRig::parameters(uint32_t tensor) {

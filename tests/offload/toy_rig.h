@@ -42,7 +42,7 @@ struct ToyCase {
   DataType accumulation_type = DataType::fp32;
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
-  bool callers = false;  // every second trained tensor is the program's
+  bool callers = false;  // every second trained tensor is the program's, or all where that is needed
   bool nested = false;   // every use is inside of another one, which reads the first tensor
 
   // Budgets. Tight: the device has what it must have, and host memory caches `cached_quarters` of what it

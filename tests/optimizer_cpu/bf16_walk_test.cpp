@@ -32,8 +32,8 @@ struct Block {
     for (uint32_t low = 0; low < kHalf; ++low) values[low] = upper << 16 | low;
     const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
     const InstructionSet set = best_instruction_set();
-    split_masters(set, bytes(values), bytes(parameters), bytes(remainders), kHalf);
-    join_masters(set, bytes(parameters), bytes(remainders), bytes(joined), kHalf);
+    split_masters(set, MasterForm::remainder, bytes(values), bytes(parameters), bytes(remainders), kHalf);
+    join_masters(set, MasterForm::remainder, bytes(parameters), bytes(remainders), bytes(joined), kHalf);
   }
 
   // How many masters did not come back, or have another upper half than to_bf16() gives them. Of a NaN its

@@ -16,9 +16,9 @@ TERRACE_ON_EVERY_INSTRUCTION_SET(CompactState);
 struct Pair {
   UpdateProblem whole, compact;
 
-  Pair(const OptimizerSettings& settings, DataType gradient, DataType moment, Output output, size_t count)
-      : whole(settings, {gradient, DataType::bf16, moment, MasterForm::whole, Output::apart}, count, 1),
-        compact(settings, {gradient, DataType::bf16, moment, MasterForm::remainder, output}, count, 1) {}
+  Pair(const OptimizerSettings& settings, const Layout& layout, size_t count)
+      : whole(settings, {layout.gradient, layout.parameter, layout.moment}, count, 1),
+        compact(settings, layout, count, 1) {}
 
   void start_compact() {
     for (size_t i = 0; i < whole.count; ++i) compact.set_master(i, whole.master(i, false));
@@ -46,16 +46,12 @@ struct Pair {
 template <typename Body>
 void for_every_pair(size_t count, Body body) {
   for (const OptimizerSettings& settings : every_settings()) {
-    for (const DataType gradient : kEveryType) {
-      for (const DataType moment : {DataType::fp32, DataType::bf16}) {
-        for (const Output output : {Output::apart, Output::beside_old, Output::over_gradients}) {
-          if (output == Output::over_gradients && gradient == DataType::fp32) continue;
-          Pair pair(settings, gradient, moment, output, count);
-          SCOPED_TRACE(pair.compact.name());
-          body(pair);
-        }
-      }
-    }
+    for_every_layout([&](const Layout& layout) {
+      if (layout.form == MasterForm::whole) return;
+      Pair pair(settings, layout, count);
+      SCOPED_TRACE(pair.compact.name());
+      body(pair);
+    });
   }
 }
 
@@ -105,7 +101,7 @@ TEST(CompactStateDeathTest, RefusesWhatItCannotHold) {
   const OptimizerStep step = make_optimizer_step({}, 1);
   UpdateProblem fp16 = problem;
   fp16.layout.parameter = DataType::fp16;
-  EXPECT_DEATH(fp16.update(InstructionSet::scalar, step), "fp16 parameters have no remainder");
+  EXPECT_DEATH(fp16.update(InstructionSet::scalar, step), "fp16 parameters are no part of such masters");
   EXPECT_DEATH(split_tiles(InstructionSet::scalar, RecordLayout{}, nullptr, nullptr, nullptr, 1),
                "whole masters");
 }

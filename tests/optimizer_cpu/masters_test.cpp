@@ -27,9 +27,11 @@ TEST_P(Masters, SplitAndJoinInEverySizeAtAnyAddressAndWriteNothingBeyond) {
   for (size_t count = 0; count <= 70; ++count) {
     const std::vector<std::byte> masters = random_bytes(1 + count * sizeof(float), random);
     std::vector<std::byte> parameters(2 + count * 2, std::byte{0x5a}), remainders(parameters);
-    split_masters(GetParam(), masters.data() + 1, parameters.data() + 1, remainders.data() + 1, count);
+    split_masters(GetParam(), MasterForm::remainder, masters.data() + 1, parameters.data() + 1,
+                  remainders.data() + 1, count);
     std::vector<std::byte> joined(2 + count * sizeof(float), std::byte{0x5a});
-    join_masters(GetParam(), parameters.data() + 1, remainders.data() + 1, joined.data() + 1, count);
+    join_masters(GetParam(), MasterForm::remainder, parameters.data() + 1, remainders.data() + 1,
+                 joined.data() + 1, count);
     for (size_t i = 0; i < count; ++i) {
       const float master = element(masters.data() + 1, DataType::fp32, i);
       const float parameter = element(parameters.data() + 1, DataType::bf16, i);
@@ -50,7 +52,7 @@ TEST_P(Masters, KeepNothingOfANanButItsParameter) {
   for (const uint32_t nan : bits) {
     const std::vector<uint32_t> masters(40, nan);
     std::vector<uint16_t> parameters(40), remainders(40, 7);
-    split_masters(GetParam(), reinterpret_cast<const std::byte*>(masters.data()),
+    split_masters(GetParam(), MasterForm::remainder, reinterpret_cast<const std::byte*>(masters.data()),
                   reinterpret_cast<std::byte*>(parameters.data()),
                   reinterpret_cast<std::byte*>(remainders.data()), 40);
     for (size_t i = 0; i < 40; ++i) {
@@ -63,9 +65,11 @@ TEST_P(Masters, KeepNothingOfANanButItsParameter) {
 TEST_P(Masters, TurnRunsOfTilesIntoTheCanonicalFormAndBack) {
   constexpr size_t kTiles = 3;
   std::mt19937 random(42);
-  for (const uint32_t moments : {0u, 1u, 2u}) {
-    for (const DataType type : {DataType::fp32, DataType::bf16}) {
-      const RecordLayout compact{MasterForm::remainder, moments, type};
+  for (const MasterForm form : {MasterForm::remainder, MasterForm::parameter}) {
+    const DataType parameter = master_parameter_type(form);
+    for (const uint32_t moments : {0u, 1u, 2u}) {
+      const DataType type = moments == 1 ? DataType::bf16 : DataType::fp32;
+      const RecordLayout compact{form, moments, type};
       const size_t canonical_bytes = kTiles * compact.canonical().tile_bytes();
       std::vector<std::byte> canonical = random_bytes(canonical_bytes, random);
       for (size_t tile = 0; tile < kTiles; ++tile) {  // no NaN among the masters
@@ -74,15 +78,16 @@ TEST_P(Masters, TurnRunsOfTilesIntoTheCanonicalFormAndBack) {
           if (std::isnan(element(masters, DataType::fp32, i))) set_element(masters, DataType::fp32, i, 1);
         }
       }
-      std::vector<std::byte> record(kTiles * compact.tile_bytes()), parameters(kTiles * kTileElements * 2);
+      std::vector<std::byte> record(kTiles * compact.tile_bytes()),
+          parameters(kTiles * kTileElements * bytes_of(parameter));
       split_tiles(GetParam(), compact, canonical.data(), record.data(), parameters.data(), kTiles);
       std::vector<std::byte> back(canonical_bytes);
       join_tiles(GetParam(), compact, record.data(), parameters.data(), back.data(), kTiles);
-      EXPECT_TRUE(back == canonical) << moments << " moments in " << name_of(type);
+      EXPECT_TRUE(back == canonical) << text_of(compact);
       for (size_t i = 0; i < kTileElements; ++i) {
         const float master = element(canonical.data() + compact.canonical().tile_bytes(), DataType::fp32, i);
-        ASSERT_TRUE(identical(element(parameters.data() + kTileElements * 2, DataType::bf16, i),
-                              to_float(to_bf16(master))));
+        ASSERT_TRUE(identical(element(parameters.data() + kTileElements * bytes_of(parameter), parameter, i),
+                              form == MasterForm::remainder ? to_float(to_bf16(master)) : master));
       }
     }
   }

@@ -150,8 +150,8 @@ void expect_record(Record& record, size_t first, size_t end, const UpdateProblem
                    "gradient");
     expect_element(expected.parameters, i, record.parameters.data() + i * bytes_of(record.types.parameter),
                    "parameter");
-    expect_element(expected.old_parameters, i, record.old_parameters.data() + i * sizeof(Bf16),
-                   "old parameter");
+    expect_element(expected.old_parameters, i,
+                   record.old_parameters.data() + i * bytes_of(record.types.parameter), "old parameter");
     for (size_t k = 0; k < expected.moments.size(); ++k) {
       expect_element(expected.moments[k], i, record.moment(k, i), "moment");
     }
@@ -165,6 +165,8 @@ constexpr Layout kTileLayouts[] = {
     {DataType::bf16, DataType::bf16, DataType::fp32, MasterForm::remainder, Output::apart},
     {DataType::bf16, DataType::bf16, DataType::bf16, MasterForm::remainder, Output::over_gradients},
     {DataType::fp32, DataType::bf16, DataType::fp32, MasterForm::remainder, Output::beside_old},
+    {DataType::fp32, DataType::fp32, DataType::fp32, MasterForm::parameter, Output::apart},
+    {DataType::bf16, DataType::fp32, DataType::bf16, MasterForm::parameter, Output::beside_old},
 };
 
 TEST_P(UpdateBits, AreTheSameInTilesAndReachNoElementOutsideTheRun) {

@@ -63,8 +63,7 @@ inline std::string name_of(const Layout& l) {
          (l.output == Output::over_gradients ? " over them"
           : l.output == Output::apart        ? ""
                                              : " beside old ones") +
-         ", " + std::string(name_of(l.moment)) + " moments, " +
-         (l.form == MasterForm::whole ? "whole masters" : "remainders");
+         ", " + std::string(name_of(l.moment)) + " moments, " + text_of(RecordLayout{l.form, 0});
 }
 
 struct UpdateProblem {
@@ -80,10 +79,10 @@ struct UpdateProblem {
         layout(types),
         count(element_count),
         record{layout.form, moment_count(settings.kind, settings.momentum), layout.moment},
-        masters(layout.form == MasterForm::whole ? sizeof(float) : sizeof(int16_t), shift, count),
+        masters(master_bytes_of(layout.form), shift, count),
         gradients(bytes_of(layout.gradient), shift, count),
         parameters(bytes_of(layout.parameter), shift, count),
-        old_parameters(sizeof(Bf16), shift, count),
+        old_parameters(bytes_of(layout.parameter), shift, count),
         moments(record.moment_count, GuardedArray(bytes_of(layout.moment), shift, count)) {}
 
   void fill_state(std::mt19937& random) {
@@ -121,15 +120,16 @@ struct UpdateProblem {
   float master(size_t i, bool updated) const {
     if (layout.form == MasterForm::whole) return element(masters.data(), DataType::fp32, i);
     std::byte joined[sizeof(float)];
-    join_masters(InstructionSet::scalar, (updated ? output() : old()) + i * sizeof(Bf16),
-                 masters.data() + i * sizeof(int16_t), joined, 1);
+    join_masters(InstructionSet::scalar, layout.form,
+                 (updated ? output() : old()) + i * bytes_of(layout.parameter),
+                 masters.data() + i * masters.element_bytes, joined, 1);
     return element(joined, DataType::fp32, 0);
   }
   void set_master(size_t i, float value) {
     if (layout.form == MasterForm::whole) return set_element(masters.data(), DataType::fp32, i, value);
-    std::byte* const below = masters.data() + i * sizeof(int16_t);
-    split_masters(InstructionSet::scalar, reinterpret_cast<const std::byte*>(&value),
-                  const_cast<std::byte*>(old()) + i * sizeof(Bf16), below, 1);
+    split_masters(InstructionSet::scalar, layout.form, reinterpret_cast<const std::byte*>(&value),
+                  const_cast<std::byte*>(old()) + i * bytes_of(layout.parameter),
+                  masters.data() + i * masters.element_bytes, 1);
   }
   float parameter(size_t i) const { return element(output(), layout.parameter, i); }
 
@@ -149,7 +149,7 @@ struct UpdateProblem {
                     .gradient_type = layout.gradient,
                     .parameters = const_cast<std::byte*>(output()) + first * parameters.element_bytes,
                     .parameter_type = layout.parameter,
-                    .old_parameters = old() + first * sizeof(Bf16),
+                    .old_parameters = old() + first * bytes_of(layout.parameter),
                     .element_count = run};
     for (size_t k = 0; k < moments.size(); ++k) {
       arrays.moments[k] = moments[k].data() + first * moments[k].element_bytes;
@@ -159,7 +159,7 @@ struct UpdateProblem {
   // After an update: what it wrote becomes the old parameters of the next.
   void keep_parameters() {
     if (layout.form == MasterForm::whole || layout.output == Output::apart) return;
-    std::copy_n(output(), count * sizeof(Bf16), old_parameters.data());
+    std::copy_n(output(), count * bytes_of(layout.parameter), old_parameters.data());
   }
 
   // Nothing before or after the arrays was written.
@@ -184,9 +184,12 @@ void for_every_layout(Body body) {
         if (bytes_of(gradient) != bytes_of(parameter)) continue;
         body(Layout{gradient, parameter, moment, MasterForm::whole, Output::over_gradients});
       }
-      for (const Output output : {Output::apart, Output::beside_old, Output::over_gradients}) {
-        if (output == Output::over_gradients && gradient == DataType::fp32) continue;
-        body(Layout{gradient, DataType::bf16, moment, MasterForm::remainder, output});
+      for (const MasterForm form : {MasterForm::remainder, MasterForm::parameter}) {
+        const DataType parameter = master_parameter_type(form);
+        for (const Output output : {Output::apart, Output::beside_old, Output::over_gradients}) {
+          if (output == Output::over_gradients && bytes_of(gradient) != bytes_of(parameter)) continue;
+          body(Layout{gradient, parameter, moment, form, output});
+        }
       }
     }
   }

@@ -87,11 +87,16 @@ inline std::vector<TensorUse> managed_trace(const std::vector<TensorUse>& trace,
   return recorder.take_trace();
 }
 
-// Makes every second trained tensor the program's, in `memory`.
-inline void give_to_caller(std::vector<TensorSpec>& specs, std::vector<std::vector<std::byte>>& memory) {
+// Which trained tensors are the program's.
+enum class Callers : uint8_t { none, every_second, all };
+
+// Makes them the program's, in `memory`.
+inline void give_to_caller(std::vector<TensorSpec>& specs, Callers which,
+                           std::vector<std::vector<std::byte>>& memory) {
   memory.resize(specs.size());
-  for (size_t t = 1; t < specs.size(); t += 2) {
-    if (!specs[t].trainable) continue;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const bool gives = which == Callers::all || (which == Callers::every_second && t % 2 == 1);
+    if (!specs[t].trainable || !gives) continue;
     const uint64_t element_bytes = bytes_of(specs[t].type);
     memory[t].resize((specs[t].element_count() + 1) * element_bytes);
     specs[t].home = TensorHome::caller;
@@ -99,14 +104,16 @@ inline void give_to_caller(std::vector<TensorSpec>& specs, std::vector<std::vect
   }
 }
 
-// Gradients are made in memory of its own, and handed over when they are complete.
+// Gradients are made in memory of its own, and handed over when they are complete. `lends`: that memory stays
+// as it is until end_step().
 class HandingAccess final : public ParameterAccess {
  public:
   // `hand_over` is called with complete gradients.
   using HandOver = std::function<void(TensorId, std::span<const std::byte>)>;
-  HandingAccess(ParameterAccess& access, std::vector<TensorSpec> specs, HandOver hand_over)
+  HandingAccess(ParameterAccess& access, std::vector<TensorSpec> specs, bool lends, HandOver hand_over)
       : access_(access),
         specs_(std::move(specs)),
+        lends_(lends),
         hand_over_(std::move(hand_over)),
         gradients_(specs_.size()),
         uses_(specs_.size()) {}
@@ -135,6 +142,10 @@ class HandingAccess final : public ParameterAccess {
       if (uses_[t] > 0) hand_over(TensorId{t});
     }
   }
+  // The update is over: nobody reads gradients any more.
+  void end_step() {
+    for (std::vector<std::byte>& gradient : gradients_) gradient.assign(gradient.size(), kSpent);
+  }
   void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
   const std::byte* parameter(TensorId tensor) const override { return access_.parameter(tensor); }
   GradientView gradient(TensorId tensor) override {
@@ -152,12 +163,15 @@ class HandingAccess final : public ParameterAccess {
   void hand_over(TensorId tensor) {
     std::vector<std::byte>& gradient = gradients_[index_of(tensor)];
     hand_over_(tensor, gradient);
-    gradient.assign(gradient.size(), std::byte{0x7f});  // nobody reads it any more
+    if (!lends_) gradient.assign(gradient.size(), kSpent);
     uses_[index_of(tensor)] = 0;
   }
 
+  static constexpr std::byte kSpent{0x7f};
+
   ParameterAccess& access_;
   const std::vector<TensorSpec> specs_;
+  const bool lends_;
   const HandOver hand_over_;
   std::vector<std::vector<std::byte>> gradients_;
   std::vector<uint32_t> uses_;  // that have added to the gradient

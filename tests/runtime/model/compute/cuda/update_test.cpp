@@ -53,8 +53,9 @@ Records make_records(const OptimizerSettings& settings, const Layout& types, boo
     if (types.form == MasterForm::whole) {
       set_element(tile, DataType::fp32, in_tile, master);
     } else {
-      split_masters(InstructionSet::scalar, reinterpret_cast<const std::byte*>(&master),
-                    r.parameters.data() + i * sizeof(Bf16), tile + in_tile * sizeof(int16_t), 1);
+      split_masters(InstructionSet::scalar, MasterForm::remainder,
+                    reinterpret_cast<const std::byte*>(&master), r.parameters.data() + i * sizeof(Bf16),
+                    tile + in_tile * sizeof(int16_t), 1);
     }
     const bool is_square = settings.kind == OptimizerKind::adagrad;
     for (uint32_t k = 0; k < r.layout.moment_count; ++k) {
