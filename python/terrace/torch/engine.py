@@ -36,8 +36,8 @@ class Engine:
         self._hooks.watch_passes(self._passes, units)
         self._layout = Layout(model, tracked)
         self._tracked = tracked
-        self._managed_of = {id(one.parameter): one for one in tracked if one.is_managed}
-        self._learning = Learning(model, self._passes, self._managed_of)
+        self._of = {id(one.parameter): one for one in tracked}
+        self._learning = Learning(model, self._passes, self._of)
         self._warned_of_autocast = False
         self._layout.mark(model)
 
@@ -61,13 +61,16 @@ class Engine:
         is_last = self.is_gradient_accumulation_boundary()
         self._passes.require_sound()
         self.micro_steps += 1
-        if is_last and self.update() and self._was_applied and self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+        if is_last:
+            updates = self._passes.updates
+            self.optimizer.step()
+            if self._passes.updates > updates and self._was_applied and self.lr_scheduler is not None:
+                self.lr_scheduler.step()
 
     def update(self):
-        """The optimizer's step. False: no gradient had come, and nothing was done."""
+        """The optimizer's step, where gradients have come."""
         if not self._passes.complete():
-            return False
+            return
         self._values.take_small(is_between_steps=False)
         result = self.store.update(*self._update_settings())
         self._passes.updated()
@@ -85,7 +88,6 @@ class Engine:
             self.skipped_steps += 1
             self._explain_skip()
         self._checkpoints.begin_if_due()
-        return True
 
     def _update_settings(self):
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
@@ -97,7 +99,7 @@ class Engine:
             self._say("warning", "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
                                  "parameters that are used outside of their modules")
             if self._learning is None:
-                self._learning = Learning(self.module, self._passes, self._managed_of)
+                self._learning = Learning(self.module, self._passes, self._of)
 
     def _stop_learning(self):
         if self._learning is not None:
@@ -294,4 +296,4 @@ class Engine:
 
 
 def _is_autocast():
-    return torch.is_autocast_cpu_enabled() or torch.is_autocast_enabled()
+    return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

@@ -164,7 +164,8 @@ class Exports:
     # --- Checkpoints ---
 
     def steps_by_name(self):
-        return {one.name: steps for one, steps in zip(self._tracked, self._steps())}
+        steps = self._steps()
+        return {one.name: steps[one.number] for one in self._tracked}
 
     def load_weights(self, path):
         entries = safetensors.read_header(path)[0]
@@ -183,7 +184,10 @@ class Exports:
         for one in self._tracked:
             for what in self.moment_whats(kind) if one.is_trainable else ():
                 self._values.write(one, self._found(entries, f"{one.name}.{what}", one.parameter), what)
-        self._store.set_tensor_steps([steps.get(one.name, 0) for one in self._tracked])
+        counts = self._steps()
+        for one in self._tracked:
+            counts[one.number] = steps.get(one.name, 0)
+        self._store.set_tensor_steps(counts)
 
     def _found(self, entries, name, tensor):
         entry = entries.get(name)

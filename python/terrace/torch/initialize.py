@@ -17,6 +17,8 @@ from .units import choose_units, expected_uses
 
 # Parameters of so many elements stay torch's own.
 SMALL_ELEMENTS = 64 << 10
+# Of the flat space (base/record_layout.h): sums of squares are taken by tile, and tensors are aligned.
+_TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -41,6 +43,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     engine = build.make(resume)
     engine.optimizer = EngineOptimizer(engine, kind, groups, defaults)
     engine.lr_scheduler = _scheduler(engine.optimizer, config, lr_scheduler)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer._opt_called = True  # a scheduler of torch made for it asks for this
     engine.training_dataloader = _dataloader(training_data, config, collate_fn)
     engine.take_up_commit()
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
@@ -87,6 +91,10 @@ def _groups(model, config, optimizer, model_parameters):
     return groups, own.kind, defaults
 
 
+def _aligned(elements):
+    return -(-elements // _ALIGNED_ELEMENTS) * _ALIGNED_ELEMENTS
+
+
 class _Build:
     """An engine in the making."""
 
@@ -95,8 +103,9 @@ class _Build:
         self.config = config
         self.units = units
         self.device = choose_device(config, device)
-        states_below = config.store_options["states"] != "device" and not config.store_options["compact_masters"]
-        self.threshold = threshold if states_below and has_small_parameters(self.device) else 0
+        states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
+        self.threshold = threshold
+        self.has_small = states_below and has_small_parameters(self.device)
         if config.store_options["layer_major"]:
             raise ConfigError("cannot use the configuration", "terrace.microbatch_order",
                               "it is layer, and a loop of torch goes one micro-batch at a time", "leave it out")
@@ -116,18 +125,28 @@ class _Build:
             if not require_trainable_kind(parameter, names[0]) or not parameter.numel():
                 continue
             one = Tracked(parameter, names, self._type_of(parameter), is_trained, group_of.get(id(parameter), 0))
-            one.is_managed = parameter.numel() > self.threshold
-            if one.is_managed or is_trained:
-                one.number = len(self.tracked)
+            one.is_small = parameter.numel() <= self.threshold
+            one.is_managed = not one.is_small or not self.has_small
+            if not one.is_small or is_trained:
                 self.tracked.append(one)
+        # The same order wherever small ones are, since the norm of the gradient is summed in it.
+        self.tracked.sort(key=lambda one: one.is_small)
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
     def _type_of(self, parameter):
         return TYPES[_DTYPES.get(self.config.precision, parameter.dtype)]
 
     def _specs(self):
-        specs = []
+        specs, place_in_tile = [], {}
         for one in self.tracked:
+            if one.is_small and one.is_managed:
+                # Small ones begin with a tile of their own, as they do where they are not in the store's memory.
+                padding = -_aligned(place_in_tile.pop(one.type, 0)) % _TILE_ELEMENTS
+                if padding:
+                    specs.append(Tensor(f"padding of {one.type}", (padding,), one.type))
+            elif one.is_trainable:
+                place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
+            one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
             specs.append(Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory))
         return specs
@@ -200,6 +219,9 @@ class _Build:
             if not source.is_contiguous():
                 source = source.contiguous()
             sources[one.number] = (source, TYPES[source.dtype])
+        for number, spec in enumerate(self.specs):
+            if number not in sources:
+                sources[number] = (torch.zeros(spec.elements), "fp32")
         store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
 
     def _convert_buffers(self):

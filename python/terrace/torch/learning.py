@@ -1,7 +1,8 @@
 """The first step is watched: which parameters does a forward pass read outside of the units that have them?
 
 Such are a tied table that is used by a function, the output projection of torch's MultiheadAttention, or a weight that another
-module borrows. The innermost unit that is open at that moment has them from then on. A step whose gradients are not finite
+module borrows. The innermost unit that is open at that moment has them from then on. It is also noted which parameters
+are read more than once. A step whose gradients are not finite
 without a cause is watched as well, since a new path through the model may have read a placeholder.
 """
 
@@ -47,8 +48,8 @@ class Watch(TorchFunctionMode):
         for value in values:
             if isinstance(value, torch.nn.Parameter):
                 one = self._tracked_of.get(id(value))
-                if one is not None and not one.leases:
-                    self._passes.extend(one)
+                if one is not None:
+                    self._passes.note_read(one)
             elif isinstance(value, (list, tuple)):
                 self._look(value)
 

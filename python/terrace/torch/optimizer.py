@@ -1,11 +1,11 @@
-"""Optimizers for torch whose states lie in host memory or on nvme: parameters stay torch's, and so does the training loop.
+"""Optimizers for torch whose states lie in host memory or on nvme. Parameters stay torch's, and so does the loop.
 
     optimizer = terrace.torch.OffloadAdamW(model.parameters(), lr=1e-3, states="nvme", path="/mnt/nvme")
     loss.backward()
     optimizer.step()
 
-They take the place of torch.optim's of the same names and give the same numbers to the last digits of fp32. Learning rate
-schedulers, clip_grad_norm_, GradScaler and state_dict() work as with torch's.
+They take the place of torch.optim's of the same names and give the same numbers to the last digits of fp32.
+Learning rate schedulers, clip_grad_norm_, GradScaler and state_dict() work as with torch's.
 """
 
 import os
@@ -36,8 +36,8 @@ class OffloadOptions(namedtuple(
     states              "cpu", or "nvme" with files in `path`, a folder or a list of folders on several drives
     host_bytes          host memory for states; None: all of them with "cpu", a cache of at most 256 MiB with "nvme"
     max_grad_norm       the largest norm of the whole gradient, beyond which it is scaled down; 0: it is not
-    hand_over           "step": p.grad is taken by step(). "backward": it is taken as soon as it is complete, and its memory
-                        is free again; then clip by max_grad_norm, and say how many backward passes a step has
+    hand_over           "step": p.grad is taken by step(). "backward": it is taken as soon as it is complete, which
+                        frees its memory; then clip by max_grad_norm, and say how many backward passes a step has
     accumulation_steps  backward passes of a step, with hand_over="backward"; p.grad sums any number with "step"
     threads             for computing; 0: one per core
     """
@@ -55,7 +55,7 @@ class OffloadOptions(namedtuple(
             _require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
         _require(options.accumulation_steps >= 1, "accumulation_steps", options.accumulation_steps, "1 or more")
         _require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
-                 options.accumulation_steps, '1 with hand_over="step", where torch sums any number of backward passes')
+                 options.accumulation_steps, '1 with hand_over="step", where torch sums backward passes in p.grad')
         _require(options.max_grad_norm >= 0, "max_grad_norm", options.max_grad_norm, "0 or more")
         _require((options.path is not None) == (options.states == "nvme"), "path", options.path,
                  'a folder with states="nvme", and left out with "cpu"')
@@ -84,8 +84,10 @@ class OffloadOptimizer(torch.optim.Optimizer):
         o = self.options
         self._states = StateStore(self.kind, len(self.moment_names), o.states, o.path, o.host_bytes,
                                   o.accumulation_steps, o.threads)
-        in_backward = o.hand_over == "backward"
-        self._gradients = InBackward(self._states, self, o.accumulation_steps) if in_backward else AtStep(self._states, self)
+        if o.hand_over == "backward":
+            self._gradients = InBackward(self._states, self, o.accumulation_steps)
+        else:
+            self._gradients = AtStep(self._states, self)
         # What the last step() did: .applied and .gradient_norm, before clipping. None before the first.
         self.last_update = None
         super().__init__(params, {**defaults, **given})
@@ -130,7 +132,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
             raise
         self._gradients.spent()
         if not self.last_update.applied and found_inf is None:
-            warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, stacklevel=2)
+            warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
         return loss
 
     def zero_grad(self, set_to_none=True):
@@ -154,8 +156,8 @@ class OffloadOptimizer(torch.optim.Optimizer):
         states = {}
         for number, state in state_dict["state"].items():
             if number not in parameters:
-                raise ConfigError("cannot load optimizer states", f"parameter {number}", "no parameter group has it",
-                                  "load what state_dict() gave, as a whole")
+                raise ConfigError("cannot load optimizer states", f"parameter {number}",
+                                  "no parameter group has it", "load what state_dict() gave, as a whole")
             parsed = self.state.parsed(parameters[number], state, f"parameter {number}")
             if parsed is not None:
                 states[id(parameters[number])] = parsed
@@ -186,17 +188,18 @@ class OffloadOptimizer(torch.optim.Optimizer):
         for name, value in _NEUTRAL.items():
             if group.get(name, value) != value:
                 raise ConfigError("cannot use a setting of a parameter group", name,
-                                  f"it is {group[name]!r}, which Terrace does not have", f"leave it out, or set it to {value}")
+                                  f"it is {group[name]!r}, which Terrace does not have", f"set it to {value}")
         for name in ("lr", "eps", "weight_decay", "momentum"):
             _require(float(group.get(name, 0)) >= 0, name, group.get(name), "0 or more")
         betas = tuple(float(beta) for beta in group.get("betas", (0, 0)))
-        _require(len(betas) == 2 and all(0 <= beta < 1 for beta in betas), "betas", group.get("betas"), "two of [0, 1)")
+        are_betas = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+        _require(are_betas, "betas", group.get("betas"), "two of [0, 1)")
         momentum, dampening = float(group.get("momentum", 0)), float(group.get("dampening", 0))
         nesterov = bool(group.get("nesterov", False))
         _require(not nesterov or (momentum > 0 and dampening == 0), "nesterov", nesterov,
                  "False without a momentum or with a dampening")
-        return Settings(self.kind, float(group["lr"]), betas, float(group.get("eps", 0)), float(group["weight_decay"]),
-                        momentum, dampening, nesterov)
+        return Settings(self.kind, float(group["lr"]), betas, float(group.get("eps", 0)),
+                        float(group["weight_decay"]), momentum, dampening, nesterov)
 
     def __reduce_ex__(self, protocol):
         raise MisuseError("cannot copy or pickle an optimizer", f"terrace.torch.{type(self).__name__}",
@@ -204,28 +207,26 @@ class OffloadOptimizer(torch.optim.Optimizer):
                           "save its state_dict(), and load that into an optimizer made where it is wanted")
 
 
-class OffloadAdamW(OffloadOptimizer):
-    """torch.optim.AdamW; see OffloadOptions for all that is not torch's."""
-
-    kind, moment_names, has_step = "adamw", ("exp_avg", "exp_avg_sq"), True
-    _fixed = ("decoupled_weight_decay",)
-
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        own = {**_own(options, "amsgrad", "maximize", "capturable", "differentiable"), "decoupled_weight_decay": True}
-        super().__init__(params, defaults, own, options)
-
-
 class OffloadAdam(OffloadOptimizer):
-    """torch.optim.Adam, whose weight decay is part of the gradient."""
+    """torch.optim.Adam, whose weight decay is part of the gradient. OffloadOptions says all that is not torch's."""
 
     kind, moment_names, has_step = "adam", ("exp_avg", "exp_avg_sq"), True
     _fixed = ("decoupled_weight_decay",)
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **options):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        own = {**_own(options, "amsgrad", "maximize", "capturable", "differentiable"), "decoupled_weight_decay": False}
+        own = _own(options, "amsgrad", "maximize", "capturable", "differentiable")
+        own["decoupled_weight_decay"] = self.kind == "adamw"
         super().__init__(params, defaults, own, options)
+
+
+class OffloadAdamW(OffloadAdam):
+    """torch.optim.AdamW."""
+
+    kind = "adamw"
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
 
 
 class OffloadLion(OffloadOptimizer):

@@ -36,7 +36,7 @@ def kind_of(optimizer):
                                   f"leave {name} at {value!r}")
         if group.get("decoupled_weight_decay") and kind == "adam":
             kind = "adamw"
-    if optimizer.state:
+    if any(float(state.get("step", 1)) for state in optimizer.state.values()):
         raise ConfigError(what, type(optimizer).__name__, "it has states already",
                           "give a new one, and load its state with engine.load_optimizer_state_dict")
     return kind

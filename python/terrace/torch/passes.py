@@ -65,6 +65,7 @@ class Passes:
         self._forward = []  # uses that are open, outermost first
         self._backward = []
         self._task = None  # of autograd, while a backward pass runs
+        self._held = {}  # whose gradients may still grow in this backward pass
         self._has_gradients = False  # in this micro-batch
         self._step_has_gradients = False
         self._marked = False
@@ -152,7 +153,14 @@ class Passes:
 
     # --- Learning ---
 
-    def extend(self, one):
+    def note_read(self, one):
+        """An operation is about to read a parameter."""
+        one.comes_in_parts = one.comes_in_parts or one.read_stamp == self._stamp
+        one.read_stamp = self._stamp
+        if one.is_managed and not one.leases:
+            self._extend(one)
+
+    def _extend(self, one):
         """A parameter is read outside of the units that have it: the innermost unit that is open gets it, now and later."""
         use = self._forward[-1]
         unit = use.unit
@@ -213,18 +221,21 @@ class Passes:
         if self.micro_batch + 1 == self.accumulation_steps:
             self._announce()
 
-    def take_gradient(self, one):
-        """A hook of a parameter: its gradient is complete in this backward pass."""
+    def take_gradient(self, one, is_last=False):
+        """A hook of a parameter: its gradient is complete in this backward pass, or as far as a reentrant part of it goes."""
         parameter = one.parameter
         gradient = parameter.grad
-        parameter.grad = None
         if self._task is None:
             self._begin_backward()
+        if one.comes_in_parts and not is_last:
+            self._held[one] = None
+            return
+        parameter.grad = None
         reason = _why_not(gradient, one)
         if one.stamp == self._stamp:
             reason = ("it has a gradient in this micro-batch already", "go backward once for each forward pass, or set "
                       "gradient_accumulation_steps to the backward passes of an update")
-        elif one.is_managed and not one.leases:
+        elif one.is_managed and not one.leases and not is_last:
             reason = ("its module went backward without being noticed, as where a view that a module returned was changed in "
                       "place", "do not change outputs of modules in place")
         if reason is not None:
@@ -239,6 +250,9 @@ class Passes:
         self.store.hand_over(one.number, gradient.data_ptr(), one.type)
 
     def _end_backward(self):
+        for one in self._held:
+            self.take_gradient(one, is_last=True)
+        self._held.clear()
         self._task = None
         while self._backward:
             self._close_backward(self._backward[-1])
@@ -264,6 +278,9 @@ class Passes:
         if self._forward or self._backward or self._task is not None:
             was_backward = self._task is not None
             self._task = None
+            for one in self._held:
+                one.parameter.grad = None
+            self._held.clear()
             for use in self._backward:
                 use.is_backward = False
             for use in reversed(self._forward + self._backward):

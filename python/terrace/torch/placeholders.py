@@ -15,8 +15,8 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 class Tracked:
     """A parameter that a store trains or keeps. Small ones stay in memory of torch's, and are never leased."""
 
-    __slots__ = ("parameter", "names", "number", "type", "is_managed", "is_trainable", "group", "real", "away", "leases",
-                 "stamp", "refusal", "values")
+    __slots__ = ("parameter", "names", "number", "type", "is_managed", "is_small", "is_trainable", "group", "real", "away", "leases",
+                 "stamp", "read_stamp", "comes_in_parts", "refusal", "values")
 
     def __init__(self, parameter, names, type_, is_trainable, group):
         self.parameter = parameter
@@ -26,9 +26,13 @@ class Tracked:
         self.group = group
         self.number = None
         self.is_managed = True
+        self.is_small = False
         self.real = self.away = None
         self.leases = 0  # that are open
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
+        self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
+        # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its gradient as often.
+        self.comes_in_parts = False
         self.refusal = None
         # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
         self.values = None
