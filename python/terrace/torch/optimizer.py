@@ -83,7 +83,8 @@ class OffloadOptimizer(torch.optim.Optimizer):
         self.options = OffloadOptions.of(options)
         o = self.options
         self._states = StateStore(self.kind, len(self.moment_names), o.states, o.path, o.host_bytes,
-                                  o.accumulation_steps, o.threads)
+                                  "borrowed" if o.hand_over == "step" else "handed_over", o.accumulation_steps,
+                                  o.threads)
         if o.hand_over == "backward":
             self._gradients = InBackward(self._states, self, o.accumulation_steps)
         else:

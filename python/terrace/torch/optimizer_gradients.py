@@ -1,7 +1,7 @@
 """How gradients get from torch to a StateStore: at the step, or as soon as the backward pass has made them.
 
-Both are used alike: collect() at the step says whether there is anything to update with, and the store is ready for its
-update then; spent() follows an update, and drop() whatever else ended the step.
+Both are used alike: collect() at the step says whether there is anything to update with, and the store is ready for
+its update then; spent() follows an update, and drop() whatever else ended the step.
 """
 
 import threading
@@ -13,8 +13,8 @@ from ..errors import MisuseError
 
 
 class HandedOver(torch.Tensor):
-    """What p.grad is while the gradient is in the store: of the right shape, without memory. Whatever reads or writes it
-    raises, so that clipping, unscaling and the like never work on nothing."""
+    """What p.grad is while the gradient is in the store: of the right shape, without memory. Whatever reads or
+    writes it raises, so that clipping, unscaling and the like never work on nothing."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -36,8 +36,8 @@ class HandedOver(torch.Tensor):
         raise MisuseError(
             f"cannot run {function}", name,
             'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")',
-            'clip by max_grad_norm of the optimizer and drop gradients by its zero_grad(); use hand_over="step" for '
-            "torch's clip_grad_norm_, GradScaler and all else that works on p.grad",
+            "clip by max_grad_norm of the optimizer and drop gradients by its zero_grad(); or use "
+            """hand_over="step" for torch's clip_grad_norm_, GradScaler and all else that works on p.grad""",
         )
 
 
@@ -73,8 +73,8 @@ class AtStep:
 class InBackward:
     """Takes each gradient when it is complete, and leaves a HandedOver in its place.
 
-    A parameter whose gradient comes again begins the next micro-batch. An exception in here drops all gradients of the step,
-    as zero_grad() does.
+    A parameter whose gradient comes again begins the next micro-batch. An exception in here drops all gradients of
+    the step, as zero_grad() does.
     """
 
     def __init__(self, states, optimizer, accumulation_steps):
@@ -100,8 +100,10 @@ class InBackward:
             if not parameter.requires_grad or (it is not None and it() is parameter):
                 continue
             it = self._watched[id(parameter)] = weakref.ref(parameter)
-            self._handles.append(parameter.register_hook(lambda _, it=it: _call(me, InBackward._make_way, it())))
-            self._handles.append(parameter.register_post_accumulate_grad_hook(lambda given: _call(me, InBackward._take, given)))
+            self._handles += (
+                parameter.register_hook(lambda _, it=it: _call(me, InBackward._make_way, it())),
+                parameter.register_post_accumulate_grad_hook(lambda given: _call(me, InBackward._take, given)),
+            )
 
     def _make_way(self, parameter):
         """Before torch adds to p.grad."""
@@ -121,7 +123,7 @@ class InBackward:
         key = id(parameter)
         slot = self._states.slots.get(key)
         if slot is None:
-            return  # It is no parameter of the optimizer any more, or was frozen when the step began; collect() sees to it.
+            return  # It has left the optimizer, or was frozen when the step began, which collect() finds.
         if key in self._handed and self._handed[key][2] > self._micro_batch:
             self._next_micro_batch(slot)
         self._states.hand_over(slot, gradient)
@@ -138,7 +140,8 @@ class InBackward:
             )
         if gradient.requires_grad:
             raise MisuseError(
-                "cannot take a gradient", f"of shape {tuple(gradient.shape)}", "it has a graph of its own (create_graph=True)",
+                "cannot take a gradient", f"of shape {tuple(gradient.shape)}",
+                "it has a graph of its own (create_graph=True)",
                 'use hand_over="step" for derivatives of derivatives',
             )
 
@@ -175,7 +178,8 @@ class InBackward:
             return
         name = self._states.slots[id(lost[0])].name
         raise MisuseError(
-            "cannot go on with the step", name, "its p.grad was dropped or replaced after its gradient had been handed over",
+            "cannot go on with the step", name,
+            "its p.grad was dropped or replaced after its gradient had been handed over",
             'drop the gradients of all parameters by zero_grad(), or use hand_over="step"',
         )
 

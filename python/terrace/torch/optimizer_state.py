@@ -1,4 +1,4 @@
-"""Optimizer states in torch's own layout: {"exp_avg": ..., "step": ...} of every parameter, out of a StateStore and into it."""
+"""Optimizer states in torch's layout, {"exp_avg": ..., "step": ...}, out of a StateStore and back."""
 
 from collections.abc import Mapping
 
@@ -11,8 +11,8 @@ MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not 
 
 
 class StateView(Mapping):
-    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, so they are
-    copies; load_state_dict() is the way back."""
+    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, so they
+    are copies; load_state_dict() is the way back."""
 
     def __init__(self, states, moment_names, has_step):
         self._states, self._names, self._has_step = states, moment_names, has_step
@@ -23,7 +23,8 @@ class StateView(Mapping):
         if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
             return []
         steps = states.store.tensor_steps
-        return [(slot, steps[slot.number]) for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
+        updated = [slot for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
+        return [(slot, steps[slot.number]) for slot in updated]
 
     def __getitem__(self, parameter):
         for slot, steps in self._slots():

@@ -1,8 +1,9 @@
 """StateStore: optimizer states of parameters that stay torch's, in a terrace.Store.
 
-Every parameter has a slot: a tensor of the store whose values lie in the parameter's own memory, or in a mirror of it where
-that is not contiguous memory of the host. The store is made when the first gradient comes. It is made anew, with the states
-of what stays, where the parameters are others than before. What the program writes to a parameter between steps counts.
+Every parameter has a slot: a tensor of the store whose values lie in the parameter's own memory, or in a mirror of
+it where that is not contiguous memory of the host. The store is made when the first gradient comes. It is made
+anew, with the states of what stays, where the parameters are others than before. What the program writes to a
+parameter between steps counts.
 """
 
 import itertools
@@ -25,7 +26,8 @@ _NVME_HOST_BYTES = 256 << 20
 class Slot:
     """A parameter, and the tensor of the store that it is."""
 
-    __slots__ = ("parameter", "number", "group", "name", "type", "has_moments", "mirror", "landing", "address", "version")
+    __slots__ = ("parameter", "number", "group", "name", "type", "has_moments", "mirror", "landing", "address",
+                 "version")
 
     def __init__(self, parameter, number, group, name, has_moments):
         self.parameter = parameter
@@ -56,12 +58,14 @@ class Slot:
 
 
 class StateStore:
-    def __init__(self, kind, moment_count, states, path, host_bytes, accumulation_steps, threads):
+    """`gradients` are "borrowed" where they stay as they are until update() has returned, else "handed_over"."""
+
+    def __init__(self, kind, moment_count, states, path, host_bytes, gradients, accumulation_steps, threads):
         self._host_bytes = host_bytes
         self._nvme = states == "nvme"
         self._options = {
             "optimizer": kind, "parameters": "cpu", "states": states, "nvme_paths": path or (),
-            "gradients": "handed_over", "unused_gradients": "skip",
+            "gradients": gradients, "unused_gradients": "skip",
             "accumulation_steps": accumulation_steps, "threads": threads,
         }
         self._moment_count = moment_count
@@ -69,6 +73,7 @@ class StateStore:
         self.slots = {}
         self._layout = None
         self._touched = []
+        self._borrowed = []
 
     # --- The store itself ---
 
@@ -81,7 +86,7 @@ class StateStore:
             self._follow(slot)
 
     def load(self, groups, states):
-        """A new store with `states`, {id(parameter): (steps, moments, master or None)}; the old one stays if it fails."""
+        """A new store with `states`, {id(parameter): (steps, moments, master or None)}; else the old one stays."""
         if not states:
             self.close()
             return
@@ -110,11 +115,12 @@ class StateStore:
         self.store, self.slots, self._layout, self._touched = None, {}, None, []
 
     def _found(self, groups, also):
-        """The parameters that have states, as (parameter, group, name, has_moments), and what a store of them hangs on."""
+        """The parameters with states, as (parameter, group, name, has_moments), and what their store depends on."""
         found, layout = [], []
         for number, group in enumerate(groups):
             has_moments = self._options["optimizer"] != "sgd" or group["momentum"] != 0
-            names = group.get("param_names") or [f"group {number}, parameter {i}" for i in range(len(group["params"]))]
+            names = group.get("param_names")
+            names = names or [f"group {number}, parameter {place}" for place in range(len(group["params"]))]
             for name, parameter in zip(names, group["params"]):
                 if not (parameter.requires_grad or parameter.grad is not None or id(parameter) in self.slots
                         or id(parameter) in also):
@@ -136,7 +142,11 @@ class StateStore:
         return slots
 
     def _options_for(self, layout):
-        return {**self._options, "sgd_momentum": int(self._options["optimizer"] == "sgd" and any(e[2] for e in layout))}
+        has_moments = any(entry[2] for entry in layout)
+        # A copy of fp32 masters would be read and written for nothing.
+        are_masters = has_moments and all(entry[3] == torch.float32 for entry in layout)
+        return {**self._options, "masters": "parameter" if are_masters else "whole",
+                "sgd_momentum": int(has_moments and self._options["optimizer"] == "sgd")}
 
     def _replace(self, found, layout, fill):
         if not found:
@@ -160,6 +170,7 @@ class StateStore:
             raise
         self.close()
         self.store, self.slots, self._layout = store, slots, layout
+        self._are_masters = options["masters"] == "parameter"
 
     def _take_over(self, store, slots):
         """Copies the states of this store to the one that follows it."""
@@ -168,7 +179,8 @@ class StateStore:
             old = self.slots.get(key)
             if old is None or old.parameter.numel() != slot.parameter.numel():
                 continue
-            _settle_masters(store, slot, lambda first, count, old=old: self._piece(old, "master", first, count))
+            if slot.type != "fp32":
+                _settle_masters(store, slot, lambda first, count, old=old: self._piece(old, "master", first, count))
             if not (old.has_moments and slot.has_moments):
                 continue
             steps[slot.number] = old_steps[old.number]
@@ -188,7 +200,8 @@ class StateStore:
             slot.mirror.copy_(parameter.detach().reshape(-1))
         elif address != slot.address:
             self.store.move_tensor(slot.number, address)
-        _settle_masters(self.store, slot, lambda first, count: self._piece(slot, "master", first, count))
+        if not self._are_masters:
+            _settle_masters(self.store, slot, lambda first, count: self._piece(slot, "master", first, count))
         slot.note()
 
     # --- Steps ---
@@ -202,20 +215,22 @@ class StateStore:
                                   'write parameters after step(), or use hand_over="step"')
 
     def begin(self):
-        self._touched = []
+        self._touched, self._borrowed = [], []
         self.store.begin_step()
 
     def hand_over(self, slot, gradient):
         gradient = _host_gradient(slot, gradient)
         self.store.hand_over(slot.number, gradient.data_ptr(), slot.type)
         self._touched.append(slot)
+        if self._options["gradients"] == "borrowed":
+            self._borrowed.append(gradient)
 
     def update(self, settings, clip_norm, loss_scale):
         try:
             return self.store.update(settings, 0, clip_norm, loss_scale)
         finally:
             # Also where a KeyboardInterrupt comes after the update: torch is to see what it has written.
-            touched, self._touched = self._touched, []
+            touched, self._touched, self._borrowed = self._touched, [], []
             for slot in touched:
                 if slot.mirror is not None:
                     slot.parameter.detach().copy_(slot.mirror.view(slot.parameter.shape))
@@ -230,6 +245,7 @@ class StateStore:
             self.store.abandon_step()
         except MisuseError:
             pass  # No step is open: an interrupt came before it began, or after its update.
+        self._touched, self._borrowed = [], []
 
     # --- Values ---
 
@@ -241,7 +257,7 @@ class StateStore:
         return self._moment_count
 
     def read(self, slot, what):
-        """Values in the parameter's shape, in fp32. Where states are on nvme they are pages of a file without a name."""
+        """Values in the parameter's shape, in fp32. With states on nvme they are pages of a file without a name."""
         count = slot.parameter.numel()
         values = _file_backed(self._options["nvme_paths"], count) if self._nvme else torch.empty(count)
         self.store.read_values(slot.number, what, 0, count, values.data_ptr())
@@ -350,7 +366,7 @@ def _planned_host_bytes(tensors, options):
 
 
 def _new_store(tensors, options):
-    """A store in the first sub-folder of its paths that nobody uses, so that what a killed process left is found again."""
+    """A store in the first sub-folder of its paths that nobody uses, which replaces what a killed process left."""
     for number in itertools.count():
         try:
             return Store(tensors, **options, tier_name=f"optimizer-{number}" if options["nvme_paths"] else None)
