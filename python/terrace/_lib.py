@@ -14,6 +14,13 @@ from .errors import BY_KIND, ConfigError, IoError, MisuseError, did_you_mean
 SONAME = f"libterrace.so.{ABI}"
 _library = None
 
+# Where the library has none: its callers know the reason's remedy in general only.
+_ADVICE = {
+    "io": "see that it is there, that you may use it, and that its drive has room",
+    "corrupt": "create the file again, or go on from an earlier commit",
+    "device_failed": "see that the device is there and that its driver works",
+}
+
 
 def library():
     """The library, with the types of all its functions set."""
@@ -99,6 +106,7 @@ def error_of(failure):
     finally:
         lib.terrace_error_free(failure)
     kind = word_of("terrace_error_kind", parts.kind)
+    texts[3] = texts[3] or _ADVICE.get(kind, "see docs/troubleshooting.md")
     error = BY_KIND[kind](*texts)
     if kind == "capacity":
         for name in ("least_bytes", "least_device_bytes", "least_host_bytes", "least_nvme_bytes"):

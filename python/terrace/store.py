@@ -12,12 +12,12 @@ ends what is open.
 
 import array
 import ctypes
-import threading
 import weakref
 
 from . import _declarations as c
 from ._lib import check, error_of, library, new, raw_of, text_of, undeclared, value_of, word_of
-from .errors import MisuseError
+from .errors import Error, MisuseError
+from .interruptible import call_elsewhere
 from .memory import DlpackTensor, Memory, memory_for, type_in, view_of
 from .request import Request, plan_of, update_settings
 from .spec import CudaDevice, UpdateResult
@@ -57,7 +57,15 @@ class Store:
     # --- The store itself ---
 
     def close(self):
-        """Ends whatever is open. Files stay where there is a commit. A second close does nothing."""
+        """Ends whatever is open. Files stay where there is a commit. A second close does nothing, and one in a forked
+        child neither. A store that another thread is in cannot be closed."""
+        try:
+            self._asked(self._lib.terrace_has_whole_state, ctypes.c_uint32)
+        except MisuseError as error:
+            if error.reason.startswith("another call"):
+                raise
+        except Error:
+            pass  # a store that has failed is closed all the same
         self._handle.value = None
         self._end()
 
@@ -125,18 +133,11 @@ class Store:
                 failures.append(error)
             return 1 if failures else 0
 
-        result = []
-        # Not on this thread: an interrupt in a function that C has called would be lost.
-        caller = threading.Thread(
-            target=lambda: result.append(self._lib.terrace_fill_with(self._handle, fill_part, None)), daemon=True
+        answer = call_elsewhere(
+            lambda: self._lib.terrace_fill_with(self._handle, fill_part, None),
+            lambda interrupt: failures.insert(0, interrupt),
         )
-        caller.start()
-        while caller.is_alive():
-            try:
-                caller.join()
-            except BaseException as interrupt:
-                failures.insert(0, interrupt)
-        failure = error_of(result[0]) if result[0] is not None else None
+        failure = error_of(answer) if answer is not None else None
         if failures:
             raise failures[0] from failure
         if failure is not None:

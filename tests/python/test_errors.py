@@ -1,0 +1,188 @@
+"""Every kind of error, as an exception of four parts after which the store is as the library promises."""
+
+import ctypes
+import os
+import pathlib
+import pickle
+import re
+import tempfile
+import threading
+import unittest
+import unittest.mock
+
+from support import MIB, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
+
+import terrace
+from terrace import _lib, errors
+
+
+class Kinds(unittest.TestCase):
+    def raised(self, kind, call):
+        with self.assertRaises(kind) as caught:
+            call()
+        self.assertIs(type(caught.exception), kind)
+        self.assertTrue(all(parts_of(caught.exception)), parts_of(caught.exception))
+        return caught.exception
+
+    def test_a_value_that_cannot_be_used_is_named(self):
+        for options, subject in (
+            ({"states": "nmve"}, "states"),
+            ({"stats": "nvme"}, "stats"),
+            ({"states": "nvme"}, "terrace_options.nvme_paths"),
+            ({"threads": "two"}, "threads"),
+            ({"chunk_elements": 17}, "terrace_options.chunk_elements"),
+            ({"tier_name": "a\0b"}, "tier_name"),
+            ({"log": 7}, "log"),
+        ):
+            self.assertEqual(self.raised(terrace.ConfigError, lambda: make_store(**options)).subject, subject)
+        for tensor, subject in (
+            (terrace.Tensor("w", (4,), home="caller"), "w"),
+            (terrace.Tensor("w", (4,), "fp64"), "type of the tensor w"),
+            (terrace.Tensor("w", (4,), home="caller", address=64, address_is_device=True), "w"),
+        ):
+            self.assertEqual(self.raised(terrace.ConfigError, lambda: make_store([tensor])).subject, subject)
+        self.assertIn("did you mean", self.raised(terrace.ConfigError, lambda: make_store(stats="nvme")).advice)
+        self.raised(terrace.ConfigError, lambda: terrace.Store(tensors(), "cuda"))
+
+    def test_a_budget_that_is_too_small_says_what_would_do(self):
+        error = self.raised(terrace.CapacityError, lambda: make_store(device_bytes=1))
+        self.assertGreater(error.least_device_bytes, 1)
+        self.assertEqual((error.least_host_bytes, error.least_bytes), (0, error.least_device_bytes))
+
+    def test_a_file_that_is_missing_is_an_io_error_that_a_fill_heals(self):
+        with make_store() as store:
+            parts = [(tensor.name, "/nowhere/at/all", 0, "fp32") for tensor in store.tensors]
+            error = self.raised(terrace.IoError, lambda: store.fill_files(parts))
+            self.assertIn("/nowhere/at/all", str(error))
+            store.fill_with(fill)
+            train(store, 1)
+
+    def test_a_gpu_that_is_not_there_is_named(self):
+        with self.assertRaises((terrace.ConfigError, terrace.DeviceError)) as caught:
+            terrace.Store(tensors(), terrace.CudaDevice(MIB, ordinal=99), host_bytes=8 * MIB)
+        self.assertTrue(all(parts_of(caught.exception)))
+
+    def test_bytes_that_changed_on_the_drive_are_found_and_the_error_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"parameters": "nvme", "states": "nvme", "nvme_paths": [folder], "durable": True}
+            with make_store(**options) as store:
+                store.fill_with(fill)
+                store.begin_commit("whole")
+                store.finish_commit()
+            for path in pathlib.Path(folder).rglob("*"):
+                if path.is_file() and path.stat().st_size >= 16384:
+                    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+            with self.assertRaises(terrace.CorruptError) as caught:
+                with make_store(**options, resume=True) as store:
+                    self.addCleanup(store.close)
+                    state_of(store)
+            self.assertTrue(all(parts_of(caught.exception)))
+
+    def test_misuse_changes_nothing(self):
+        with make_store() as store:
+            store.fill_with(fill)
+            wanted = state_of(store)
+            ids = store.ids(["bias"])
+            for call in (
+                store.end_micro_batch, store.abandon_step, store.end_evaluation,
+                lambda: store.update(terrace.Optimizer(), 1),
+                lambda: store.lease("key", ["bias"]).__enter__(),
+                lambda: store.open_lease(b"key", 0, ids, 1), lambda: store.close_lease(77),
+                lambda: store.read_values(3), lambda: store.parameter_address(-1 & 0xFFFF),
+                lambda: store.hand_over("bias", bytes(128)), lambda: store.select_micro_batch(1),
+            ):
+                with self.subTest(call):
+                    self.raised(terrace.MisuseError, call)
+            self.assertEqual(state_of(store), wanted)
+            train(store, 1)
+
+    def test_a_closed_store_says_so(self):
+        store = make_store()
+        store.close()
+        store.close()
+        error = self.raised(terrace.MisuseError, store.begin_step)
+        self.assertEqual(error.reason, "it is closed")
+
+    def test_a_second_call_at_the_same_moment_is_refused_and_so_is_a_close(self):
+        refused = []
+        with make_store() as store:
+            inside, done = threading.Event(), threading.Event()
+
+            def waiting(tensor, first, values):
+                inside.set()
+                done.wait(30)
+
+            filler = threading.Thread(target=store.fill_with, args=(waiting,))
+            filler.start()
+            inside.wait(30)
+            for call in (store.begin_step, store.close):
+                refused.append(self.raised(terrace.MisuseError, call).reason)
+            done.set()
+            filler.join()
+            store.fill_with(fill)
+        self.assertEqual({reason.partition(",")[0] for reason in refused}, {"another call is under way"})
+
+    def test_each_kind_of_the_library_has_a_class(self):
+        self.assertEqual(set(errors.BY_KIND), set(_lib.ENUMS["terrace_error_kind"]))
+
+
+class Exceptions(unittest.TestCase):
+    def test_they_pickle_with_all_that_they_say(self):
+        with self.assertRaises(terrace.CapacityError) as caught:
+            make_store(device_bytes=1)
+        copy = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual(parts_of(copy), parts_of(caught.exception))
+        self.assertEqual((copy.kind, copy.least_bytes, copy.plan),
+                         ("capacity", caught.exception.least_bytes, caught.exception.plan))
+        self.assertEqual(str(copy), str(caught.exception))
+
+    def test_their_text_is_that_of_the_library(self):
+        error = terrace.IoError("cannot read", "a file", "it is gone", "look for it")
+        self.assertEqual(str(error), 'cannot read "a file": it is gone\n  look for it')
+        self.assertEqual(str(terrace.Error("it failed")), "it failed")
+
+
+class Library(unittest.TestCase):
+    def use_of(self, library):
+        code = """
+            import sys, terrace
+            try:
+                terrace.plan([terrace.Tensor("w", (4,))], terrace.SimulatedDevice(1 << 20))
+            except terrace.Error as error:
+                print(type(error).__name__, error.subject, error.reason, error.advice, sep="|")
+        """
+        return run_python(code, env={**os.environ, "TERRACE_LIBRARY": library}).stdout.strip().split("|")
+
+    def test_one_that_is_missing_is_named_with_what_it_needs(self):
+        kind, subject, reason, advice = self.use_of("/nowhere/libterrace.so")
+        self.assertEqual((kind, subject), ("IoError", "/nowhere/libterrace.so"))
+        self.assertIn("libtbb12", advice)
+
+    def test_one_that_is_no_terrace_is_refused(self):
+        kind, subject, reason, _ = self.use_of("libm.so.6")
+        self.assertEqual((kind, subject), ("ConfigError", "libm.so.6"))
+        self.assertIn("terrace_version", reason)
+
+    def test_another_binary_interface_is_refused(self):
+        loaded = ctypes.CDLL(_lib.library_path())
+        with unittest.mock.patch.object(_lib, "ABI", 77), self.assertRaises(terrace.ConfigError) as caught:
+            _lib._declared(loaded, "libterrace.so")
+        self.assertIn("number 77", caught.exception.reason)
+
+    def test_the_version_is_that_of_the_tree(self):
+        version = re.search(r"project\(terrace VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+        self.assertEqual(terrace.__version__, version)
+        self.assertEqual(_lib.library().terrace_version().decode(), version)
+
+    def test_an_import_needs_nothing_but_python(self):
+        code = """
+            import sys
+            import terrace
+            print(*sorted(name for name in ("numpy", "torch", "dataclasses", "inspect", "json") if name in sys.modules))
+        """
+        done = run_python(code, env={"TERRACE_LIBRARY": "/nowhere", "PYTHONNOUSERSITE": "1"})
+        self.assertEqual((done.stdout, done.stderr), ("\n", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
