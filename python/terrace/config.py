@@ -51,8 +51,6 @@ _NOT_IN_PYTHON = {
     "terrace.frozen": "set requires_grad or Tensor.trainable in the model",
     "terrace.lora": "add adapters to the model, as peft does",
     "terrace.parameter_groups": "give parameter groups to the optimizer",
-    "tensorboard.enabled": "write the losses in your own loop",
-    "csv_monitor.enabled": "write the losses in your own loop",
     "zero_optimization.offload_optimizer.ratio": "leave it at 1.0: updates run on the processor",
     "aio.use_gds": "leave it out",
     "terrace.gpu_compute": "leave it out: the model computes",

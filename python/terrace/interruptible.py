@@ -6,6 +6,9 @@ it would be printed and lost. On another thread there is none, and the main one 
 
 from _thread import allocate_lock, start_new_thread
 
+# A signal that comes just before a thread begins to wait does not wake it, nor one that another thread takes.
+_GLANCE_SECONDS = 0.1
+
 
 def call_elsewhere(function, interrupted):
     """Runs function() on another thread and returns its result. What is raised here meanwhile is given to
@@ -34,7 +37,7 @@ def call_elsewhere(function, interrupted):
         try:
             if may_begin.locked():
                 may_begin.release()
-            has_ended.acquire()
+            has_ended.acquire(timeout=_GLANCE_SECONDS)
         except BaseException as interrupt:
             interrupted(interrupt)
     value, error = result[0]

@@ -128,12 +128,12 @@ def write(path, tensors, values, metadata=None):
     """Writes a file of [(name, dtype, shape)]; values(name) returns a buffer of its bytes, or several in turn."""
     path = os.fspath(path)
     with _Asides(os.path.dirname(path)) as asides:
-        _write_aside(asides.add(path), tensors, values, metadata)
+        _write_aside(asides.add(path), _checked(tensors), values, metadata)
 
 
 def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None):
     """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index."""
-    tensors = list(tensors)
+    tensors = _checked(tensors)
     shards = _divided(tensors, shard_bytes)
     names = ["model.safetensors"]
     if len(shards) > 1:
@@ -194,6 +194,16 @@ class _Asides:
                 os.close(folder)
 
 
+def _checked(tensors):
+    tensors, names = list(tensors), set()
+    for name, dtype, _ in tensors:
+        if name in names or dtype not in DTYPE_BYTES:
+            raise ConfigError("cannot save the weights", name, f"its name is there twice, or {dtype!r} is no dtype",
+                              f"give each tensor once, with one of {', '.join(DTYPE_BYTES)}")
+        names.add(name)
+    return tensors
+
+
 def _divided(tensors, shard_bytes):
     shards, room = [[]], shard_bytes
     for tensor in tensors:
@@ -215,9 +225,6 @@ def _write_aside(aside, tensors, values, metadata):
         header["__metadata__"] = metadata
     for tensor in tensors:
         name, dtype, shape = tensor
-        if name in header or dtype not in DTYPE_BYTES:
-            raise ConfigError("cannot save the weights", name, f"its name is there twice, or {dtype!r} is no dtype",
-                              f"give each tensor once, with one of {', '.join(DTYPE_BYTES)}")
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + _bytes(tensor)]}
         at += _bytes(tensor)
     raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()

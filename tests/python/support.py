@@ -1,5 +1,4 @@
-"""What the tests of the package share: a small store, and a training of numpy that any placement has to give the same
-bits."""
+"""What the tests of the package share: a small store, steps with made-up gradients, and processes of their own."""
 
 import pathlib
 import subprocess
@@ -17,7 +16,8 @@ PREAMBLE = f"import sys; sys.path[:0] = [{str(ROOT / 'python')!r}, {str(ROOT / '
 
 
 def tensors():
-    return [terrace.Tensor("weight", (48, 32)), terrace.Tensor("bias", (32,)), terrace.Tensor("kept", (8,), "fp32", False)]
+    return [terrace.Tensor("weight", (48, 32)), terrace.Tensor("bias", (32,)),
+            terrace.Tensor("kept", (8,), trainable=False)]
 
 
 def fill(tensor, first, values):

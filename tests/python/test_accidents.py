@@ -70,6 +70,11 @@ class Forks(unittest.TestCase):
 class Interrupts(unittest.TestCase):
     """SIGINT at a place that is known, because the code sends it to itself."""
 
+    def setUp(self):
+        # A shell starts what runs beside it with SIGINT ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+
     def test_one_in_a_fill_ends_it_and_another_fill_heals(self):
         with make_store() as store:
             arrived, first_call = threading.Event(), threading.Lock()
@@ -207,8 +212,8 @@ class Kills(unittest.TestCase):
     STEPS = 24
 
     def start(self, folder):
-        return subprocess.Popen([sys.executable, "-c", PREAMBLE + textwrap.dedent(TRAINING), folder, str(self.STEPS)],
-                                stdout=subprocess.PIPE, text=True)
+        program = [sys.executable, "-c", PREAMBLE + textwrap.dedent(TRAINING), folder, str(self.STEPS)]
+        return subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
 
     def test_a_killed_training_goes_on_from_its_commit_to_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:

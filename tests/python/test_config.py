@@ -1,0 +1,218 @@
+"""Configurations of DeepSpeed, as the package reads them."""
+
+import math
+import pathlib
+import re
+import tempfile
+import unittest
+
+from support import MIB, ROOT, parts_of, tensors
+
+import terrace
+from terrace.config import read_config
+from terrace.config_text import as_json
+
+
+class Texts(unittest.TestCase):
+    def test_comments_commas_and_lines_become_json(self):
+        for text, wanted in (
+            ('{"a": 1, // "b": 2\n}', '{"a": 1   \n}'),
+            ('{"a": [1, 2,], # c\n}', '{"a": [1, 2 ]   \n}'),
+            ('{"a": 1\n "b": "x // y # z /* , */"}', '{"a": 1\n ,"b": "x // y # z /* , */"}'),
+            ('{"a": /* x\ny */ 1}', '{"a": \n 1}'),
+            ('{"a": {"b": 1}\n"c": [\n1\n2\n]}', '{"a": {"b": 1}\n,"c": [\n1\n,2\n]}'),
+        ):
+            self.assertEqual(as_json(text).replace(" ", ""), wanted.replace(" ", ""))
+            self.assertEqual(as_json(text).count("\n"), text.count("\n"))
+
+    def error_of(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "ds.json")
+            path.write_text(text)
+            with self.assertRaises(terrace.ConfigError) as caught:
+                read_config(path)
+        self.assertTrue(all(parts_of(caught.exception)))
+        return caught.exception
+
+    def test_what_is_wrong_is_named_with_its_line(self):
+        self.assertRegex(self.error_of('{\n"trian_batch_size": 1}').subject, r"ds.json:2: trian_batch_size$")
+        self.assertIn("did you mean", self.error_of('{\n"trian_batch_size": 1}').advice)
+        self.assertRegex(self.error_of('{"a": 1,\n"a": 2}').reason, "twice")
+        self.assertRegex(self.error_of('{"gradient_clipping": NaN}').reason, "NaN")
+        self.assertRegex(self.error_of('{"gradient_clipping": }').subject, r"ds.json:1:23$")
+        self.assertRegex(self.error_of("[1]").reason, "no section")
+
+    def test_the_examples_are_read(self):
+        for path in sorted((ROOT / "examples/configs").glob("*.json")):
+            if path.name == "parameter_groups.json":
+                with self.assertRaisesRegex(terrace.ConfigError, "parameter_groups"):
+                    read_config(path, 100)
+            else:
+                with self.subTest(path.name):
+                    self.assertGreaterEqual(read_config(path, 100).train_batch_size, 1)
+        scalars = read_config(ROOT / "examples/configs/zero2_cpu_fp16.json", 100).without_effect
+        self.assertIn("tensorboard.enabled: the program alone has a use for it", scalars)
+        nvme = read_config(ROOT / "examples/configs/zero3_nvme.json", 100)
+        self.assertEqual((nvme.store_options["parameters"], nvme.store_options["states"]), ("nvme", "nvme"))
+
+    def test_the_file_of_the_front_page_is_read(self):
+        text = re.search(r"```jsonc\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "ds.json")
+            path.write_text(text)
+            config = read_config(path)
+        self.assertEqual((config.train_batch_size, config.precision, config.gradient_clipping), (4, "bf16", 1.0))
+        self.assertEqual(config.optimizer, terrace.Optimizer("adamw", 3e-4, (0.9, 0.95), 1e-8, 0.1))
+        self.assertEqual(config.without_effect, [])
+
+
+class Keys(unittest.TestCase):
+    def refused(self, config, subject, **options):
+        with self.assertRaises(terrace.ConfigError) as caught:
+            read_config(config, **options)
+        self.assertTrue(all(parts_of(caught.exception)), parts_of(caught.exception))
+        self.assertEqual(caught.exception.subject, subject)
+
+    def test_every_key_of_the_page_has_a_meaning(self):
+        """Each is honoured, said to have no effect, or refused by name; none is dropped."""
+        from terrace.config_schema import read_keys
+
+        samples = {"true or false": True, "a text": "x", "any value": 1, "not accepted": 1, "only false": True,
+                   "only true": False, "only with nothing enabled": {"enabled": True}}
+        for path, key in read_keys().items():
+            if key.effect not in ("without effect", "refused") or key.value not in samples:
+                continue
+            config = samples[key.value]
+            for name in reversed(path.split(".")):
+                config = {name: config}
+            with self.subTest(path):
+                if key.effect == "refused":
+                    self.refused(config, path)
+                else:
+                    self.assertIn(f"{path}: {key.note}", read_config(config).without_effect)
+
+    def test_batch_sizes_give_each_other(self):
+        for config, wanted in (
+            ({}, (1, 1, 1)), ({"train_batch_size": 8}, (8, 8, 1)),
+            ({"train_batch_size": 8, "gradient_accumulation_steps": 4}, (8, 2, 4)),
+            ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}, (8, 2, 4)),
+            ({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}, (6, 3, 2)),
+            ({"train_batch_size": "auto"}, (1, 1, 1)),
+        ):
+            read = read_config(config, 10)
+            self.assertEqual((read.train_batch_size, read.train_micro_batch_size_per_gpu,
+                              read.gradient_accumulation_steps), wanted)
+            self.assertEqual(read.store_options["accumulation_steps"], wanted[2])
+        self.refused({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}, "train_batch_size")
+        self.refused({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2},
+                     "train_batch_size")
+
+    def test_stages_allow_what_they_say(self):
+        offload = {"device": "cpu"}
+        self.refused({"zero_optimization": {"stage": 2, "offload_param": offload}},
+                     "zero_optimization.offload_param.device")
+        self.refused({"zero_optimization": {"offload_optimizer": offload}},
+                     "zero_optimization.offload_optimizer.device")
+        self.refused({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+                     "zero_optimization.offload_param.nvme_path")
+        both = {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/a"},
+                "offload_optimizer": {"device": "nvme", "nvme_path": ["/a"], "pin_memory": False}}
+        options = read_config({"zero_optimization": both}).store_options
+        self.assertEqual((options["nvme_paths"], options["no_host_lock"], options["durable"]), (["/a"], True, True))
+        both["offload_optimizer"]["nvme_path"] = "/b"
+        self.refused({"zero_optimization": both}, "zero_optimization.offload_optimizer.nvme_path")
+        old = read_config({"zero_optimization": {"stage": 2, "cpu_offload": True}}).store_options
+        self.assertEqual((old["parameters"], old["states"]), ("device", "cpu"))
+        self.refused({"zero_optimization": {"stage": 2, "cpu_offload": True,
+                                            "offload_optimizer": {"device": "none"}}},
+                     "zero_optimization.offload_optimizer.device")
+
+    def test_precision_and_its_moments(self):
+        self.assertEqual(read_config({"bf16": {"enabled": "auto"}}, 9).precision, "bf16")
+        both = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": True, "loss_scale": 8}}
+        self.assertEqual(read_config(both, 9).precision, "fp16")
+        self.assertEqual(read_config(both, 9).loss_scale.loss_scale, 8)
+        self.refused({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "fp16.enabled")
+        small = {"bf16": {"enabled": True, "bf16_optimizer_states": True}}
+        self.assertEqual(read_config(small).store_options["moment_type"], "bf16")
+        self.refused({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types.grad_accum_dtype")
+
+    def test_optimizers_have_their_own_keys_and_defaults(self):
+        def optimizer(kind, **params):
+            return read_config({"optimizer": {"type": kind, "params": params}}).optimizer
+
+        self.assertEqual(optimizer("AdamW"), terrace.Optimizer("adamw"))
+        self.assertEqual(optimizer("adam", adam_w_mode=False).kind, "adam")
+        self.assertEqual(optimizer("Lion"), terrace.Optimizer("lion"))
+        self.assertEqual(optimizer("Adagrad"), terrace.Optimizer("adagrad", lr=0.01))
+        self.assertEqual(optimizer("SGD", momentum=0.9, nesterov=True).momentum, 0.9)
+        self.assertEqual(optimizer("AdamW", lr="auto", betas="auto").lr, 5e-5)
+        self.refused({"optimizer": {"type": "AdamW", "params": {"momentum": 0.5}}}, "optimizer.params.momentum")
+        self.refused({"optimizer": {"type": "SGD", "params": {"nesterov": True}}}, "optimizer.params.nesterov")
+        self.refused({"optimizer": {"type": "Adam8bit"}}, "optimizer.type")
+        self.refused({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas")
+
+    def test_values_have_their_ranges(self):
+        for config, subject in (
+            ({"gradient_clipping": -1}, "gradient_clipping"),
+            ({"gradient_clipping": True}, "gradient_clipping"),
+            ({"train_batch_size": 1.5}, "train_batch_size"),
+            ({"optimizer": {"params": {"betas": [0.9, 1.0]}}}, "optimizer.params.betas"),
+            ({"terrace": {"host_memory": "1 GiBB"}}, "terrace.host_memory"),
+            ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
+            ({"terrace": {"frozen": "*"}}, "terrace.frozen"),
+            ({"terrace": {"lora": {}}}, "terrace.lora"),
+        ):
+            self.refused(config, subject)
+        options = read_config({"terrace": {"host_memory": "1.5GiB"}, "zero_optimization": {"sub_group_size": 5e8}})
+        self.assertEqual((options.store_options["host_bytes"], options.sub_group_size), (3 << 29, 500_000_000))
+
+    def test_chunks_are_no_larger_than_a_sub_group(self):
+        config = read_config({"zero_optimization": {"sub_group_size": 5000}, "terrace": {"device_memory": "4MiB",
+                                                                                        "host_memory": "8MiB"}})
+        described = [terrace.Tensor("w", (64, 1024))]
+        self.assertEqual(config.options_for(described)["chunk_elements"], 4096)
+        with terrace.Store(described, config.device(), **config.options_for(described)) as store:
+            self.assertEqual(store.plan.chunk_elements, 4096)
+        self.assertNotIn("chunk_elements", read_config({}).options_for(tensors(), terrace.SimulatedDevice(MIB)))
+
+
+class Schedules(unittest.TestCase):
+    def schedule(self, kind, total=None, **params):
+        return read_config({"scheduler": {"type": kind, "params": params}}, total).schedule
+
+    def test_each_follows_its_formula(self):
+        warmup = self.schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear", warmup_max_lr=1.0)
+        self.assertEqual([warmup.lr(k) for k in (0, 1, 6, 11, 99)], [0.0, 0.0, 0.5, 1.0, 1.0])
+        logs = self.schedule("WarmupLR", warmup_num_steps=10, warmup_max_lr=1.0)
+        self.assertEqual(logs.lr(5), 1 / math.log(10) * math.log(5.0))
+        decay = self.schedule("WarmupDecayLR", warmup_num_steps=2, total_num_steps=6, warmup_max_lr=1.0)
+        self.assertEqual([decay.lr(k) for k in (3, 5, 7, 9)], [1.0, 0.5, 0.0, 0.0])
+        cosine = self.schedule("WarmupCosineLR", 6, warmup_num_steps=2, cos_min_ratio=0.5)
+        self.assertEqual(cosine.lr(99, base_lr=2.0), 1.0)
+        self.assertEqual(self.schedule("linear", 4).lr(1, base_lr=1.0), 0.75)
+        stairs = self.schedule("LRRangeTest", lr_range_test_min_lr=0.5, lr_range_test_step_size=2,
+                               lr_range_test_staircase=True)
+        self.assertEqual([stairs.lr(k) for k in range(5)], [0.5, 0.5, 1.0, 1.0, 1.5])
+        cycle = self.schedule("OneCycle", cycle_min_lr=0.0, cycle_max_lr=1.0, cycle_first_step_size=4)
+        self.assertEqual([cycle.lr(k) for k in (0, 1, 2, 4, 6, 8, 20)], [0.0, 0.25, 0.5, 1.0, 0.5, 0.0, 0.0])
+        self.assertEqual([cycle.betas(k)[0] for k in (0, 4, 20)], [0.8, 0.8, 0.9])
+
+    def test_schedules_that_end_need_an_end(self):
+        with self.assertRaisesRegex(terrace.ConfigError, "total_num_steps"):
+            self.schedule("linear")
+        with self.assertRaisesRegex(terrace.ConfigError, "cycle_min_lr"):
+            self.schedule("OneCycle")
+        with self.assertRaisesRegex(terrace.ConfigError, "it belongs to LRRangeTest"):
+            self.schedule("WarmupLR", lr_range_test_min_lr=1.0)
+
+    def test_the_optimizer_takes_what_they_set(self):
+        rates = {"cycle_min_lr": 0.5, "cycle_max_lr": 1}
+        config = read_config({"scheduler": {"type": "OneCycle", "params": rates}})
+        self.assertEqual(config.optimizer_at(0), terrace.Optimizer(lr=0.5, betas=(0.8, 0.99)))
+        self.assertEqual(config.optimizer_at(1000).lr, 0.75)
+        self.assertEqual(read_config({}).optimizer_at(7), terrace.Optimizer())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,164 @@
+"""safetensors: what breaks the format is found, and files appear whole or not at all."""
+
+import json
+import os
+import pathlib
+import struct
+import tempfile
+import unittest
+
+from support import fill, make_store, parts_of
+
+import terrace
+from terrace import safetensors
+
+
+def raw_file(header, data=b"", length=None):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(raw) if length is None else length) + raw + data
+
+
+def tensor(begin=0, end=8, dtype="F32", shape=(2,), **more):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end], **more}
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path = self.folder / "model.safetensors"
+
+
+class Headers(InFolder):
+    def test_a_right_one_is_read(self):
+        header = {"__metadata__": {"format": "pt"}, "b": tensor(8, 12, "BF16"), "a": tensor(),
+                  "empty": tensor(8, 8, "U8", (0,))}
+        self.path.write_bytes(raw_file(header, bytes(12)))
+        entries, metadata = safetensors.read_header(self.path)
+        begin = len(raw_file(header))
+        self.assertEqual(metadata, {"format": "pt"})
+        self.assertEqual(entries["b"], (str(self.path), "BF16", (2,), begin + 8, 4, "bf16"))
+        self.assertEqual((entries["a"].offset, entries["empty"].type), (begin, None))
+
+    def test_every_broken_one_is_refused(self):
+        eight = bytes(8)
+        for name, raw in {
+            "empty": b"", "short": b"1234567", "long": raw_file({}, length=3), "huge": raw_file({}, length=2**63),
+            "no JSON": raw_file(b"{]"), "no map": raw_file([]), "bytes": raw_file(b"\xff{}"),
+            "deep": raw_file(b"[" * 99999),
+            "twice": raw_file(b'{"a":%s,"a":%s}' % ((json.dumps(tensor()).encode(),) * 2), eight),
+            "metadata": raw_file({"__metadata__": {"a": 1}}), "no tensor": raw_file({"a": 1}),
+            "more keys": raw_file({"a": tensor(more=1)}, eight),
+            "dtype": raw_file({"a": tensor(dtype="F31")}, eight),
+            "shape": raw_file({"a": tensor(shape=(-2,))}, eight),
+            "bool": raw_file({"a": tensor(shape=(True, 2))}, eight),
+            "float": raw_file({"a": tensor(0.0, 8)}, eight), "backwards": raw_file({"a": tensor(8, 0)}, eight),
+            "size": raw_file({"a": tensor(0, 4)}, eight), "hole": raw_file({"a": tensor(4, 12)}, bytes(12)),
+            "overlap": raw_file({"a": tensor(), "b": tensor(4, 12)}, bytes(12)),
+            "tail": raw_file({"a": tensor()}, bytes(9)),
+            "cut": raw_file({"a": tensor()}, bytes(7)),
+        }.items():
+            self.path.write_bytes(raw)
+            with self.subTest(name), self.assertRaises(terrace.CorruptError) as caught:
+                safetensors.read_header(self.path)
+            self.assertTrue(all(parts_of(caught.exception)))
+            self.assertEqual(caught.exception.subject, str(self.path))
+
+    def test_an_index_names_files_beside_it_alone(self):
+        self.path.write_bytes(raw_file({"a": tensor()}, bytes(8)))
+        index = self.folder / safetensors.INDEX
+        for weight_map in ({"a": "../model.safetensors"}, {"a": ".."}, {"b": "model.safetensors"}, {"a": 1}, None):
+            index.write_text(json.dumps({"weight_map": weight_map}))
+            with self.subTest(str(weight_map)), self.assertRaises(terrace.CorruptError):
+                safetensors.find(self.folder)
+        index.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
+        self.assertEqual(safetensors.find(self.folder), safetensors.find(self.path))
+        with self.assertRaises(terrace.IoError) as caught:
+            safetensors.find(self.folder / "nothing")
+        self.assertTrue(all(parts_of(caught.exception)))
+
+
+class Files(InFolder):
+    TENSORS = [("a", "F32", (2,)), ("b", "U8", (3,)), ("c", "BF16", ())]
+    VALUES = {"a": b"12345678", "b": b"abc", "c": b"xy"}
+
+    def test_what_is_written_is_read(self):
+        def in_parts(name):
+            yield self.VALUES[name][:1]
+            yield self.VALUES[name][1:]
+
+        safetensors.write(self.path, self.TENSORS, in_parts, {"format": "pt"})
+        raw = self.path.read_bytes()
+        entries, metadata = safetensors.read_header(self.path)
+        self.assertEqual({name: raw[e.offset:e.offset + e.bytes] for name, e in entries.items()}, self.VALUES)
+        self.assertEqual((metadata, (len(raw) - 13) % 8), ({"format": "pt"}, 0))
+        self.assertEqual(os.listdir(self.folder), [self.path.name])
+
+    def test_a_save_that_fails_leaves_the_old_file_and_nothing_beside_it(self):
+        safetensors.write(self.path, self.TENSORS, self.VALUES.get)
+        before = self.path.read_bytes()
+
+        def broken(name):
+            if name == "b":
+                raise ZeroDivisionError
+            return self.VALUES[name]
+
+        with self.assertRaises(ZeroDivisionError):
+            safetensors.write(self.path, self.TENSORS, broken)
+        for tensors, values in (([("a", "F32", (3,))], self.VALUES.get), ([("a", "F31", (1,))], self.VALUES.get),
+                                ([("b", "U8", (3,))] * 2, self.VALUES.get)):
+            with self.assertRaises(terrace.ConfigError) as caught:
+                safetensors.write_sharded(self.folder, tensors, values)
+            self.assertTrue(all(parts_of(caught.exception)))
+        with self.assertRaises(terrace.IoError):
+            safetensors.write(self.path / "below", self.TENSORS, self.VALUES.get)
+        self.assertEqual((os.listdir(self.folder), self.path.read_bytes()), ([self.path.name], before))
+
+    def test_shards_have_an_index_and_replace_what_was_there(self):
+        for shard_bytes, files in ((100, 1), (9, 2), (1, 3), (9, 2), (100, 1)):
+            safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, shard_bytes)
+            self.assertEqual(len(os.listdir(self.folder)), files + (files > 1))
+            found = safetensors.find(self.folder)
+            self.assertEqual({name: pathlib.Path(entry.path).read_bytes()[entry.offset:][:entry.bytes]
+                              for name, entry in found.items()}, self.VALUES)
+        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
+        self.assertEqual(json.loads((self.folder / safetensors.INDEX).read_text()), {
+            "metadata": {"total_size": 13},
+            "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
+                           "c": "model-00002-of-00002.safetensors"}})
+
+
+class Stores(InFolder):
+    def test_a_store_goes_through_a_file_bit_by_bit(self):
+        described = [terrace.Tensor("w", (3, 5), "bf16"), terrace.Tensor("n", (7,), "bf16", False)]
+        with make_store(described) as store, make_store(described) as other:
+            store.fill_with(fill)
+            safetensors.write_sharded(self.folder, *safetensors.of_store(store))
+            entries = safetensors.find(self.folder)
+            self.assertEqual(entries["w"].type, "fp32")
+            other.fill_files([(name, e.path, e.offset, e.type) for name, e in entries.items()])
+            self.assertEqual(other.read_values("w", "master"), store.read_values("w", "master"))
+            parameters = safetensors.of_store(store, "parameter", lambda name: f"model.{name}")
+            safetensors.write_sharded(self.folder, *parameters)
+            entries = safetensors.find(self.folder)
+            self.assertEqual((set(entries), entries["model.w"].type), ({"model.w", "model.n"}, "bf16"))
+            other.fill_files([(name[6:], e.path, e.offset, e.type) for name, e in entries.items()])
+            self.assertEqual(other.read_values("w"), store.read_values("w"))
+
+    def test_values_are_rounded_to_the_nearest(self):
+        def bf16(*words):
+            return struct.unpack(f"<{len(words)}H", safetensors.rounded(memoryview(struct.pack(
+                f"<{len(words)}I", *words)).cast("f"), "BF16"))
+
+        self.assertEqual(bf16(0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF), (0x3F80, 0x3F82, 0x3F81, 0x3F80))
+        self.assertEqual(bf16(0x7F800000, 0xFF800000, 0x7F7FFFFF, 0x7F800001)[:3], (0x7F80, 0xFF80, 0x7F80))
+        self.assertEqual(bf16(0x7F800001, 0xFFFFFFFF), (0x7FC0, 0xFFFF))
+        self.assertEqual(bf16(0x3F800000, 0xC0400000), (0x3F80, 0xC040))
+        self.assertEqual(safetensors.rounded([1.0, -2.5], "F16"), struct.pack("<2e", 1.0, -2.5))
+        with self.assertRaises(terrace.ConfigError):
+            safetensors.rounded([1e9], "F16")
+
+
+if __name__ == "__main__":
+    unittest.main()

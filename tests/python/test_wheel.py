@@ -1,0 +1,146 @@
+"""The package as pip installs it, from the tree and without network. The library is the one that was built."""
+
+import ensurepip
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import unittest.mock
+import zipfile
+
+from support import ROOT
+
+from terrace import _lib
+
+sys.path.insert(0, str(ROOT / "python"))
+import build_backend  # noqa: E402
+
+PROGRAM = """
+import os, terrace
+from terrace import _lib
+store = terrace.Store([terrace.Tensor("w", (4,))], terrace.SimulatedDevice(1 << 20), host_bytes=8 << 20)
+store.fill_arrays({"w": memoryview(bytes(16)).cast("f")})
+print(os.path.dirname(terrace.__file__), _lib.library_path(), store.read_values("w").tolist())
+"""
+
+
+def pip_wheel():
+    """Where Debian has it, or Python itself."""
+    folders = [pathlib.Path("/usr/share/python-wheels"), pathlib.Path(ensurepip.__file__).parent / "_bundled"]
+    return next(wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl")))
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.library = pathlib.Path(_lib.library_path()).resolve()
+
+    def run_in(self, environment, *arguments):
+        """Of a process that finds nothing but what is installed."""
+        names = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+        done = subprocess.run([environment / "bin/python", "-I", *arguments], cwd=self.folder, text=True, env=names,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+
+class Wheels(InFolder):
+    def build(self):
+        name = build_backend.build_wheel(self.folder, {"library": str(self.library), "auditwheel": "no"})
+        return self.folder / name
+
+    def test_a_wheel_is_small_serves_every_python_and_is_the_same_each_time(self):
+        wheel = self.build()
+        self.assertRegex(wheel.name, r"^terrace-[\d.]+-py3-none-linux_\w+\.whl$")
+        self.assertLessEqual(wheel.stat().st_size, 3_000_000)
+        first = wheel.read_bytes()
+        self.assertEqual(self.build().read_bytes(), first)
+
+    def test_its_record_names_every_file(self):
+        with zipfile.ZipFile(self.build()) as archive:
+            names = archive.namelist()
+            record = archive.read(names[-1]).decode().splitlines()
+            self.assertEqual([line.split(",")[0] for line in record], names)
+            for line in record[:-1]:
+                name, digest, size = line.split(",")
+                content = archive.read(name)
+                self.assertEqual((digest, int(size)), ("sha256=" + build_backend._digest(content), len(content)))
+        self.assertIn("terrace/config_keys.tsv", names)
+        self.assertEqual([name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
+                         [f"terrace/lib/{_lib.SONAME}"])
+
+    def test_the_metadata_are_those_of_the_wheel(self):
+        info = build_backend.prepare_metadata_for_build_wheel(self.folder)
+        with zipfile.ZipFile(self.build()) as archive:
+            for name in ("METADATA", "WHEEL"):
+                self.assertEqual(archive.read(f"{info}/{name}"), (self.folder / info / name).read_bytes())
+
+    def test_pip_installs_it_without_network_and_it_runs_by_itself(self):
+        environment = self.folder / "environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+        install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check",
+                   "--config-settings", f"library={self.library}", "--config-settings", "auditwheel=no", str(ROOT)]
+        # pip runs from the wheel that Python brings along: to install it first takes longer than all else here.
+        run_pip = f"import runpy, sys; sys.path.insert(0, {str(pip_wheel())!r}); sys.argv[0] = 'pip'; " \
+                  "runpy.run_module('pip', run_name='__main__')"
+        self.run_in(environment, "-c", run_pip, *install)
+        package, library, values = self.run_in(environment, "-c", PROGRAM).split(" ", 2)
+        self.assertTrue(package.startswith(str(environment)), package)
+        self.assertEqual(library, f"{package}/lib/{_lib.SONAME}")
+        self.assertEqual(values, "[0.0, 0.0, 0.0, 0.0]\n")
+
+
+class Sources(InFolder):
+    def setUp(self):
+        super().setUp()
+        # A copy of some of the tree, because a build writes to it.
+        self.tree = self.folder / "tree"
+        for part in ("python", "capi"):
+            shutil.copytree(ROOT / part, self.tree / part, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+        for part in ("CMakeLists.txt", "README.md", "LICENSE", "pyproject.toml"):
+            shutil.copy(ROOT / part, self.tree / part)
+
+    def answer_of(self, call):
+        code = f"import sys; sys.path.insert(0, 'python'); import build_backend; print(build_backend.{call})"
+        return subprocess.run([sys.executable, "-c", code], cwd=self.tree, check=True, text=True,
+                              stdout=subprocess.PIPE).stdout.strip()
+
+    def test_an_editable_install_points_at_the_tree_and_at_the_library(self):
+        settings = {"library": str(self.library)}
+        wheel = self.answer_of(f"build_editable({str(self.folder)!r}, {settings!r})")
+        with zipfile.ZipFile(self.folder / wheel) as archive:
+            self.assertEqual(archive.read("terrace.pth").decode(), f"{self.tree / 'python'}\n")
+        self.assertEqual((self.tree / "python/terrace/lib" / _lib.SONAME).resolve(), self.library)
+
+    def test_the_source_holds_what_a_build_needs_and_nothing_built(self):
+        for built in ("build/x.o", "build-asan/x.o", ".cache/x", "PKG-INFO", "python/__pycache__/x.pyc"):
+            (self.tree / built).parent.mkdir(parents=True, exist_ok=True)
+            (self.tree / built).write_text("built")
+        with tarfile.open(self.folder / self.answer_of(f"build_sdist({str(self.folder)!r})")) as archive:
+            names = {name.split("/", 1)[1] for name in archive.getnames()}
+            info = next(name for name in archive.getnames() if name.endswith("PKG-INFO"))
+            self.assertIn(b"Name: terrace", archive.extractfile(info).read())
+        here = {path.relative_to(self.tree).as_posix() for path in self.tree.rglob("*") if path.is_file()}
+        self.assertEqual(here - names, {"build/x.o", "build-asan/x.o", ".cache/x", "python/__pycache__/x.pyc"})
+        self.assertEqual(names - here, set())
+        self.assertTrue({"tools/setup", "capi/terrace.h", "python/build_backend.py"} <= set(build_backend._tree()))
+
+    def test_a_library_that_is_not_there_is_named(self):
+        with self.assertRaisesRegex(SystemExit, "there is no library /nowhere.so"):
+            build_backend.build_wheel(self.folder, {"library": "/nowhere.so"})
+
+    def test_without_cmake_the_advice_names_tools_setup(self):
+        with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+            os.environ.pop("TERRACE_LIBRARY", None)
+            with self.assertRaisesRegex(SystemExit, "tools/setup"):
+                build_backend.build_wheel(self.folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
