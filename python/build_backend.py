@@ -22,7 +22,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "terrace"
-BUILD = ROOT / "build" / "python"
+BUILD = ROOT / "build" / "wheel"
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "TERRACE_BUILD_C": "ON",
