@@ -68,12 +68,10 @@ def _declared(loaded, path):
     for name, (result, arguments) in FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
         except AttributeError:
-            raise ConfigError(
-                "cannot use the library of Terrace", path, f"it has no {name}", _matching_advice()
-            ) from None
-        function.restype = result
-        function.argtypes = arguments
+            # An older library does all the rest.
+            setattr(loaded, name, lambda *_, lacked=name: _refuse_without(lacked, path))
     if loaded.terrace_abi() != ABI:
         raise ConfigError(
             "cannot use the library of Terrace",
@@ -82,6 +80,10 @@ def _declared(loaded, path):
             _matching_advice(),
         )
     return loaded
+
+
+def _refuse_without(name, path):
+    raise ConfigError("cannot use the library of Terrace", path, f"it has no {name}", _matching_advice())
 
 
 def _matching_advice():

@@ -161,7 +161,16 @@ class Library(unittest.TestCase):
     def test_one_that_is_no_terrace_is_refused(self):
         kind, subject, reason, _ = self.use_of("libm.so.6")
         self.assertEqual((kind, subject), ("ConfigError", "libm.so.6"))
-        self.assertIn("terrace_version", reason)
+        self.assertIn("terrace_abi", reason)
+
+    def test_an_older_one_does_all_but_what_it_lacks(self):
+        functions = {**_lib.FUNCTIONS, "terrace_of_tomorrow": (None, [])}
+        with unittest.mock.patch.object(_lib, "FUNCTIONS", functions):
+            library = _lib._declared(ctypes.CDLL(_lib.library_path()), "libterrace.so")
+        self.assertEqual(library.terrace_abi(), _lib.ABI)
+        with self.assertRaises(terrace.ConfigError) as caught:
+            library.terrace_of_tomorrow(None)
+        self.assertEqual(caught.exception.reason, "it has no terrace_of_tomorrow")
 
     def test_another_binary_interface_is_refused(self):
         loaded = ctypes.CDLL(_lib.library_path())
