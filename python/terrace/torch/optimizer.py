@@ -92,8 +92,10 @@ class OffloadOptimizer(torch.optim.Optimizer):
         # What the last step() did: .applied and .gradient_norm, before clipping. None before the first.
         self.last_update = None
         super().__init__(params, {**defaults, **given})
-        self.state = StateView(self._states, self.moment_names, self.has_step)
-        self._states.plan(self.param_groups)
+        self.state = StateView(self._states, self._gradients, self.moment_names, self.has_step)
+        every = [parameter for group in self.param_groups for parameter in group["params"]]
+        if not any(map(torch.nn.parameter.is_lazy, every)):
+            self._states.plan(self.param_groups)
 
     def add_param_group(self, param_group):
         _refuse_repeated(param_group, self.param_groups)

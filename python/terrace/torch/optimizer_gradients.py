@@ -63,6 +63,10 @@ class AtStep:
         states.store.end_micro_batch()
         return True
 
+    def require_none(self):
+        """Between steps: nothing is open but what an interrupt of drop() has left."""
+        self._states.abandon()
+
     def spent(self):
         pass
 
@@ -86,7 +90,6 @@ class InBackward:
         self._reset()
 
     def _reset(self):
-        self._is_open = False
         self._micro_batch = 0
         self._handed = {}  # id(parameter) -> (parameter, placeholder, the micro-batch after that of its gradient)
         self._under_way = set()  # ids whose placeholder has made way for a gradient
@@ -146,13 +149,13 @@ class InBackward:
             )
 
     def _begin(self):
-        if self._is_open:
+        if self._states.is_open:
             return
+        self.spent()  # What an interrupt of drop() has left.
         groups = self._optimizer().param_groups
         self.watch(parameter for group in groups for parameter in group["params"])
         self._states.fit(groups)
         self._states.begin()
-        self._is_open = True
 
     def _next_micro_batch(self, slot):
         if self._micro_batch + 1 == self._accumulation_steps:
@@ -198,12 +201,23 @@ class InBackward:
                         "its parameter was frozen, or not in the optimizer, when the step began",
                         "change parameters between steps",
                     )
-            if not self._is_open:
+            if not self._states.is_open:
                 return False
             self._states.require_in_place()
             for _ in range(self._micro_batch, self._accumulation_steps):
                 self._states.store.end_micro_batch()
             return True
+
+    def require_none(self):
+        """States can be read between steps only."""
+        self._heed_dropped()
+        if self._handed:
+            raise MisuseError(
+                "cannot read optimizer states", f"{len(self._handed)} parameters",
+                "their gradients were handed over for a step that has not been made",
+                "call step(), or zero_grad() to drop them",
+            )
+        self.drop()
 
     def spent(self):
         for parameter, placeholder, _ in self._handed.values():
@@ -212,8 +226,7 @@ class InBackward:
         self._reset()
 
     def drop(self):
-        if self._is_open:
-            self._states.abandon()
+        self._states.abandon()
         self.spent()
 
 

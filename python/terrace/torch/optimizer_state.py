@@ -14,14 +14,16 @@ class StateView(Mapping):
     """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, so they
     are copies; load_state_dict() is the way back."""
 
-    def __init__(self, states, moment_names, has_step):
-        self._states, self._names, self._has_step = states, moment_names, has_step
+    def __init__(self, states, gradients, moment_names, has_step):
+        self._states, self._gradients = states, gradients
+        self._names, self._has_step = moment_names, has_step
 
     def _slots(self):
         """Slots with states, which are those that have had an update, with their numbers of updates."""
         states = self._states
         if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
             return []
+        self._gradients.require_none()
         steps = states.store.tensor_steps
         updated = [slot for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
         return [(slot, steps[slot.number]) for slot in updated]

@@ -29,7 +29,7 @@ class Slot:
     __slots__ = ("parameter", "number", "group", "name", "type", "has_moments", "mirror", "landing", "address",
                  "version")
 
-    def __init__(self, parameter, number, group, name, has_moments):
+    def __init__(self, number, parameter, group, name, has_moments):
         self.parameter = parameter
         self.number, self.group, self.name = number, group, name
         self.type = TYPES[parameter.dtype]
@@ -53,8 +53,7 @@ class Slot:
         return self.parameter.detach().view(-1) if self.mirror is None else self.mirror
 
     def tensor(self):
-        shape = tuple(self.parameter.shape) or (1,)
-        return Tensor(self.name, shape, self.type, group=self.group, home="caller", address=self.memory.data_ptr())
+        return _tensor(self.parameter, self.group, self.name, self.memory)
 
 
 class StateStore:
@@ -72,13 +71,15 @@ class StateStore:
         self.store = None
         self.slots = {}
         self._layout = None
-        self._touched = []
-        self._borrowed = []
+        self._are_masters = False
+        self.is_open = False
+        self._touched, self._borrowed = [], []
 
     # --- The store itself ---
 
     def fit(self, groups):
         """Sees to it that the store has these parameters, and knows where and what they are now."""
+        self.abandon()  # What an interrupt of an earlier abandon() has left.
         found, layout = self._found(groups, ())
         if layout != self._layout:
             self._replace(found, layout, self._take_over)
@@ -103,20 +104,21 @@ class StateStore:
         self._replace(found, layout, fill)
 
     def plan(self, groups):
-        """Raises CapacityError where the budget that was given is too small. Nothing is allocated."""
+        """Refuses what could not be updated, and a budget that is too small. Nothing is allocated."""
         found, layout = self._found(groups, ())
+        _check_overlap(found)
         if self._host_bytes is not None and found:
-            plan([slot.tensor() for slot in self._slots_of(found).values()], host_bytes=self._host_bytes,
-                 **self._options_for(layout))
+            tensors = [_tensor(parameter, group, name, parameter) for parameter, group, name, _ in found]
+            plan(tensors, host_bytes=self._host_bytes, **self._options_for(layout))
 
     def close(self):
         if self.store is not None:
             self.store.close()
-        self.store, self.slots, self._layout, self._touched = None, {}, None, []
+        self.store, self.slots, self._layout, self.is_open = None, {}, None, False
 
     def _found(self, groups, also):
         """The parameters with states, as (parameter, group, name, has_moments), and what their store depends on."""
-        found, layout = [], []
+        found, layout, names_taken = [], [], set()
         for number, group in enumerate(groups):
             has_moments = self._options["optimizer"] != "sgd" or group["momentum"] != 0
             names = group.get("param_names")
@@ -125,21 +127,14 @@ class StateStore:
                 if not (parameter.requires_grad or parameter.grad is not None or id(parameter) in self.slots
                         or id(parameter) in also):
                     continue
+                name = name if name not in names_taken else f"{name} of group {number}"
+                names_taken.add(name)
                 check_parameter(parameter, name)
                 if parameter.numel() != 0:
                     found.append((parameter, number, name, has_moments))
                     layout.append((id(parameter), number, has_moments, parameter.dtype, parameter.device,
                                    parameter.shape, parameter.is_contiguous()))
         return found, layout
-
-    def _slots_of(self, found):
-        _check_overlap(found)
-        slots, names = {}, set()
-        for number, (parameter, group, name, has_moments) in enumerate(found):
-            name = name if name not in names else f"{name} (of group {group}, number {number})"
-            names.add(name)
-            slots[id(parameter)] = Slot(parameter, number, group, name, has_moments)
-        return slots
 
     def _options_for(self, layout):
         has_moments = any(entry[2] for entry in layout)
@@ -152,7 +147,8 @@ class StateStore:
         if not found:
             self.close()
             return
-        slots = self._slots_of(found)
+        _check_overlap(found)
+        slots = {id(entry[0]): Slot(number, *entry) for number, entry in enumerate(found)}
         tensors = [slot.tensor() for slot in slots.values()]
         options = self._options_for(layout)
         options["host_bytes"] = self._host_bytes or _planned_host_bytes(tensors, options)
@@ -168,9 +164,11 @@ class StateStore:
         except BaseException:
             store.close()
             raise
-        self.close()
+        old = self.store
         self.store, self.slots, self._layout = store, slots, layout
         self._are_masters = options["masters"] == "parameter"
+        if old is not None:
+            old.close()
 
     def _take_over(self, store, slots):
         """Copies the states of this store to the one that follows it."""
@@ -209,13 +207,15 @@ class StateStore:
     def require_in_place(self):
         """What was begun on a parameter can only end on it."""
         for slot in self.slots.values():
-            if slot.parameter.data_ptr() != slot.address or slot.parameter._version != slot.version:
+            written_counts = self._are_masters and slot.mirror is None
+            is_written = slot.parameter._version != slot.version and not written_counts
+            if slot.parameter.data_ptr() != slot.address or is_written:
                 raise MisuseError("cannot update a parameter", slot.name,
                                   "it was written or moved between its gradient and the step",
                                   'write parameters after step(), or use hand_over="step"')
 
     def begin(self):
-        self._touched, self._borrowed = [], []
+        self.is_open = True
         self.store.begin_step()
 
     def hand_over(self, slot, gradient):
@@ -227,7 +227,9 @@ class StateStore:
 
     def update(self, settings, clip_norm, loss_scale):
         try:
-            return self.store.update(settings, 0, clip_norm, loss_scale)
+            result = self.store.update(settings, 0, clip_norm, loss_scale)
+            self.is_open = False
+            return result
         finally:
             # Also where a KeyboardInterrupt comes after the update: torch is to see what it has written.
             touched, self._touched, self._borrowed = self._touched, [], []
@@ -239,13 +241,12 @@ class StateStore:
                 slot.note()
 
     def abandon(self):
-        if self.store is None:
-            return
-        try:
-            self.store.abandon_step()
-        except MisuseError:
-            pass  # No step is open: an interrupt came before it began, or after its update.
-        self._touched, self._borrowed = [], []
+        if self.is_open:
+            try:
+                self.store.abandon_step()
+            except MisuseError:
+                pass  # No step is open: an interrupt came before it began, or after its update.
+        self.is_open, self._touched, self._borrowed = False, [], []
 
     # --- Values ---
 
@@ -267,6 +268,11 @@ class StateStore:
         values = torch.empty(count)
         self.store.read_values(slot.number, what, first, count, values.data_ptr())
         return values
+
+
+def _tensor(parameter, group, name, memory):
+    shape = tuple(parameter.shape) or (1,)
+    return Tensor(name, shape, TYPES[parameter.dtype], group=group, home="caller", address=memory.data_ptr())
 
 
 def check_parameter(parameter, name):

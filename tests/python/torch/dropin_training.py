@@ -1,9 +1,7 @@
-"""What the tests of the drop-in optimizers share: a small network, its training, and a process of its own."""
+"""What the tests of the drop-in optimizers share: a small network and its training."""
 
 import pathlib
-import subprocess
 import sys
-import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "python"))
@@ -16,8 +14,8 @@ torch.set_num_threads(1)
 
 def network(dtype=torch.float32):
     torch.manual_seed(7)
-    layers = [torch.nn.Linear(12, 70), torch.nn.Tanh(), torch.nn.Linear(70, 70), torch.nn.Tanh(), torch.nn.Linear(70, 3)]
-    return torch.nn.Sequential(*layers).to(dtype)
+    layers = [torch.nn.Linear(12, 70), torch.nn.Tanh(), torch.nn.Linear(70, 70), torch.nn.Tanh()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(70, 3)).to(dtype)
 
 
 def batch(number, dtype=torch.float32):
@@ -53,11 +51,3 @@ def bits(tensors):
 def worst(ours, theirs):
     """The largest relative difference of losses."""
     return max(abs(one - other) / abs(other) for one, other in zip(ours, theirs))
-
-
-def run_python(code, *arguments):
-    """A process of its own that knows this folder and the package."""
-    preamble = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
-    preamble += "from dropin_training import *\nimport terrace\nfrom terrace.torch import *\n"
-    return subprocess.run([sys.executable, "-c", preamble + textwrap.dedent(code), *arguments], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
