@@ -6,6 +6,7 @@ import pathlib
 import struct
 import tempfile
 import unittest
+import unittest.mock
 
 from support import fill, make_store, parts_of
 
@@ -56,6 +57,7 @@ class Headers(InFolder):
             "float": raw_file({"a": tensor(0.0, 8)}, eight), "backwards": raw_file({"a": tensor(8, 0)}, eight),
             "size": raw_file({"a": tensor(0, 4)}, eight), "hole": raw_file({"a": tensor(4, 12)}, bytes(12)),
             "overlap": raw_file({"a": tensor(), "b": tensor(4, 12)}, bytes(12)),
+            "hole and overlap": raw_file({"a": tensor(4, 12), "b": tensor(8, 16)}, bytes(16)),
             "tail": raw_file({"a": tensor()}, bytes(9)),
             "cut": raw_file({"a": tensor()}, bytes(7)),
         }.items():
@@ -114,6 +116,18 @@ class Files(InFolder):
         with self.assertRaises(terrace.IoError):
             safetensors.write(self.path / "below", self.TENSORS, self.VALUES.get)
         self.assertEqual((os.listdir(self.folder), self.path.read_bytes()), ([self.path.name], before))
+
+    def test_files_are_durable_before_they_take_their_places_and_the_folder_behind_it(self):
+        calls = []
+
+        def watched(name, function):
+            return lambda *arguments: (calls.append(name), function(*arguments))[1]
+
+        functions = {name: watched(name, getattr(os, name)) for name in ("fsync", "replace", "remove")}
+        with unittest.mock.patch.multiple(os, **functions):
+            safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
+        # Two shards and their index; the index of before goes first, and what is left beside the places last.
+        self.assertEqual(calls, ["fsync"] * 3 + ["remove"] + ["replace"] * 3 + ["fsync"] + ["remove"] * 3)
 
     def test_shards_have_an_index_and_replace_what_was_there(self):
         for shard_bytes, files in ((100, 1), (9, 2), (1, 3), (9, 2), (100, 1)):

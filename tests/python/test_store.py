@@ -50,9 +50,12 @@ class Values(unittest.TestCase):
         self.store.fill_with(fill)
         wanted = state_of(self.store)
         short, doubles = array.array("f", [0.0]), array.array("d", bytes(8 * 32))
+        long = array.array("f", bytes(132))
         for call in (
             lambda: self.store.read_values("bias", out=short),
             lambda: self.store.read_values("bias", out=bytes(4 * 32)),
+            lambda: self.store.read_values("bias", out=long),
+            lambda: self.store.fill_arrays({"bias": long}),
             lambda: self.store.read_values("bias", out=doubles),
             lambda: self.store.write_values("bias", doubles),
             lambda: self.store.write_values("bias", memoryview(bytes(256)).cast("f")[::2]),
@@ -100,6 +103,25 @@ class Steps(unittest.TestCase):
         train(self.store, 1, lambda name, at: 2.0, terrace.Optimizer(betas=(0.0, 0.0)))
         self.assertEqual(self.store.read_values("bias", "first_moment").tolist(), [2.0] * 32)
         self.assertEqual(self.store.read_values("bias", "second_moment").tolist(), [4.0] * 32)
+
+    def test_sgd_has_its_momentum(self):
+        group = terrace.Optimizer("sgd", lr=1.0, momentum=0.5, dampening=0.25)
+        nesterov = terrace.Optimizer("sgd", lr=1.0, momentum=0.5, nesterov=True)
+        for optimizer, moves in ((group, (2.0, 2.0 * 0.5 + 2.0 * 0.75)), (nesterov, (2.0 + 1.0, 2.0 + 0.5 * 3.0))):
+            with make_store(optimizer="sgd", sgd_momentum=True) as store:
+                store.fill_with(lambda tensor, first, values: None)
+                store.write_values("bias", [0.0] * 32)
+                train(store, 1, lambda name, at: 2.0, optimizer)
+                train(store, 2, lambda name, at: 2.0, optimizer)
+                self.assertEqual(store.read_values("bias").tolist(), [-sum(moves)] * 32)
+
+    def test_groups_have_their_own_settings(self):
+        described = [terrace.Tensor("weight", (16,)), terrace.Tensor("bias", (16,), group=1)]
+        with make_store(described, optimizer="sgd") as store:
+            store.fill_arrays({name: bytes(64) for name in ("weight", "bias")})
+            groups = [terrace.Optimizer("sgd", lr=rate) for rate in (0.5, 0.25)]
+            train(store, 1, lambda name, at: 1.0, groups)
+            self.assertEqual((store.read_values("weight")[0], store.read_values("bias")[0]), (-0.5, -0.25))
 
     def test_a_gradient_that_is_infinite_changes_nothing(self):
         before = state_of(self.store)
@@ -217,6 +239,30 @@ class Plans(unittest.TestCase):
         self.assertEqual((planned.parameter_count, planned.trainable_count), (48 * 32 + 40, 48 * 32 + 32))
         with terrace.Store(tensors(), terrace.SimulatedDevice(MIB), units, host_bytes=8 * MIB) as store:
             self.assertEqual(store.plan, planned)
+
+    def test_uses_are_announced_with_all_that_they_say(self):
+        uses = [terrace.Use(f"{kind}{part}", ["weight"], kind, part) for part in range(2)
+                for kind in ("forward", "backward")]
+        device, options = terrace.SimulatedDevice(MIB), {"host_bytes": 8 * MIB, "accumulation_steps": 2}
+        self.assertTrue(terrace.plan(tensors(), device, uses, **options).fits)
+        for wrong in ({"encloses": 4}, {"micro_batch": 2}, {"kind": "sideways"}, {"tensors": ["wait"]}):
+            with self.subTest(str(wrong)), self.assertRaises((terrace.ConfigError, terrace.MisuseError)):
+                terrace.plan(tensors(), device, [uses[0]._replace(**wrong), *uses[1:]], **options)
+
+    def test_a_gradient_arises_in_as_many_leases_as_were_said(self):
+        described = [terrace.Tensor("tied", (16,), backward_uses=2)]
+        with make_store(described, optimizer="sgd") as store:
+            store.fill_arrays({"tied": bytes(64)})
+            store.begin_step()
+            for key, accumulates in (("head", False), ("table", True)):
+                with store.lease(key, ["tied"], "backward"):
+                    self.assertEqual(store.gradient_accumulates("tied"), accumulates)
+                    view = memoryview(store.gradient("tied")).cast("B").cast("f")
+                    for at in range(16):
+                        view[at] = 0.5 + (view[at] if accumulates else 0.0)
+            store.end_micro_batch()
+            store.update(terrace.Optimizer("sgd", lr=1.0), 1)
+            self.assertEqual(store.read_values("tied").tolist(), [-1.0] * 16)
 
     def test_the_least_budgets_do(self):
         with self.assertRaises(terrace.CapacityError) as caught:
