@@ -143,7 +143,10 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 def _repaired(wheel):
     """A wheel that brings along what the library needs, and runs elsewhere too; None where that cannot be made."""
     folder = wheel.parent / "repaired"
-    done = subprocess.run(["auditwheel", "repair", "--wheel-dir", str(folder), str(wheel)], stdout=sys.stderr)
+    # PYTHONPATH hides from a build what is installed, and so from auditwheel what it consists of.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = ["auditwheel", "repair", "--wheel-dir", str(folder), str(wheel)]
+    done = subprocess.run(command, stdout=sys.stderr, env=environment)
     found = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
     if not found:
         print("Terrace: auditwheel could not repair the wheel, which runs on this machine then", file=sys.stderr)

@@ -1,5 +1,6 @@
 """The package as pip installs it, from the tree and without network. The library is the one that was built."""
 
+import contextlib
 import ensurepip
 import os
 import pathlib
@@ -74,6 +75,21 @@ class Wheels(InFolder):
         self.assertIn("terrace/config_keys.tsv", names)
         self.assertEqual([name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
                          [f"terrace/lib/{_lib.SONAME}"])
+
+    def test_auditwheel_repairs_it_where_that_can_be_done(self):
+        """A program in its place, which repairs or fails, and which the settings may turn off."""
+        program = self.folder / "auditwheel"
+        for repairs, settings, wanted in ((True, {}, "manylinux"), (False, {}, "linux"),
+                                          (True, {"auditwheel": "no"}, "linux")):
+            program.write_text('#!/bin/sh\n[ "$1 $2" = "repair --wheel-dir" ] && [ -z "$PYTHONPATH" ] || exit 2\n' + (
+                'mkdir "$3" && cp "$4" "$3/$(basename "$4" | sed s/linux/manylinux/)"\n' if repairs else "exit 1\n"))
+            program.chmod(0o755)
+            path = {"PATH": f"{self.folder}:{os.environ['PATH']}", "PYTHONPATH": "/nowhere"}
+            with self.subTest(f"{repairs} {settings}"), unittest.mock.patch.dict(os.environ, path):
+                with contextlib.redirect_stderr(open(os.devnull, "w")) as quiet, quiet:
+                    name = build_backend.build_wheel(self.folder, {"library": str(self.library), **settings})
+            self.assertRegex(name, rf"py3-none-{wanted}_\w+\.whl$")
+            self.assertTrue((self.folder / name).is_file())
 
     def test_the_metadata_are_those_of_the_wheel(self):
         info = build_backend.prepare_metadata_for_build_wheel(self.folder)
