@@ -51,6 +51,8 @@ class Store:
         self._number = ctypes.c_uint64()
         self._number_at = ctypes.byref(self._number)
         self._open = set()
+        # With gradients="borrowed": what is read until the update has returned.
+        self._borrowed = [] if options.get("gradients") == "borrowed" else None
         self._ids = {}
         self._parameters, self._gradients = {}, {}
 
@@ -229,6 +231,7 @@ class Store:
         """Ends a step before its update, with the leases that are open: its gradients are dropped."""
         self.release_all()
         check(self._lib.terrace_abandon_step(self._handle))
+        self._return_gradients()
 
     def begin_evaluation(self):
         check(self._lib.terrace_begin_evaluation(self._handle))
@@ -303,9 +306,11 @@ class Store:
         """The complete gradient of a tensor in this micro-batch, a buffer or an address, in the tensor's type."""
         spec = self._spec(tensor)
         type_ = type or spec.type
-        address, _kept = memory_for(gradient, type_, spec.elements, "cannot hand over a gradient", spec.name)
+        address, memory = memory_for(gradient, type_, spec.elements, "cannot hand over a gradient", spec.name)
         check(self._lib.terrace_hand_over(self._handle, self.index(tensor), address,
                                           value_of("terrace_type", type_, spec.name), flags))
+        if self._borrowed is not None:
+            self._borrowed.append(memory)
 
     # --- Updates ---
 
@@ -313,6 +318,7 @@ class Store:
         """After the last micro-batch: one Optimizer, or one per group. `step` counts from 1."""
         result = new(c.terrace_update_result)
         check(self._lib.terrace_update(self._handle, update_settings(groups, step, clip_norm, loss_scale), result))
+        self._return_gradients()
         return UpdateResult(bool(result.applied), result.gradient_norm, bool(result.partly_applied))
 
     def announce_update(self, groups, step, clip_norm=0.0, loss_scale=1.0):
@@ -387,6 +393,10 @@ class Store:
         return self._counters(self._lib.terrace_step_counters)
 
     # --- Within ---
+
+    def _return_gradients(self):
+        if self._borrowed:
+            self._borrowed.clear()
 
     def _asked(self, function, kind, *arguments):
         """What a function gives as its last argument."""

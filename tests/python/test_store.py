@@ -210,6 +210,24 @@ class Steps(unittest.TestCase):
             store.move_tensor("own", moved.buffer_info()[0])
             self.assertEqual(store.read_values("own"), memory)
 
+    def test_borrowed_gradients_live_until_the_update(self):
+        memory = array.array("f", [0.5] * 4096)
+        described = [terrace.Tensor("own", (4096,), home="caller", address=memory.buffer_info()[0])]
+        options = {"host_bytes": 8 * MIB, "gradients": "borrowed"}
+        with terrace.Store(described, **options) as store:
+            store.fill_arrays({"own": memory})
+            for end in (store.abandon_step, lambda: store.update(terrace.Optimizer(lr=0.25, eps=0.0), 1)):
+                gradient = array.array("f", [1.0] * 4096)
+                store.begin_step()
+                store.hand_over("own", gradient)
+                with self.assertRaises(BufferError):  # an array that is exported cannot be resized
+                    gradient.append(0.0)
+                if end != store.abandon_step:
+                    store.end_micro_batch()
+                end()
+                gradient.append(0.0)
+            self.assertEqual(memory.tolist(), [0.25] * 4096)
+
     def test_an_update_runs_beside_the_next_step(self):
         self.store.update_when = "next_forward"
         self.assertEqual(self.store.update_when, "next_forward")
