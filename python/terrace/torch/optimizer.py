@@ -138,6 +138,10 @@ class OffloadOptimizer(torch.optim.Optimizer):
             warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
         return loss
 
+    def step_counters(self):
+        """Bytes moved, waits and times of the last step, by key (docs/c_api.md); {} before the first."""
+        return {} if self._states.store is None else self._states.store.step_counters()
+
     def zero_grad(self, set_to_none=True):
         if self.options.hand_over == "backward":
             if not set_to_none:

@@ -1,11 +1,15 @@
 """OffloadAdamW and the others beside torch.optim's: the same numbers, wherever states are."""
 
+import contextlib
+import io
 import itertools
 import os
+import runpy
 import tempfile
 import unittest
+from unittest import mock
 
-from dropin_training import batch, bits, loss_of, network, torch, train, worst
+from dropin_training import ROOT, bits, loss_of, network, torch, train, worst
 
 import terrace
 from terrace.torch import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
@@ -343,6 +347,26 @@ class Parameters(unittest.TestCase):
         wanted = train(reference, torch.optim.AdamW(reference.parameters(), lr=1e-2), 30)
         self.assertLess(worst(losses, wanted), 5e-2)
         self.assertLess(losses[-1], losses[0])
+
+
+class Programs(unittest.TestCase):
+    def output_of(self, path, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch("sys.argv", [path, *arguments]):
+            runpy.run_path(str(ROOT / path), run_name="__main__")
+        return printed.getvalue().splitlines()
+
+    def test_the_example_trains_alike_in_both_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("--width", "32", "--steps", "21")
+            printed = self.output_of("examples/python/dropin.py", *flags)
+            self.assertEqual(self.output_of("examples/python/dropin.py", *flags, "--path", folder), printed)
+        self.assertEqual([line.split()[1] for line in printed[:3]], ["0", "10", "20"])
+        self.assertLess(float(printed[2].split()[3]), float(printed[0].split()[3]))
+
+    def test_the_comparison_runs(self):
+        flags = ("--million", "1", "--tensors", "3", "--steps", "2")
+        printed = self.output_of("bench/compare/torch/dropin.py", *flags)
+        self.assertTrue(any(line.startswith("Terrace cpu") for line in printed), printed)
 
 
 if __name__ == "__main__":
