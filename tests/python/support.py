@@ -61,9 +61,10 @@ def state_of(store):
 
 
 def run_python(code, *arguments, **options):
-    """Runs a program of Python to its end."""
-    return subprocess.run([sys.executable, "-c", PREAMBLE + textwrap.dedent(code), *arguments], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, **options)
+    """Runs a program of Python to its end. It warns of a fork beside threads, which some tests are about."""
+    program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(code)]
+    return subprocess.run([*program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=60, **options)
 
 
 def parts_of(error):

@@ -30,8 +30,8 @@ print(os.path.dirname(terrace.__file__), _lib.library_path(), store.read_values(
 
 
 def pip_wheel():
-    """Where Debian has it, or Python itself."""
-    folders = [pathlib.Path("/usr/share/python-wheels"), pathlib.Path(ensurepip.__file__).parent / "_bundled"]
+    """Python's own, which Debian has elsewhere."""
+    folders = [pathlib.Path(ensurepip.__file__).parent / "_bundled", pathlib.Path("/usr/share/python-wheels")]
     return next(wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl")))
 
 
@@ -81,8 +81,9 @@ class Wheels(InFolder):
         program = self.folder / "auditwheel"
         for repairs, settings, wanted in ((True, {}, "manylinux"), (False, {}, "linux"),
                                           (True, {"auditwheel": "no"}, "linux")):
-            program.write_text('#!/bin/sh\n[ "$1 $2" = "repair --wheel-dir" ] && [ -z "$PYTHONPATH" ] || exit 2\n' + (
-                'mkdir "$3" && cp "$4" "$3/$(basename "$4" | sed s/linux/manylinux/)"\n' if repairs else "exit 1\n"))
+            called = '[ "$1 $2" = "repair --wheel-dir" ] && [ -z "$PYTHONPATH" ] || exit 2'
+            repair = 'mkdir "$3" && cp "$4" "$3/$(basename "$4" | sed s/linux/manylinux/)"' if repairs else "exit 1"
+            program.write_text(f"#!/bin/sh\n{called}\n{repair}\n")
             program.chmod(0o755)
             path = {"PATH": f"{self.folder}:{os.environ['PATH']}", "PYTHONPATH": "/nowhere"}
             with self.subTest(f"{repairs} {settings}"), unittest.mock.patch.dict(os.environ, path):
