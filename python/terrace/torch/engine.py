@@ -16,7 +16,7 @@ from .state import Values
 class Engine:
     """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss); engine.step()`."""
 
-    def __init__(self, model, config, store, tracked, units, log):
+    def __init__(self, model, config, store, tracked, units, placeholders, log):
         self.module = model
         self.config = config
         self.store = store
@@ -36,6 +36,7 @@ class Engine:
         self._hooks.watch_passes(self._passes, units)
         self._layout = Layout(model, tracked)
         self._tracked = tracked
+        self._placeholders = placeholders
         self._of = {id(one.parameter): one for one in tracked}
         self._learning = Learning(model, self._passes, self._of)
         self._warned_of_autocast = False
@@ -110,6 +111,7 @@ class Engine:
         self.store.announce_update(*self._update_settings())
 
     def _before_step(self):
+        self._placeholders.require_untouched()
         self._layout.require_unchanged()
         self._values.take_small(is_between_steps=True)
         if not self._warned_of_autocast and _is_autocast():
@@ -258,7 +260,7 @@ class Engine:
 
     def close(self, keep_values=False):
         """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks for it."""
-        if self.optimizer is None:
+        if self._passes.is_closed:
             return
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []
         self._passes.abandon()
@@ -269,11 +271,11 @@ class Engine:
         self._layout.unmark(self.module)
         for one in self._tracked:
             if one.is_managed:
-                one.leave_store()
+                one.leave_store(self._placeholders.like(one.real))
         for one, values in zip(self._tracked, kept):
             one.parameter.data = values
         self.store.close()
-        self.optimizer = None
+        self._passes.is_closed = True
 
     def __enter__(self):
         return self

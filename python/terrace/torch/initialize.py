@@ -10,7 +10,7 @@ from ..store import Store, plan
 from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
 from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
-from .placeholders import TYPES, Tracked, named_once, require_storage_of_its_own, require_trainable_kind
+from .placeholders import TYPES, Placeholders, Tracked, named_once, require_storage_of_its_own, require_trainable_kind
 from .schedule_of_engine import EngineSchedule
 from .state import Copier
 from .units import choose_units, expected_uses
@@ -118,11 +118,12 @@ class _Build:
         if strange:
             raise ConfigError("cannot train a parameter", "optimizer", f"{len(strange)} of its parameters are not the model's",
                               "give parameters of the model")
+        found = [(parameter, names) for parameter, names in found if require_trainable_kind(parameter, names[0])]
         require_storage_of_its_own(found)
         self.tracked = []
         for parameter, names in found:
             is_trained = parameter.requires_grad and id(parameter) in group_of
-            if not require_trainable_kind(parameter, names[0]) or not parameter.numel():
+            if not parameter.numel():
                 continue
             one = Tracked(parameter, names, self._type_of(parameter), is_trained, group_of.get(id(parameter), 0))
             one.is_small = parameter.numel() <= self.threshold
@@ -183,17 +184,18 @@ class _Build:
         try:
             if not self.resumed:
                 self._fill(store)
+            placeholders = Placeholders()
             for one in self.tracked:
                 if one.is_managed:
                     dtype = one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
-                    one.attach(tensor_at(store, one.number, one.parameter.shape, dtype, self.device),
-                               bool(self.used_device.strict))
+                    real = tensor_at(store, one.number, one.parameter.shape, dtype, self.device)
+                    one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
                     one.parameter.data, one.values = one.values, None
             self._convert_buffers()
             for unit in self.chosen:
                 unit.settle(store)
-            return Engine(self.model, self.config, store, self.tracked, self.chosen, self.options["log"])
+            return Engine(self.model, self.config, store, self.tracked, self.chosen, placeholders, self.options["log"])
         except BaseException:
             store.close()
             raise

@@ -18,7 +18,6 @@ from ..errors import MisuseError
 from ..store import KINDS
 from .hooks import refuse_to_pickle
 from .placeholders import HandedOver, acquire, release
-from .uncompiled import uncompiled
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
 _FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
@@ -58,6 +57,7 @@ class Passes:
         self.micro_batch = 0
         self.updates = 0
         self.failure = None
+        self.is_closed = False
         self._before_step = before_step
         self._announce = announce
         self._stamp = 0
@@ -70,8 +70,9 @@ class Passes:
         self._step_has_gradients = False
         self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
-        self.entering = uncompiled(self._enter)
-        self.leaving = uncompiled(self._leave)
+        # A compiled module has a break in its graph where its hooks are, as with FSDP2.
+        self.entering = torch.compiler.disable(self._enter)
+        self.leaving = torch.compiler.disable(self._leave)
 
     def tick(self):
         self._clock += 1
@@ -327,6 +328,8 @@ class Passes:
 
     def require_sound(self):
         """Closes what a failure left open, and raises what has spoilt the step."""
+        if self.is_closed:
+            raise _misuse("it is closed", "make another one with terrace.initialize", "go on", "engine")
         self.close_leftovers()
         if self.failure is not None:
             raise self.failure

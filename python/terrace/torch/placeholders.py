@@ -41,19 +41,39 @@ class Tracked:
     def name(self):
         return self.names[0]
 
-    def attach(self, real, is_strict):
+    def attach(self, real, away):
         self.real = real
-        self.away = real if is_strict else placeholder(real.dtype, real.device, real.shape)
-        self.parameter.data = self.away
+        self.away = away
+        self.parameter.data = away
 
-    def leave_store(self):
+    def leave_store(self, away):
         """The store ends: a strict one leaves nothing to look at."""
-        self.parameter.data = placeholder(self.real.dtype, self.real.device, self.real.shape)
+        self.parameter.data = away
         self.real = self.away = None
 
 
-def placeholder(dtype, device, shape):
-    return torch.full((), float("nan"), dtype=dtype, device=device).expand(shape)
+class Placeholders:
+    """All of one type are the same NaN, so that it can be seen whether anything was written to one."""
+
+    def __init__(self):
+        self._values = {}
+
+    def like(self, tensor):
+        value = self._values.get((tensor.dtype, tensor.device))
+        if value is None:
+            value = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
+            self._values[tensor.dtype, tensor.device] = value
+        return value.expand(tensor.shape)
+
+    def require_untouched(self):
+        """torch refuses most writes by itself, but not fill_ and zero_."""
+        for value in self._values.values():
+            found = value.item()
+            if found == found:
+                value.fill_(float("nan"))
+                raise MisuseError("cannot take what was written to a parameter", "the model", f"it was filled with {found} outside "
+                                  "of a pass, where it has no memory of its own, and the value is lost",
+                                  "write within `with engine.gathered(parameters, write=True):`")
 
 
 def acquire(tracked):

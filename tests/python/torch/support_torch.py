@@ -5,6 +5,7 @@ signal is a failure with that signal's name, and nothing is left of it for the n
 """
 
 import functools
+import hashlib
 import os
 import pathlib
 import pickle
@@ -27,6 +28,9 @@ from torch.nn import functional as F  # noqa: E402
 
 import terrace  # noqa: E402
 import terrace.torch  # noqa: E402
+
+# Every optimizer of torch imports it, and a child would do so again.
+import torch._dynamo  # noqa: E402,F401
 
 torch.set_num_threads(1)
 MIB = 1 << 20
@@ -165,7 +169,7 @@ def config_of(parameters="cpu", states="cpu", folder=None, accumulation=1, clip=
 
 
 def engine_of(model, config=None, **named):
-    named.setdefault("persistence_threshold", 64)
+    named.setdefault("persistence_threshold", 128)
     return terrace.initialize(model=model, config=config or config_of(), **named)[0]
 
 
@@ -185,9 +189,9 @@ def train(engine, steps, first=0, run=None):
 
 
 def masters(engine):
-    """Every bit of every master."""
-    return {one.name: engine._values.read(one, "master").numpy().tobytes() if one.is_trainable else b""
-            for one in engine._tracked}
+    """A digest of the bits of each master."""
+    return {one.name: hashlib.sha256(bytes(engine.master(one.parameter).view(torch.uint8).flatten().tolist())).hexdigest()
+            for one in engine._tracked if one.is_trainable}
 
 
 def train_plain(model, steps, accumulation=1, clip=1.0, first=0, optimizer=None):
