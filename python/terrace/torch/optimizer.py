@@ -120,10 +120,8 @@ class OffloadOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         settings = [self._settings_of(group) for group in self.param_groups]
-        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)  # of GradScaler
-        if found_inf is not None and float(found_inf) != 0:
-            self._gradients.drop()
-            return loss
+        # GradScaler sets both for the time of the call. What it has found the update finds too.
+        scale, has_scaler = getattr(self, "grad_scale", None), hasattr(self, "found_inf")
         try:
             if not self._gradients.collect():
                 return loss
@@ -134,7 +132,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
             self._gradients.drop()
             raise
         self._gradients.spent()
-        if not self.last_update.applied and found_inf is None:
+        if not self.last_update.applied and not has_scaler:
             warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
         return loss
 

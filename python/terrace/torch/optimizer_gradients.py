@@ -92,8 +92,8 @@ class InBackward:
     def _reset(self):
         self._micro_batch = 0
         self._handed = {}  # id(parameter) -> (parameter, placeholder, the micro-batch after that of its gradient)
-        self._under_way = set()  # ids whose placeholder has made way for a gradient
         self._task = None
+        self._is_dropping = False
 
     def watch(self, parameters):
         """Hooks hold neither this nor the parameter, so that both end with their owners."""
@@ -115,7 +115,6 @@ class InBackward:
             self._task = task
             self._heed_dropped()
         if isinstance(parameter.grad, HandedOver) and id(parameter) in self._handed:
-            self._under_way.add(id(parameter))
             parameter.grad = None
 
     def _take(self, parameter):
@@ -133,7 +132,6 @@ class InBackward:
         placeholder = HandedOver(parameter, slot.name)
         self._handed[key] = (parameter, placeholder, self._micro_batch + 1)
         parameter.grad = placeholder
-        self._under_way.discard(key)
 
     def _require_plain(self, gradient):
         if isinstance(gradient, HandedOver):
@@ -151,7 +149,6 @@ class InBackward:
     def _begin(self):
         if self._states.is_open:
             return
-        self.spent()  # What an interrupt of drop() has left.
         groups = self._optimizer().param_groups
         self.watch(parameter for group in groups for parameter in group["params"])
         self._states.fit(groups)
@@ -170,13 +167,13 @@ class InBackward:
 
     def _heed_dropped(self):
         """Gradients whose placeholders are gone were dropped by the program, for instance by model.zero_grad()."""
-        lost = [
-            parameter for key, (parameter, placeholder, _) in self._handed.items()
-            if parameter.grad is not placeholder and key not in self._under_way
-        ]
+        if self._is_dropping:
+            self.drop()  # What an interrupt of drop() has left.
+        handed = self._handed.values()
+        lost = [parameter for parameter, placeholder, _ in handed if parameter.grad is not placeholder]
         if not lost:
             return
-        if len(lost) == len(self._handed) and all(parameter.grad is None for parameter in lost):
+        if len(lost) == len(handed) and all(parameter.grad is None for parameter in lost):
             self.drop()
             return
         name = self._states.slots[id(lost[0])].name
@@ -226,6 +223,7 @@ class InBackward:
         self._reset()
 
     def drop(self):
+        self._is_dropping = True
         self._states.abandon()
         self.spent()
 

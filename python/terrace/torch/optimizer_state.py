@@ -75,8 +75,11 @@ class StateView(Mapping):
                                   f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
                                   "load what was saved with a model of these shapes, parameters in the same order")
         # Without a count of its own, a state that is there says that there was an update.
-        steps = int(state["step"]) if self._has_step else 1
-        return steps, [state[key] for key in self._names], state.get(MASTER)
+        steps = float(state["step"]) if self._has_step else 1
+        if not (steps >= 0 and steps % 1 == 0):
+            raise ConfigError("cannot load the states of a parameter", name, f"its step is {steps}",
+                              "load what state_dict() gave, as it was")
+        return int(steps), [state[key] for key in self._names], state.get(MASTER)
 
     def _refuse_others(self, state, name, known):
         for key in state:

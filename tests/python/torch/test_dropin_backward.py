@@ -211,6 +211,25 @@ class Refusals(unittest.TestCase):
             optimizer.step()
         self.assertLess(worst(train(model, optimizer, 3), with_torch(3)), 1e-6)
 
+    def test_a_write_between_gradient_and_step_counts_or_is_refused(self):
+        """It counts where the parameter is its own master."""
+        def written(model, optimizer):
+            loss_of(model, 0).backward()
+            with torch.no_grad():
+                model[0].weight.mul_(0.5)
+            optimizer.step()
+
+        model, optimizer = made()
+        written(model, optimizer)
+        reference = network()
+        theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
+        written(reference, theirs)
+        self.assertLess(worst(train(model, optimizer, 3), train(reference, theirs, 3)), 1e-6)
+        model = network(torch.bfloat16)
+        optimizer = OffloadAdamW(model.parameters(), lr=1e-2, hand_over="backward")
+        with self.assertRaisesRegex(terrace.MisuseError, "between its gradient and the step"):
+            written(model, optimizer)
+
     def test_a_parameter_that_thaws_within_a_step_is_refused(self):
         model, optimizer = made(2)
         model[0].requires_grad_(False)

@@ -1,5 +1,6 @@
 """What goes wrong around a drop-in optimizer is an error of four parts, and the next step is right."""
 
+import itertools
 import os
 import random
 import resource
@@ -7,6 +8,7 @@ import signal
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from dropin_training import bits, loss_of, network, torch, train, worst
 
@@ -216,6 +218,31 @@ class Exceptions(unittest.TestCase):
             train(reference, OffloadAdamW(reference.parameters(), **settings), steps)
             self.assertEqual(bits(model.parameters()), bits(reference.parameters()))
             self.assertGreater(interrupts, 0)
+
+    def test_a_second_interrupt_while_the_first_is_cleared_up(self):
+        """Before the gradients of the step are dropped in the store, and after."""
+        for hand_over, is_late in itertools.product(("step", "backward"), (False, True)):
+            model = network()
+            optimizer = OffloadAdamW(model.parameters(), lr=1e-2, hand_over=hand_over)
+            train(model, optimizer, 1)
+            store = optimizer._states.store
+            abandon_step = store.abandon_step
+
+            def interrupted(abandon_step=abandon_step, is_late=is_late):
+                if is_late:
+                    abandon_step()
+                raise KeyboardInterrupt
+
+            with mock.patch.object(store, "update", side_effect=KeyboardInterrupt), \
+                    mock.patch.object(store, "abandon_step", interrupted), self.assertRaises(KeyboardInterrupt):
+                train(model, optimizer, 1, first=1)
+            if hand_over == "step":
+                optimizer.zero_grad()
+            loss = loss_of(model, 1)
+            loss.backward()
+            optimizer.step()
+            losses = [loss.item(), *train(model, optimizer, 2, first=2)]
+            self.assertLess(worst(losses, with_torch(4)[1:]), 1e-6)
 
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         for hand_over in ("step", "backward"):

@@ -2,9 +2,11 @@
 
 import copy
 import io
+import os
 import pickle
 import tempfile
 import unittest
+from unittest import mock
 
 from dropin_training import bits, loss_of, network, torch, train, worst
 
@@ -142,6 +144,8 @@ class Exchange(unittest.TestCase):
             (with_state(1, exp_avg_sq=None), "parameter 1", "there is no exp_avg_sq"),
             (with_state(1, max_exp_avg_sq=torch.ones(3)), "parameter 1", "keeps no max_exp_avg_sq"),
             (with_state(17), "parameter 17", "no parameter group"),
+            (with_state(2, step=torch.tensor(float("nan"))), "parameter 2", "its step is nan"),
+            (with_state(2, step=-1), "parameter 2", "its step is -1"),
             (sgd.state_dict(), "parameter 0", "keeps no momentum_buffer"),
             ({**good, "param_groups": groups}, "amsgrad", "True"),
             ({**good, "param_groups": []}, "parameter groups", "has groups of"),
@@ -155,6 +159,38 @@ class Exchange(unittest.TestCase):
         self.assertEqual(after["param_groups"], good["param_groups"])
         for number, state in good["state"].items():
             self.assertEqual(bits(after["state"][number].values()), bits(state.values()))
+
+    def test_a_load_keeps_what_a_group_says_of_the_class_and_the_model(self):
+        adam = torch.optim.Adam(network().parameters(), lr=0.25)
+        model = network()
+        optimizer = OffloadAdamW(model.named_parameters())
+        optimizer.load_state_dict(adam.state_dict())
+        (group,) = optimizer.param_groups
+        self.assertEqual(group["lr"], 0.25)
+        self.assertIs(group["decoupled_weight_decay"], True)
+        self.assertEqual(group["param_names"], [name for name, _ in model.named_parameters()])
+
+    def test_a_load_that_is_cut_short_leaves_the_states_as_they_were(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = network()
+            optimizer = OffloadAdamW(model.parameters(), lr=1e-3, states="nvme", path=folder)
+            train(model, optimizer, 2)
+            states = optimizer.state_dict()
+            weights = copy.deepcopy(model.state_dict())
+            wanted = train(model, optimizer, 2, first=2)
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(states)
+            changed = {**states, "param_groups": [{**states["param_groups"][0], "lr": 9.0}]}
+            kept = None
+            with mock.patch.object(terrace.Store, "set_tensor_steps", side_effect=KeyboardInterrupt):
+                try:
+                    optimizer.load_state_dict(changed)
+                except KeyboardInterrupt as interrupt:
+                    kept = interrupt  # and with it the frames of the load
+            self.assertIsNotNone(kept)
+            self.assertEqual(len(os.listdir(folder)), 1)
+            self.assertEqual(train(model, optimizer, 2, first=2), wanted)
+            del optimizer
 
     def test_an_optimizer_is_neither_copied_nor_pickled(self):
         optimizer = OffloadAdamW(network().parameters())
