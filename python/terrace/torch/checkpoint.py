@@ -20,6 +20,9 @@ class Checkpoints:
         self._store = store
         self._values = values
         self._exports = exports
+        self._keeps_commits = bool(engine.config.store_options.get("durable")) and not store.why_no_commits
+        self._is_new = False  # an update has run since begin_if_due
+        self._random = None
         self._last_commit = time.monotonic()
         self.client_state = {}
 
@@ -51,25 +54,29 @@ class Checkpoints:
 
     # --- Commits ---
 
+    def note_update(self):
+        """What comes after an update, such as the next batch, may draw random numbers before the commit is made."""
+        self._is_new = self._keeps_commits
+        if self._is_new:
+            self._random = torch.get_rng_state()
+
     def begin_if_due(self):
-        """After an update, where the configuration asks for commits."""
+        """Between steps, where the configuration asks for commits."""
         config, engine = self._engine.config, self._engine
-        if not self._store_keeps_commits():
+        if not self._is_new:
             return
+        self._is_new = False
         by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
         by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
         if by_steps or by_time:
-            self.begin(self.client_state, retain=False)
+            self.begin(self.client_state, False, self._random)
 
-    def _store_keeps_commits(self):
-        return self._engine.config.store_options.get("durable") and not self._store.why_no_commits
-
-    def begin(self, client_state, retain):
+    def begin(self, client_state, retain, random=None):
         self._values.come_to_rest("commit")
         if client_state is not None:
             self.client_state = client_state
         progress = dict(self._progress(), client_state=self.client_state,
-                        random=base64.b64encode(bytes(torch.get_rng_state().tolist())).decode())
+                        random=base64.b64encode(bytes((torch.get_rng_state() if random is None else random).tolist())).decode())
         try:
             text = json.dumps(progress)
         except (TypeError, ValueError) as error:
@@ -135,6 +142,15 @@ class Checkpoints:
             self._exports.load_moments(os.path.join(place, _MOMENTS), progress["kind"], progress["tensor_steps"])
             self._restore(progress, with_scheduler)
         return place, progress["client_state"]
+
+
+def has_commit(options):
+    """Whether the nvme paths of a store's options hold a commit of an earlier run (docs/nvme_format.md)."""
+    for path in options["nvme_paths"]:
+        folder = os.path.join(path, options.get("tier_name") or "", "terrace-tier")
+        if os.path.isdir(folder) and any(name.startswith(("commit-", "epoch-")) for name in os.listdir(folder)):
+            return True
+    return False
 
 
 def _is_plain(value):

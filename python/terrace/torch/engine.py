@@ -67,6 +67,7 @@ class Engine:
             self.optimizer.step()
             if self._passes.updates > updates and self._was_applied and self.lr_scheduler is not None:
                 self.lr_scheduler.step()
+            self._checkpoints.begin_if_due()
 
     def update(self):
         """The optimizer's step, where gradients have come."""
@@ -88,7 +89,7 @@ class Engine:
         else:
             self.skipped_steps += 1
             self._explain_skip()
-        self._checkpoints.begin_if_due()
+        self._checkpoints.note_update()
 
     def _update_settings(self):
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
@@ -108,11 +109,13 @@ class Engine:
             self._learning = None
 
     def _announce(self):
-        self.store.announce_update(*self._update_settings())
+        if self.store.update_when == "during_backward":
+            self.store.announce_update(*self._update_settings())
 
     def _before_step(self):
         self._placeholders.require_untouched()
         self._layout.require_unchanged()
+        self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)
         if not self._warned_of_autocast and _is_autocast():
             self._warned_of_autocast = True
@@ -265,6 +268,7 @@ class Engine:
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []
         self._passes.abandon()
         self._passes.unmark()
+        self._checkpoints.begin_if_due()
         self._stop_learning()
         self._hooks.remove()
         self._values.detach(self.module)

@@ -1,6 +1,9 @@
 """What is hung onto a model: hooks of passes, of state dicts and of copies. All of it comes off again."""
 
 import functools
+import sys
+
+import torch
 
 from ..errors import MisuseError
 
@@ -49,6 +52,8 @@ class Hooks:
         for one in passes.trainable:
             self.add(one.parameter.register_post_accumulate_grad_hook(functools.partial(_take, passes, one)))
 
+        forget_compiled()
+
     def watch_unit(self, passes, unit):
         # Before those of others, which may read parameters (weight_norm), and after a forward that fails too.
         self.add(unit.module.register_forward_pre_hook(BeforeForward(passes.entering, unit), prepend=True))
@@ -61,6 +66,13 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles, self._ids = [], set()
+        forget_compiled()
+
+
+def forget_compiled():
+    """Code that torch has compiled does not ask whether hooks have come or gone."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def _take(passes, one, parameter):

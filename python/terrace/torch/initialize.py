@@ -7,6 +7,7 @@ from ..config import read_config
 from ..errors import CapacityError, ConfigError, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
+from .checkpoint import has_commit
 from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
 from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
@@ -191,7 +192,8 @@ class _Build:
                     real = tensor_at(store, one.number, one.parameter.shape, dtype, self.device)
                     one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
-                    one.parameter.data, one.values = one.values, None
+                    one.attach(one.values, one.values)
+                    one.values = None
             self._convert_buffers()
             for unit in self.chosen:
                 unit.settle(store)
@@ -204,13 +206,14 @@ class _Build:
         options = self.options
         if not resume:
             return Store(self.specs, self.used_device, self.uses, **options), False
-        store = Store(self.specs, self.used_device, self.uses, **dict(options, resume=True))
-        if store.taken_up_text:
-            return store, True
-        store.close()
-        if resume != "auto":
-            raise ConfigError("cannot resume a training", ", ".join(map(str, options["nvme_paths"])), "there is no commit",
-                              'give resume="auto" or False to begin one')
+        if not options.get("nvme_paths"):
+            raise ConfigError("cannot resume a training", "nvme_path", "nothing is on nvme, where commits are",
+                              "place optimizer states on nvme, or use load_checkpoint")
+        try:
+            return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
+        except ConfigError:
+            if resume != "auto" or has_commit(options):
+                raise
         return Store(self.specs, self.used_device, self.uses, **options), False
 
     def _fill(self, store):

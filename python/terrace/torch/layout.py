@@ -3,6 +3,10 @@
 from ..errors import MisuseError
 
 
+# What an engine sets on modules.
+OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel")
+
+
 class Layout:
     def __init__(self, model, tracked):
         self._modules = [
@@ -31,7 +35,7 @@ class Layout:
         model.__dict__["_replicate_for_data_parallel"] = _refuse_to_divide
 
     def unmark(self, model):
-        for name in ("_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel"):
+        for name in OWN_ATTRIBUTES:
             model.__dict__.pop(name, None)
 
 

@@ -11,6 +11,8 @@ import sys
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .hooks import forget_compiled
+
 # They read no values.
 _HARMLESS = frozenset((
     "size", "dim", "stride", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "get_device", "ndimension",
@@ -82,20 +84,21 @@ class Learning:
                 del self._model.forward
             else:
                 self._model.forward = self.had_own
+            forget_compiled()
 
 
 class Watched:
     """A forward that looks like the one that it stands for: signatures are asked for by trainers."""
 
     def __init__(self, learning):
-        self._learning = learning
+        self._run = torch.compiler.disable(learning.run)
         self.stands_for = learning.had_own
         self.__wrapped__ = learning.inner
         self.__name__ = "forward"
         self.__doc__ = learning.inner.__doc__
 
     def __call__(self, *arguments, **named):
-        return self._learning.run(arguments, named)
+        return self._run(arguments, named)
 
 
 class _Nothing:

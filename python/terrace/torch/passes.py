@@ -68,6 +68,7 @@ class Passes:
         self._held = {}  # whose gradients may still grow in this backward pass
         self._has_gradients = False  # in this micro-batch
         self._step_has_gradients = False
+        self._is_over = False  # the last micro-batch, which stays open for reading until the update
         self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
@@ -132,7 +133,7 @@ class Passes:
         self.phase = STEP
         self.micro_batch = 0
         self._stamp += 1
-        self._step_has_gradients = self._has_gradients = False
+        self._step_has_gradients = self._has_gradients = self._is_over = False
 
     def _end_evaluation(self):
         self.phase = IDLE
@@ -258,15 +259,17 @@ class Passes:
         while self._backward:
             self._close_backward(self._backward[-1])
         if self._has_gradients:
-            self._end_micro_batch()
-        if self.micro_batch == self.accumulation_steps:
-            self._mark()
+            self.micro_batch += 1
+            self._has_gradients = False
+            if self.micro_batch < self.accumulation_steps:
+                self._end_micro_batch()
+            else:
+                self._is_over = True
+                self._mark()
 
     def _end_micro_batch(self):
         self.store.end_micro_batch()
-        self.micro_batch += 1
         self._stamp += 1
-        self._has_gradients = False
 
     def _spoil(self, error):
         self.failure = error
@@ -343,9 +346,8 @@ class Passes:
                 self._take_set_gradient(one, gradient)
         if self.phase is not STEP or not self._step_has_gradients:
             return False
-        if self._has_gradients:
-            self._end_micro_batch()
-        while self.micro_batch < self.accumulation_steps:
+        missing = self.accumulation_steps - self.micro_batch
+        for _ in range(missing + self._is_over):
             self._end_micro_batch()
         return True
 

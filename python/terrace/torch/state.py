@@ -9,6 +9,7 @@ from torch import nn
 
 from ..errors import ConfigError, MisuseError, did_you_mean
 from .hooks import refuse_to_pickle
+from .layout import OWN_ATTRIBUTES
 from .learning import Watched
 from .mapped import MOST_IN_MEMORY, mapped_empty
 from .placeholders import acquire, release
@@ -87,6 +88,8 @@ class Values:
     def take_small(self, is_between_steps):
         """What has been written to small parameters becomes their masters' value."""
         for known, one in zip(self._known, self._small):
+            if one.parameter.data_ptr() != one.real.data_ptr():  # parameter.data was set
+                self._take_home(one)
             if not _are_same(known, one.parameter.detach()):
                 if not is_between_steps:
                     raise MisuseError("cannot update", one.name, "it was written within the step",
@@ -94,6 +97,14 @@ class Values:
                 values = one.parameter.detach().float().contiguous()
                 self._store.write_values(one.number, values.data_ptr(), what="master", count=values.numel())
                 known.copy_(one.parameter.detach())
+
+    def _take_home(self, one):
+        moved = one.parameter.data
+        if moved.dtype != one.real.dtype or moved.shape != one.real.shape:
+            raise MisuseError("cannot go on with a model", one.name, f"it has become {moved.dtype} of shape {tuple(moved.shape)}",
+                              "convert models before terrace.initialize")
+        one.real.copy_(moved)
+        one.parameter.data = one.real
 
     # --- Several at a time ---
 
@@ -209,7 +220,7 @@ class Copier:
         for name, value in module.__dict__.items():
             if isinstance(value, Watched):
                 value = value.stands_for
-            if name == "__deepcopy__" or value is None and name == "forward":
+            if name in OWN_ATTRIBUTES or value is None and name == "forward":
                 continue
             made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
         return made

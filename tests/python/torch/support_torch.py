@@ -140,7 +140,7 @@ def batch_of(model, step, micro_batch=0):
 
 
 def loss_of(model, batch, run=None):
-    out = (run or model)(batch)
+    out = (model if run is None else run)(batch)
     if isinstance(model, Gpt):
         return F.cross_entropy(out[:, :-1].flatten(0, 1).float(), batch[:, 1:].flatten())
     return out.float().square().mean()

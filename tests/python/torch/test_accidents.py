@@ -237,6 +237,12 @@ class Accidents(EngineTest):
         told = train(other, 3)
         for engine in engines:
             self.assertEqual((train(engine, 3), masters(engine)), (told, masters(other)))
+        for engine, bias in ((engines[0], engines[0].module.norm.bias), (other, other.module.norm.bias)):
+            bias.data = torch.full((96,), 0.125) if engine is other else bias.data.fill_(0.125)
+        self.assertEqual((train(engines[0], 3), masters(engines[0])), (train(other, 3), masters(other)))
+        engines[1].optimizer.zero_grad()
+        engines[1].module.half()
+        self.raised(terrace.MisuseError, self.forward, engines[1])
         self.forward(engines[0]).backward()
         engines[0].module.norm.bias.data.fill_(0.5)
         self.raised(terrace.MisuseError, engines[0].optimizer.step)
