@@ -4,8 +4,8 @@ over the same parameters and gradients, in one process and by turns.
     python bench/compare/torch/dropin.py                  # 100 M parameters in 96 tensors, states in memory
     python bench/compare/torch/dropin.py --nvme /mnt/nvme --host-mib 256
 
-With --nvme the states of another optimizer are on that drive. Its rate is that of a file read and written there past
-the page cache, just before the steps; the last line has the time that the bytes of a step take at this rate.
+With --nvme the states of another optimizer are on that drive. Its rate is that of a file read and written there
+past the page cache, just before the steps; the last line has the time that the bytes of a step take at this rate.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 from .engine import Engine
 from .init import init, load
 from .initialize import SMALL_ELEMENTS, initialize
-from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
+from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadOptions, OffloadSGD
 
-__all__ = ["Engine", "OffloadAdagrad", "OffloadAdam", "OffloadAdamW", "OffloadLion", "OffloadSGD", "SMALL_ELEMENTS",
-           "init", "initialize", "load"]
+__all__ = ["Engine", "OffloadAdagrad", "OffloadAdam", "OffloadAdamW", "OffloadLion", "OffloadOptions", "OffloadSGD",
+           "SMALL_ELEMENTS", "init", "initialize", "load"]
