@@ -40,7 +40,7 @@ class Engine:
         self._of = {id(one.parameter): one for one in tracked}
         self._learning = Learning(model, self._passes, self._of)
         self._warned_of_autocast = False
-        self._layout.mark(model)
+        self._layout.mark(model, self.zero_grad)
 
     # --- A training loop ---
 

@@ -144,6 +144,8 @@ class Exports:
             for parameter, key in zip(group["params"], saved["params"]):
                 one = self._of[id(parameter)]
                 found = state["state"].get(key, {})
+                if not found and not steps[one.number]:
+                    continue
                 for name, moment in zip(names, self.moment_whats(optimizer.kind)):
                     values = found.get(name)
                     if values is None:

@@ -4,7 +4,7 @@ from ..errors import MisuseError
 
 
 # What an engine sets on modules.
-OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel")
+OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel", "zero_grad")
 
 
 class Layout:
@@ -29,8 +29,9 @@ class Layout:
                 raise MisuseError("cannot train a parameter", one.name, "it was frozen when the engine was made, and has no "
                                   "optimizer state", "set requires_grad before terrace.initialize")
 
-    def mark(self, model):
+    def mark(self, model, zero_grad):
         """DistributedDataParallel and DataParallel ask for these first."""
+        model.__dict__["zero_grad"] = zero_grad
         model.__dict__["_ddp_params_and_buffers_to_ignore"] = _NotDivided()
         model.__dict__["_replicate_for_data_parallel"] = _refuse_to_divide
 

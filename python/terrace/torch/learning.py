@@ -72,6 +72,7 @@ class Learning:
         self._tracked_of = tracked_of
         self.had_own = model.__dict__.get("forward")
         self.inner = model.forward
+        self.is_over = False
         model.forward = Watched(self)
 
     def run(self, arguments, named):
@@ -79,6 +80,7 @@ class Learning:
             return self.inner(*arguments, **named)
 
     def stop(self):
+        self.is_over = True
         if isinstance(self._model.__dict__.get("forward"), Watched):
             if self.had_own is None:
                 del self._model.forward
@@ -91,6 +93,7 @@ class Watched:
     """A forward that looks like the one that it stands for: signatures are asked for by trainers."""
 
     def __init__(self, learning):
+        self._learning = learning
         self._run = torch.compiler.disable(learning.run)
         self.stands_for = learning.had_own
         self.__wrapped__ = learning.inner
@@ -98,6 +101,8 @@ class Watched:
         self.__doc__ = learning.inner.__doc__
 
     def __call__(self, *arguments, **named):
+        if self._learning.is_over:  # something else stands in front of it, such as accelerate's autocast
+            return self._learning.inner(*arguments, **named)
         return self._run(arguments, named)
 
 
