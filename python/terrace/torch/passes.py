@@ -9,11 +9,13 @@ A pass over several units may be cut short by any exception. Whatever is still o
 model, or by the optimizer; a backward pass that fails spoils its step, and says so until the step is given up.
 """
 
+import ctypes
 import dataclasses
 
 import torch
 from torch.autograd import Variable
 
+from .._lib import error_of, undeclared
 from ..errors import MisuseError
 from ..store import KINDS
 from .hooks import refuse_to_pickle
@@ -71,6 +73,8 @@ class Passes:
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
         self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
+        # Two of these calls are made for every module and step: Store.hand_over takes arguments of any kind.
+        self._c_hand_over, self._handle = undeclared("terrace_hand_over"), store._handle
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
         self.entering = torch.compiler.disable(self._enter)
         self.leaving = torch.compiler.disable(self._leave)
@@ -249,7 +253,9 @@ class Passes:
             gradient = gradient.contiguous()
         self._has_gradients = self._step_has_gradients = True
         one.stamp = self._stamp
-        self.store.hand_over(one.number, gradient.data_ptr(), one.type)
+        failure = self._c_hand_over(self._handle, one.number, ctypes.c_void_p(gradient.data_ptr()), one.type_number, 0)
+        if failure is not None:
+            raise error_of(failure)
 
     def _end_backward(self):
         for one in self._held:

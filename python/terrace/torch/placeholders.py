@@ -7,6 +7,7 @@ so that views and saved tensors stay right. On a strict device it is always that
 
 import torch
 
+from .._declarations import ENUMS
 from ..errors import ConfigError, MisuseError
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -15,16 +16,18 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 class Tracked:
     """A parameter that a store trains or keeps. Small ones stay in memory of torch's, and are never leased."""
 
-    __slots__ = ("parameter", "names", "number", "type", "is_managed", "is_small", "is_trainable", "group", "real", "away", "leases",
-                 "stamp", "read_stamp", "comes_in_parts", "refusal", "values")
+    __slots__ = ("parameter", "names", "number", "type", "type_number", "is_managed", "is_small", "is_trainable", "group", "real", "away", "leases",
+                 "address", "stamp", "read_stamp", "comes_in_parts", "refusal", "values")
 
     def __init__(self, parameter, names, type_, is_trainable, group):
         self.parameter = parameter
         self.names = names
         self.type = type_
+        self.type_number = ENUMS["terrace_type"][type_]
         self.is_trainable = is_trainable
         self.group = group
         self.number = None
+        self.address = 0  # of a small one
         self.is_managed = True
         self.is_small = False
         self.real = self.away = None

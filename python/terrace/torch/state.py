@@ -27,7 +27,7 @@ class Values:
         self._own = {}  # by the id of a module, its tracked parameters by their names there
         self._of = {id(one.parameter): one for one in tracked}
         self._by_name = {name: one for one in tracked for name in one.names}
-        self._small = [one for one in tracked if not one.is_managed]
+        self._small = _by_type([one for one in tracked if not one.is_managed])
         self._known = self._small_values()
         managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
         self._export_to_files = managed > MOST_IN_MEMORY
@@ -78,25 +78,34 @@ class Values:
 
     # --- Small parameters, which lie in torch's memory, where anyone may write them ---
 
-    def _small_values(self):
-        return [one.parameter.detach().clone() for one in self._small]
-
     def small_were_updated(self):
-        for known, one in zip(self._known, self._small):
-            known.copy_(one.parameter.detach())
+        self._known = self._small_values()
+
+    def _small_values(self):
+        """The bits of all small parameters, by type."""
+        return [torch.cat(values) for _, values in self._small.values()]
 
     def take_small(self, is_between_steps):
         """What has been written to small parameters becomes their masters' value."""
-        for known, one in zip(self._known, self._small):
-            if one.parameter.data_ptr() != one.real.data_ptr():  # parameter.data was set
-                self._take_home(one)
-            if not _are_same(known, one.parameter.detach()):
+        for ones, _ in self._small.values():
+            for one in ones:
+                if one.parameter.data_ptr() != one.address:  # parameter.data was set
+                    self._take_home(one)
+        found = self._small_values()
+        for (ones, _), values, known in zip(self._small.values(), found, self._known):
+            if not torch.equal(values, known):
+                self._take_written(ones, values, known, is_between_steps)
+        self._known = found
+
+    def _take_written(self, ones, values, known, is_between_steps):
+        sizes = [one.parameter.numel() for one in ones]
+        for one, new, old in zip(ones, values.split(sizes), known.split(sizes)):
+            if not torch.equal(new, old):
                 if not is_between_steps:
                     raise MisuseError("cannot update", one.name, "it was written within the step",
                                       "change parameters between optimizer.step() and the next forward pass")
-                values = one.parameter.detach().float().contiguous()
-                self._store.write_values(one.number, values.data_ptr(), what="master", count=values.numel())
-                known.copy_(one.parameter.detach())
+                master = one.real.float().contiguous()
+                self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
 
     def _take_home(self, one):
         moved = one.parameter.data
@@ -201,6 +210,17 @@ class Values:
         refuse_to_pickle()
 
 
+def _by_type(small):
+    """{type: (parameters, their bits as flat integers)}"""
+    found = {}
+    for one in small:
+        one.address = one.real.data_ptr()
+        ones, values = found.setdefault(one.type, ([], []))
+        ones.append(one)
+        values.append(one.real.view(-1).view(torch.int32 if one.real.element_size() == 4 else torch.int16))
+    return found
+
+
 class Copier:
     """Makes copy.deepcopy of a module give a plain one with real values."""
 
@@ -229,9 +249,3 @@ class Copier:
         if not isinstance(hooks, dict):
             return hooks
         return type(hooks)((key, hook) for key, hook in hooks.items() if not self._values._hooks.are_own(key))
-
-
-def _are_same(one, other):
-    """Bit for bit, so that NaN is NaN."""
-    as_integers = torch.int32 if one.element_size() == 4 else torch.int16
-    return torch.equal(one.view(as_integers), other.contiguous().view(as_integers))
