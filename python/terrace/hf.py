@@ -2,8 +2,8 @@
 
     trainer = TerraceTrainer(model=model, args=arguments, train_dataset=..., terrace_config="ds.json")
 
-The training arguments stay as they are: the optimizer, its groups and the schedule are the Trainer's. The configuration says
-where parameters and states lie, and within which budgets.
+The training arguments stay as they are: the optimizer, its groups and the schedule are the Trainer's. The
+configuration says where parameters and states lie, and within which budgets.
 """
 
 from transformers import Trainer
@@ -13,8 +13,14 @@ from .errors import ConfigError
 from .torch import initialize
 
 # The Trainer decides these.
-_OF_THE_TRAINER = ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "scheduler",
-                   "gradient_clipping")
+_OF_THE_TRAINER = (
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "optimizer",
+    "scheduler",
+    "gradient_clipping",
+)
 
 
 class TerraceTrainer(Trainer):
@@ -25,8 +31,12 @@ class TerraceTrainer(Trainer):
         self.engine = None
         super().__init__(*arguments, **named)
         if self.args.fp16:
-            raise ConfigError("cannot train in fp16", "TrainingArguments.fp16", "its scaler reads gradients, which Terrace has",
-                              "set fp16.enabled in terrace_config, or train in bf16")
+            raise ConfigError(
+                "cannot train in fp16",
+                "TrainingArguments.fp16",
+                "its scaler reads gradients, which Terrace has",
+                "set fp16.enabled in terrace_config, or train in bf16",
+            )
 
     def create_optimizer(self, model=None):
         """The Trainer's optimizer says what kind it is, and lends its parameter groups."""
@@ -44,8 +54,12 @@ class TerraceTrainer(Trainer):
         for name in _OF_THE_TRAINER:
             value = given.pop(name, "auto")
             if name == "gradient_accumulation_steps" and value not in ("auto", steps):
-                raise ConfigError("cannot use the configuration", name, f"it is {value}, and that of TrainingArguments is {steps}",
-                                  'leave it out, or set it to "auto"')
+                raise ConfigError(
+                    "cannot use the configuration",
+                    name,
+                    f"it is {value}, and that of TrainingArguments is {steps}",
+                    'leave it out, or set it to "auto"',
+                )
         return dict(given, gradient_accumulation_steps=steps, gradient_clipping=0.0, optimizer={"type": "AdamW"})
 
     def _clip_grad_norm(self, model):

@@ -35,8 +35,10 @@ class Checkpoints:
             "steps": engine.global_steps,
             "skipped_steps": engine.skipped_steps,
             "loss_scale": engine.scaler.state(),
-            "groups": [{name: value for name, value in group.items() if name != "params" and _is_plain(value)}
-                       for group in engine.optimizer.param_groups],
+            "groups": [
+                {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
+                for group in engine.optimizer.param_groups
+            ],
             "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
         }
 
@@ -48,7 +50,9 @@ class Checkpoints:
         engine.scaler.restore(progress["loss_scale"])
         if with_scheduler:
             for group, saved in zip(engine.optimizer.param_groups, progress["groups"]):
-                group.update({name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+                group.update(
+                    {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+                )
             if progress["scheduler"] is not None and hasattr(engine.lr_scheduler, "load_state_dict"):
                 engine.lr_scheduler.load_state_dict(progress["scheduler"])
 
@@ -67,7 +71,9 @@ class Checkpoints:
             return
         self._is_new = False
         by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
-        by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
+        by_time = (
+            config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
+        )
         if by_steps or by_time:
             self.begin(self.client_state, False, self._random)
 
@@ -75,13 +81,20 @@ class Checkpoints:
         self._values.come_to_rest("commit")
         if client_state is not None:
             self.client_state = client_state
-        progress = dict(self._progress(), client_state=self.client_state,
-                        random=base64.b64encode(bytes((torch.get_rng_state() if random is None else random).tolist())).decode())
+        progress = dict(
+            self._progress(),
+            client_state=self.client_state,
+            random=base64.b64encode(bytes((torch.get_rng_state() if random is None else random).tolist())).decode(),
+        )
         try:
             text = json.dumps(progress)
         except (TypeError, ValueError) as error:
-            raise ConfigError("cannot commit", "client_state or the state of the scheduler", str(error),
-                              "give what JSON holds: numbers, texts, lists and dicts") from None
+            raise ConfigError(
+                "cannot commit",
+                "client_state or the state of the scheduler",
+                str(error),
+                "give what JSON holds: numbers, texts, lists and dicts",
+            ) from None
         self._store.begin_commit(text, retain)
         self._last_commit = time.monotonic()
 
@@ -107,16 +120,27 @@ class Checkpoints:
             weights, moments = self._exports.weights(with_masters=True), self._exports.moments(kind)
             safetensors.write(os.path.join(aside, _WEIGHTS), weights.tensors, weights.values, {"format": "pt"})
             safetensors.write(os.path.join(aside, _MOMENTS), moments.tensors, moments.values)
-            _save_durably(os.path.join(aside, _PROGRESS), dict(
-                self._progress(), client_state=client_state, kind=kind, tensor_steps=self._exports.steps_by_name()))
+            _save_durably(
+                os.path.join(aside, _PROGRESS),
+                dict(
+                    self._progress(),
+                    client_state=client_state,
+                    kind=kind,
+                    tensor_steps=self._exports.steps_by_name(),
+                ),
+            )
             if os.path.exists(place):
                 shutil.rmtree(place)
             os.rename(aside, place)
             if save_latest:
                 _write_durably(os.path.join(folder, "latest"), tag)
         except OSError as error:
-            raise IoError("cannot save a checkpoint", place, error.strerror or str(error),
-                          "see that the path is right, and that its drive has room") from error
+            raise IoError(
+                "cannot save a checkpoint",
+                place,
+                error.strerror or str(error),
+                "see that the path is right, and that its drive has room",
+            ) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return True
@@ -132,13 +156,22 @@ class Checkpoints:
         try:
             progress = torch.load(os.path.join(place, _PROGRESS), weights_only=True)
         except OSError as error:
-            raise IoError("cannot load a checkpoint", place, error.strerror or str(error),
-                          "name a folder and a tag that save_checkpoint was given") from error
+            raise IoError(
+                "cannot load a checkpoint",
+                place,
+                error.strerror or str(error),
+                "name a folder and a tag that save_checkpoint was given",
+            ) from error
         self._exports.load_weights(os.path.join(place, _WEIGHTS))
         if with_optimizer:
             if progress["kind"] != self._engine.optimizer.kind:
-                raise ConfigError("cannot load a checkpoint", place, f"its optimizer is {progress['kind']}, and that of the engine "
-                                  f"{self._engine.optimizer.kind}", "load it with load_optimizer_states=False")
+                raise ConfigError(
+                    "cannot load a checkpoint",
+                    place,
+                    f"its optimizer is {progress['kind']}, and that of the engine "
+                    f"{self._engine.optimizer.kind}",
+                    "load it with load_optimizer_states=False",
+                )
             self._exports.load_moments(os.path.join(place, _MOMENTS), progress["kind"], progress["tensor_steps"])
             self._restore(progress, with_scheduler)
         return place, progress["client_state"]

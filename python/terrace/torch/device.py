@@ -1,4 +1,5 @@
-"""Where a model computes: the one place that tells the simulated device, which is this machine's memory, from a GPU."""
+"""Where a model computes: the one place that tells the simulated device, which is this machine's memory, from a
+GPU."""
 
 import ctypes
 
@@ -10,15 +11,20 @@ from ..store import plan
 
 
 def choose_device(config, device):
-    """The device of a store, or None where its useful size is still to be found. `device` may be one, or torch's name."""
+    """The device of a store, or None where its useful size is still to be found. `device` may be one, or torch's
+    name."""
     if isinstance(device, (SimulatedDevice, CudaDevice)):
         return device
     kind = config.device_kind
     if device is not None:
         kind = {"cpu": "simulated", "cuda": "cuda"}.get(torch.device(device).type)
         if kind is None:
-            raise ConfigError("cannot use a device", str(device), "it is neither a processor nor a GPU of CUDA",
-                              'give "cpu", "cuda", or a terrace.SimulatedDevice with its budget')
+            raise ConfigError(
+                "cannot use a device",
+                str(device),
+                "it is neither a processor nor a GPU of CUDA",
+                'give "cpu", "cuda", or a terrace.SimulatedDevice with its budget',
+            )
     if kind == "cuda":
         return CudaDevice(config.device_memory or _free_bytes_of_gpu(), strict=config.strict)
     return SimulatedDevice(config.device_memory, strict=config.strict) if config.device_memory else None

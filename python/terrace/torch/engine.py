@@ -14,7 +14,8 @@ from .state import Values
 
 
 class Engine:
-    """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss); engine.step()`."""
+    """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
+    engine.step()`."""
 
     def __init__(self, model, config, store, tracked, units, placeholders, log):
         self.module = model
@@ -96,10 +97,14 @@ class Engine:
         return self.optimizer.settings(), self.global_steps + 1, clip, self.scaler.scale
 
     def _explain_skip(self):
-        """fp16 skips such steps as a matter of course. Else a new path through the model may have read a placeholder."""
+        """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
+        placeholder."""
         if not self.scaler.may_skip:
-            self._say("warning", "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
-                                 "parameters that are used outside of their modules")
+            self._say(
+                "warning",
+                "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
+                "parameters that are used outside of their modules",
+            )
             if self._learning is None:
                 self._learning = Learning(self.module, self._passes, self._of)
 
@@ -120,8 +125,11 @@ class Engine:
         if not self._warned_of_autocast and _is_autocast():
             self._warned_of_autocast = True
             if any(one.type == "fp32" and one.is_managed for one in self._tracked):
-                self._say("warning", "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
-                                     "all of the model at once; set bf16.enabled in the configuration instead")
+                self._say(
+                    "warning",
+                    "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
+                    "all of the model at once; set bf16.enabled in the configuration instead",
+                )
 
     def drop_gradients(self):
         """zero_grad: gives up a step that has gradients, or that failed."""
@@ -145,7 +153,8 @@ class Engine:
     # --- Values ---
 
     def gathered(self, parameters, write=False):
-        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be changed."""
+        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be
+        changed."""
         return self._values.gathered(parameters, write)
 
     def state_dict(self, *arguments, **named):
@@ -158,8 +167,12 @@ class Engine:
         """The fp32 value that a parameter is rounded from, as a new tensor."""
         found = self._values.find(parameter)
         if len(found) != 1:
-            raise ConfigError("cannot read a master", str(parameter), "it is no trained parameter of this model",
-                              "give one parameter, or its name")
+            raise ConfigError(
+                "cannot read a master",
+                str(parameter),
+                "it is no trained parameter of this model",
+                "give one parameter, or its name",
+            )
         return self._values.read(found[0], "master")
 
     def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30):
@@ -183,15 +196,20 @@ class Engine:
         """Writes weights, optimizer states and progress to a folder, save_dir/tag."""
         return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
 
-    def load_checkpoint(self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True,
-                        load_module_only=False):
+    def load_checkpoint(
+        self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False
+    ):
         """(path, client_state) of what save_checkpoint wrote; (None, {}) where there is nothing."""
-        return self._checkpoints.load(load_dir, tag, load_optimizer_states and not load_module_only,
-                                  load_lr_scheduler_states and not load_module_only)
+        return self._checkpoints.load(
+            load_dir,
+            tag,
+            load_optimizer_states and not load_module_only,
+            load_lr_scheduler_states and not load_module_only,
+        )
 
     def commit(self, client_state=None, retain=False):
-        """Begins a commit of the whole state on nvme, which becomes durable while training goes on. `client_state`, what JSON
-        holds, comes back as engine.client_state after a resume."""
+        """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
+        `client_state`, what JSON holds, comes back as engine.client_state after a resume."""
         self._checkpoints.begin(client_state, retain)
 
     def finish_commit(self):
@@ -262,7 +280,8 @@ class Engine:
     # --- Its end ---
 
     def close(self, keep_values=False):
-        """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks for it."""
+        """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks
+        for it."""
         if self._passes.is_closed:
             return
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []

@@ -14,8 +14,16 @@ from .optimizer_of_engine import MOMENTS
 MOMENT_WHATS = ("first_moment", "second_moment")
 _PART_ELEMENTS = 4 << 20
 _DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
 
 
@@ -28,7 +36,9 @@ class Entries:
 
     def add(self, name, dtype, shape, parts):
         if dtype not in _DTYPES:
-            raise ConfigError("cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before")
+            raise ConfigError(
+                "cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before"
+            )
         self.tensors.append((name, _DTYPES[dtype], tuple(shape)))
         self._parts[name] = parts
 
@@ -50,13 +60,16 @@ class Exports:
     # --- Weights ---
 
     def weights(self, dtype=None, with_masters=False, leave_out_frozen=False):
-        """Parameters in their type or in `dtype`, or trained ones as fp32 masters, and the buffers of state dicts. A tied
-        parameter is there once, under its first name."""
+        """Parameters in their type or in `dtype`, or trained ones as fp32 masters, and the buffers of state
+        dicts. A tied parameter is there once, under its first name."""
         entries, seen = Entries(), set()
         for name, tensor in _named_tensors(self._model):
             one = self._of.get(id(tensor))
-            if id(tensor) in seen or (leave_out_frozen and isinstance(tensor, torch.nn.Parameter)
-                                      and not (one is not None and one.is_trainable)):
+            if id(tensor) in seen or (
+                leave_out_frozen
+                and isinstance(tensor, torch.nn.Parameter)
+                and not (one is not None and one.is_trainable)
+            ):
                 continue
             seen.add(id(tensor))
             wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
@@ -65,7 +78,9 @@ class Exports:
                 continue
             is_master = one.is_trainable and (with_masters or wanted == torch.float32)
             wanted = torch.float32 if is_master else wanted
-            entries.add(name, wanted, tensor.shape, self._parts(one, "master" if is_master else "parameter", wanted))
+            entries.add(
+                name, wanted, tensor.shape, self._parts(one, "master" if is_master else "parameter", wanted)
+            )
         return entries
 
     def _parts(self, one, what, dtype):
@@ -91,7 +106,9 @@ class Exports:
         self._values.come_to_rest("save the weights")
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}
         types = {one.type for one in self._tracked if one.is_managed} & set(half)
-        entries = self.weights(half[types.pop()] if len(types) == 1 else torch.bfloat16, leave_out_frozen=leave_out_frozen)
+        entries = self.weights(
+            half[types.pop()] if len(types) == 1 else torch.bfloat16, leave_out_frozen=leave_out_frozen
+        )
         safetensors.write(os.path.join(folder, name), entries.tensors, entries.values, {"format": "pt"})
         return True
 
@@ -102,11 +119,13 @@ class Exports:
         entries = Entries()
         for one in self._tracked:
             for what in self.moment_whats(kind) if one.is_trainable else ():
-                entries.add(f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32))
+                entries.add(
+                    f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32)
+                )
         return entries
 
     def moment_whats(self, kind):
-        return MOMENT_WHATS[:self.moment_count(kind)]
+        return MOMENT_WHATS[: self.moment_count(kind)]
 
     def moment_count(self, kind):
         return len(MOMENTS[kind][0]) if kind != "sgd" or self._has_momentum else 0
@@ -115,7 +134,11 @@ class Exports:
         names, counts_steps = MOMENTS[optimizer.kind]
         groups, state, number = [], {}, 0
         steps = self._steps()
-        size = 4 * sum(one.parameter.numel() for one in self._tracked if one.is_trainable) * self.moment_count(optimizer.kind)
+        size = (
+            4
+            * sum(one.parameter.numel() for one in self._tracked if one.is_trainable)
+            * self.moment_count(optimizer.kind)
+        )
         for group in optimizer.param_groups:
             first = number
             for parameter in group["params"]:
@@ -123,20 +146,34 @@ class Exports:
                 if steps[one.number]:
                     state[number] = {"step": torch.tensor(float(steps[one.number]))} if counts_steps else {}
                     for name, what in zip(names, self.moment_whats(optimizer.kind)):
-                        out = mapped_empty(parameter.shape, torch.float32, self._values.folder) if size > MOST_IN_MEMORY else None
+                        out = (
+                            mapped_empty(parameter.shape, torch.float32, self._values.folder)
+                            if size > MOST_IN_MEMORY
+                            else None
+                        )
                         state[number][name] = self._values.read(one, what, out=out)
                 number += 1
-            groups.append({**{name: value for name, value in group.items() if name != "params"},
-                           "params": list(range(first, number))})
+            groups.append(
+                {
+                    **{name: value for name, value in group.items() if name != "params"},
+                    "params": list(range(first, number)),
+                }
+            )
         return {"state": state, "param_groups": groups}
 
     def load_optimizer_state_dict(self, optimizer, state):
         what = "cannot load an optimizer state"
         groups = state.get("param_groups", []) if isinstance(state, dict) else []
-        sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
+        sizes = [len(group["params"]) for group in groups], [
+            len(group["params"]) for group in optimizer.param_groups
+        ]
         if sizes[0] != sizes[1]:
-            raise ConfigError(what, "param_groups", f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
-                              "load the state of an optimizer with the same parameters in the same groups")
+            raise ConfigError(
+                what,
+                "param_groups",
+                f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
+                "load the state of an optimizer with the same parameters in the same groups",
+            )
         self._values.come_to_rest("load an optimizer state")
         names, _ = MOMENTS[optimizer.kind]
         steps = self._steps()
@@ -151,13 +188,17 @@ class Exports:
                     if values is None:
                         values = torch.zeros(parameter.shape)
                     if values.shape != parameter.shape:
-                        raise ConfigError(what, one.name, f"{name} has the shape {tuple(values.shape)}, and the parameter "
-                                          f"{tuple(parameter.shape)}", "load the state of the same model")
+                        raise ConfigError(
+                            what,
+                            one.name,
+                            f"{name} has the shape {tuple(values.shape)}, and the parameter "
+                            f"{tuple(parameter.shape)}",
+                            "load the state of the same model",
+                        )
                     self._values.write(one, values, moment)
                 steps[one.number] = int(found.get("step", 1 if found else 0))
             group.update({name: value for name, value in saved.items() if name != "params"})
         self._store.set_tensor_steps(steps)
-
 
     def _steps(self):
         """Before the first update this is asked for as well, and costs nothing then."""
@@ -194,9 +235,16 @@ class Exports:
     def _found(self, entries, name, tensor):
         entry = entries.get(name)
         if entry is None or entry.shape != tuple(tensor.shape):
-            raise ConfigError("cannot load a checkpoint", name, "it is not there" if entry is None else
-                              f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}",
-                              "load a checkpoint of the same model")
+            raise ConfigError(
+                "cannot load a checkpoint",
+                name,
+                (
+                    "it is not there"
+                    if entry is None
+                    else f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}"
+                ),
+                "load a checkpoint of the same model",
+            )
         return value_of_entry(entry)
 
 
@@ -217,10 +265,20 @@ def _parts_of_tensor(tensor, dtype):
 
 def _dtype_of(dtype):
     if isinstance(dtype, str):
-        words = {"fp32": torch.float32, "float32": torch.float32, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16,
-                 "fp16": torch.float16, "float16": torch.float16}
+        words = {
+            "fp32": torch.float32,
+            "float32": torch.float32,
+            "bf16": torch.bfloat16,
+            "bfloat16": torch.bfloat16,
+            "fp16": torch.float16,
+            "float16": torch.float16,
+        }
         if dtype not in words:
-            raise ConfigError("cannot save the weights", f"dtype {dtype!r}", "there is no such type",
-                              f"give one of torch's, or one of {', '.join(words)}")
+            raise ConfigError(
+                "cannot save the weights",
+                f"dtype {dtype!r}",
+                "there is no such type",
+                f"give one of torch's, or one of {', '.join(words)}",
+            )
         return words[dtype]
     return dtype

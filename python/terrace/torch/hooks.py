@@ -81,7 +81,10 @@ def _take(passes, one, parameter):
 
 def refuse_to_pickle():
     raise MisuseError(
-        "cannot pickle a model", "terrace", "its parameters are in a store of this process",
-        "save its values: engine.save_safetensors(folder), engine.save_checkpoint(folder) or torch.save(model.state_dict(), path); "
+        "cannot pickle a model",
+        "terrace",
+        "its parameters are in a store of this process",
+        "save its values: engine.save_safetensors(folder), engine.save_checkpoint(folder) or "
+        "torch.save(model.state_dict(), path); "
         "copy.deepcopy(model) gives a plain model that can be pickled",
     )

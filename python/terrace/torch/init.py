@@ -1,4 +1,5 @@
-"""Models that are larger than memory: parameters go to unlinked files as they are made, or are read where a file has them."""
+"""Models that are larger than memory: parameters go to unlinked files as they are made, or are read where a file
+has them."""
 
 import contextlib
 import mmap
@@ -10,14 +11,25 @@ from .. import safetensors
 from ..errors import ConfigError
 from .mapped import mapped_copy, mapped_empty
 
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-           "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 @contextlib.contextmanager
 def init(folder=None, meta=False):
-    """Within the block parameters of new modules lie in unlinked files in `folder`, where the model's own initialisers fill
-    them; terrace.initialize takes them from there. With `meta` they have no memory at all, for terrace.torch.load."""
+    """Within the block parameters of new modules lie in unlinked files in `folder`, where the model's own
+    initialisers fill them; terrace.initialize takes them from there. With `meta` they have no memory at all, for
+    terrace.torch.load."""
     register = nn.Module.register_parameter
 
     def register_elsewhere(module, name, parameter):
@@ -37,8 +49,8 @@ def init(folder=None, meta=False):
 
 
 def load(model, path, strict=True):
-    """Gives parameters and buffers the values of a file of safetensors, of a folder, or of an index. Nothing is read yet:
-    pages come from the files when they are used, and what is written to them stays in this process.
+    """Gives parameters and buffers the values of a file of safetensors, of a folder, or of an index. Nothing is
+    read yet: pages come from the files when they are used, and what is written to them stays in this process.
 
     A tied parameter may be there under any of its names. Returns the names that no tensor of the model has.
     """
@@ -61,10 +73,18 @@ def load(model, path, strict=True):
             missing.append(full_name)
     meta = [name for name, tensor in [*model.named_parameters(), *model.named_buffers()] if tensor.is_meta]
     if meta or (strict and missing):
-        raise ConfigError("cannot load a model", str(path), f"it has no tensor for {', '.join((meta or missing)[:5])}",
-                          "load the weights of the same model, or give strict=False" if not meta else
-                          "load the weights of the same model; buffers that are in no file have to be made off the meta device, as "
-                          "in `with terrace.torch.init(meta=True):`")
+        raise ConfigError(
+            "cannot load a model",
+            str(path),
+            f"it has no tensor for {', '.join((meta or missing)[:5])}",
+            (
+                "load the weights of the same model, or give strict=False"
+                if not meta
+                else "load the weights of the same model; buffers that are in no file have to be made off the "
+                "meta device, as "
+                "in `with terrace.torch.init(meta=True):`"
+            ),
+        )
     return sorted(set(entries) - used)
 
 
@@ -82,14 +102,19 @@ def _slots(model):
 
 def _require_same_shape(name, entry, tensor):
     if tuple(entry.shape) != tuple(tensor.shape):
-        raise ConfigError("cannot load a model", name, f"its shape in {entry.path} is {tuple(entry.shape)}, and that of the model "
-                          f"{tuple(tensor.shape)}", "load the weights of the same model")
+        raise ConfigError(
+            "cannot load a model",
+            name,
+            f"its shape in {entry.path} is {tuple(entry.shape)}, and that of the model " f"{tuple(tensor.shape)}",
+            "load the weights of the same model",
+        )
     if entry.dtype not in _DTYPES:
         raise ConfigError("cannot load a model", name, f"torch reads no {entry.dtype} here", "convert the file")
 
 
 def value_of_entry(entry, maps=None):
-    """A tensor over the mapped file of a tensor of safetensors. `maps` keeps maps for the next one of the same file."""
+    """A tensor over the mapped file of a tensor of safetensors. `maps` keeps maps for the next one of the same
+    file."""
     maps = {} if maps is None else maps
     if entry.path not in maps:
         with open(entry.path, "rb") as file:

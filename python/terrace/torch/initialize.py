@@ -1,4 +1,7 @@
-"""terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it is allocated."""
+"""terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it
+is allocated."""
+
+import faulthandler
 
 import torch
 from torch import nn
@@ -11,7 +14,14 @@ from .checkpoint import has_commit
 from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
 from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
-from .placeholders import TYPES, Placeholders, Tracked, named_once, require_storage_of_its_own, require_trainable_kind
+from .placeholders import (
+    TYPES,
+    Placeholders,
+    Tracked,
+    named_once,
+    require_storage_of_its_own,
+    require_trainable_kind,
+)
 from .schedule_of_engine import EngineSchedule
 from .state import Copier
 from .units import choose_units, expected_uses
@@ -23,16 +33,31 @@ _TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None, *,
-               config=None, units="auto", device=None, collate_fn=None, persistence_threshold=SMALL_ELEMENTS, resume=False,
-               total_steps=None, tier_name=None, log=None):
+def initialize(
+    args=None,
+    model=None,
+    optimizer=None,
+    model_parameters=None,
+    training_data=None,
+    lr_scheduler=None,
+    *,
+    config=None,
+    units="auto",
+    device=None,
+    collate_fn=None,
+    persistence_threshold=SMALL_ELEMENTS,
+    resume=False,
+    total_steps=None,
+    tier_name=None,
+    log=None,
+):
     """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
 
     model: a module on the processor, whose parameters go into a store; outside of its passes they read as NaN.
     optimizer: one of torch.optim, or a function that makes it from parameters; else the configuration's.
     lr_scheduler: a scheduler of torch for that optimizer, or a function that makes it; else the configuration's.
-    units: what is leased together: "auto" (the layers, where device memory has room for them), "leaf", or classes and names.
-    persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
+    units: what is leased together: "auto" (the layers, where device memory has room for them), "leaf", or
+    classes and names. persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     """
     config = read_config(_source_of(config, args), total_steps)
@@ -62,25 +87,39 @@ def _require_plain(model):
         raise ConfigError(what, type(model).__name__, "it is no torch.nn.Module", "give model=")
     for module in model.modules():
         if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            raise ConfigError(what, type(module).__name__, "one process trains the whole model here",
-                              "give the module inside of it (.module)")
+            raise ConfigError(
+                what,
+                type(module).__name__,
+                "one process trains the whole model here",
+                "give the module inside of it (.module)",
+            )
         if "__deepcopy__" in module.__dict__ and isinstance(module.__dict__["__deepcopy__"], Copier):
-            raise MisuseError(what, type(model).__name__, "an engine has this model already",
-                              "close that engine first, or give copy.deepcopy(model)")
+            raise MisuseError(
+                what,
+                type(model).__name__,
+                "an engine has this model already",
+                "close that engine first, or give copy.deepcopy(model)",
+            )
 
 
 def _groups(model, config, optimizer, model_parameters):
     """(parameter groups, kind, torch's defaults)"""
     own = config.optimizer
-    parameters = [one for one in model.parameters() if one.requires_grad] if model_parameters is None else model_parameters
+    parameters = (
+        [one for one in model.parameters() if one.requires_grad] if model_parameters is None else model_parameters
+    )
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer(parameters)
     if optimizer is not None:
         return optimizer.param_groups, kind_of(optimizer), dict(optimizer.defaults)
     parameters = list(parameters)
     if not parameters:
-        raise ConfigError("cannot train a model with Terrace", type(model).__name__, "no parameter is to be trained",
-                          "set requires_grad, or give model_parameters")
+        raise ConfigError(
+            "cannot train a model with Terrace",
+            type(model).__name__,
+            "no parameter is to be trained",
+            "set requires_grad, or give model_parameters",
+        )
     defaults = {name: getattr(own, name) for name in own._fields if name != "kind"}
     if isinstance(parameters[0], (tuple, list)):
         parameters = [parameter for _, parameter in parameters]
@@ -108,8 +147,12 @@ class _Build:
         self.threshold = threshold
         self.has_small = states_below and has_small_parameters(self.device)
         if config.store_options["layer_major"]:
-            raise ConfigError("cannot use the configuration", "terrace.microbatch_order",
-                              "it is layer, and a loop of torch goes one micro-batch at a time", "leave it out")
+            raise ConfigError(
+                "cannot use the configuration",
+                "terrace.microbatch_order",
+                "it is layer, and a loop of torch goes one micro-batch at a time",
+                "leave it out",
+            )
 
     def describe(self, groups, kind):
         """Which parameters a store gets, and how."""
@@ -117,8 +160,12 @@ class _Build:
         found = named_once(self.model)
         strange = set(group_of) - {id(parameter) for parameter, _ in found}
         if strange:
-            raise ConfigError("cannot train a parameter", "optimizer", f"{len(strange)} of its parameters are not the model's",
-                              "give parameters of the model")
+            raise ConfigError(
+                "cannot train a parameter",
+                "optimizer",
+                f"{len(strange)} of its parameters are not the model's",
+                "give parameters of the model",
+            )
         found = [(parameter, names) for parameter, names in found if require_trainable_kind(parameter, names[0])]
         require_storage_of_its_own(found)
         self.tracked = []
@@ -150,7 +197,11 @@ class _Build:
                 place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
             one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
-            specs.append(Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory))
+            specs.append(
+                Tensor(
+                    one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory
+                )
+            )
         return specs
 
     def plan(self, kind, groups, tier_name, log):
@@ -161,8 +212,15 @@ class _Build:
                 dtype = _DTYPES.get(config.precision, one.parameter.dtype)
                 one.values = one.parameter.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
         self.specs = self._specs()
-        options = dict(config.store_options, gradients="handed_over", unused_gradients="skip", optimizer=kind, log=log,
-                       tier_name=tier_name, sgd_momentum=any(group.get("momentum", 0) for group in groups))
+        options = dict(
+            config.store_options,
+            gradients="handed_over",
+            unused_gradients="skip",
+            optimizer=kind,
+            log=log,
+            tier_name=tier_name,
+            sgd_momentum=any(group.get("momentum", 0) for group in groups),
+        )
         try:
             self._try(self.units, options)
         except CapacityError:
@@ -181,6 +239,8 @@ class _Build:
         self.used_device = device if self.managed_of else None
 
     def make(self, resume):
+        if self.used_device is not None and self.used_device.strict and not faulthandler.is_enabled():
+            faulthandler.enable()  # which says the line of Python beside the tensor that was touched
         store, self.resumed = self._create(resume)
         try:
             if not self.resumed:
@@ -188,7 +248,9 @@ class _Build:
             placeholders = Placeholders()
             for one in self.tracked:
                 if one.is_managed:
-                    dtype = one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
+                    dtype = (
+                        one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
+                    )
                     real = tensor_at(store, one.number, one.parameter.shape, dtype, self.device)
                     one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
@@ -197,7 +259,9 @@ class _Build:
             self._convert_buffers()
             for unit in self.chosen:
                 unit.settle(store)
-            return Engine(self.model, self.config, store, self.tracked, self.chosen, placeholders, self.options["log"])
+            return Engine(
+                self.model, self.config, store, self.tracked, self.chosen, placeholders, self.options["log"]
+            )
         except BaseException:
             store.close()
             raise
@@ -207,8 +271,12 @@ class _Build:
         if not resume:
             return Store(self.specs, self.used_device, self.uses, **options), False
         if not options.get("nvme_paths"):
-            raise ConfigError("cannot resume a training", "nvme_path", "nothing is on nvme, where commits are",
-                              "place optimizer states on nvme, or use load_checkpoint")
+            raise ConfigError(
+                "cannot resume a training",
+                "nvme_path",
+                "nothing is on nvme, where commits are",
+                "place optimizer states on nvme, or use load_checkpoint",
+            )
         try:
             return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
         except ConfigError:
@@ -249,5 +317,6 @@ def _scheduler(optimizer, config, given):
 def _dataloader(data, config, collate_fn):
     if data is None:
         return None
-    return torch.utils.data.DataLoader(data, batch_size=config.train_micro_batch_size_per_gpu, shuffle=False,
-                                       collate_fn=collate_fn)
+    return torch.utils.data.DataLoader(
+        data, batch_size=config.train_micro_batch_size_per_gpu, shuffle=False, collate_fn=collate_fn
+    )

@@ -2,7 +2,6 @@
 
 from ..errors import MisuseError
 
-
 # What an engine sets on modules.
 OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel", "zero_grad")
 
@@ -17,17 +16,25 @@ class Layout:
 
     def require_unchanged(self):
         for name, module, parameters, children in self._modules:
-            if (list(map(id, module._parameters.values())) != parameters
-                    or list(map(id, module._modules.values())) != children):
+            if (
+                list(map(id, module._parameters.values())) != parameters
+                or list(map(id, module._modules.values())) != children
+            ):
                 raise MisuseError(
-                    "cannot go on with a model", name or type(module).__name__,
+                    "cannot go on with a model",
+                    name or type(module).__name__,
                     "its modules or parameters are others than when the engine was made",
-                    "change the model before terrace.initialize; an engine is closed with engine.close(keep_values=True)",
+                    "change the model before terrace.initialize; an engine is closed with "
+                    "engine.close(keep_values=True)",
                 )
         for one in self._frozen:
             if one.parameter.requires_grad:
-                raise MisuseError("cannot train a parameter", one.name, "it was frozen when the engine was made, and has no "
-                                  "optimizer state", "set requires_grad before terrace.initialize")
+                raise MisuseError(
+                    "cannot train a parameter",
+                    one.name,
+                    "it was frozen when the engine was made, and has no " "optimizer state",
+                    "set requires_grad before terrace.initialize",
+                )
 
     def mark(self, model, zero_grad):
         """DistributedDataParallel and DataParallel ask for these first."""
@@ -46,5 +53,9 @@ class _NotDivided:
 
 
 def _refuse_to_divide():
-    raise MisuseError("cannot divide a model among processes or devices", "DataParallel", "its parameters are in a store of this "
-                      "process", "train with the engine alone")
+    raise MisuseError(
+        "cannot divide a model among processes or devices",
+        "DataParallel",
+        "its parameters are in a store of this " "process",
+        "train with the engine alone",
+    )

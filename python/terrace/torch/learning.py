@@ -1,8 +1,8 @@
 """The first step is watched: which parameters does a forward pass read outside of the units that have them?
 
-Such are a tied table that is used by a function, the output projection of torch's MultiheadAttention, or a weight that another
-module borrows. The innermost unit that is open at that moment has them from then on. It is also noted which parameters
-are read more than once. A step whose gradients are not finite
+Such are a tied table that is used by a function, the output projection of torch's MultiheadAttention, or a
+weight that another module borrows. The innermost unit that is open at that moment has them from then on. It is
+also noted which parameters are read more than once. A step whose gradients are not finite
 without a cause is watched as well, since a new path through the model may have read a placeholder.
 """
 
@@ -14,18 +14,69 @@ from torch.overrides import TorchFunctionMode
 from .hooks import forget_compiled
 
 # They read no values.
-_HARMLESS = frozenset((
-    "size", "dim", "stride", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "get_device", "ndimension",
-    "requires_grad_", "type", "storage_offset", "is_contiguous", "__len__", "__hash__", "register_hook", "is_shared", "has_names",
-    "_is_view", "is_signed", "is_inference", "is_same_size", "__repr__", "__format__", "__reduce_ex__", "__deepcopy__",
-))
+_HARMLESS = frozenset(
+    (
+        "size",
+        "dim",
+        "stride",
+        "numel",
+        "nelement",
+        "element_size",
+        "is_floating_point",
+        "is_complex",
+        "get_device",
+        "ndimension",
+        "requires_grad_",
+        "type",
+        "storage_offset",
+        "is_contiguous",
+        "__len__",
+        "__hash__",
+        "register_hook",
+        "is_shared",
+        "has_names",
+        "_is_view",
+        "is_signed",
+        "is_inference",
+        "is_same_size",
+        "__repr__",
+        "__format__",
+        "__reduce_ex__",
+        "__deepcopy__",
+    )
+)
 _PLAIN_PROPERTIES = frozenset(
     getattr(torch.Tensor, name).__set__ for name in ("data", "grad", "requires_grad")
 ) | frozenset(
     getattr(torch.Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "grad", "is_leaf", "is_cuda", "is_cpu",
-                 "is_sparse", "is_quantized", "is_meta", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "names", "_version",
-                 "output_nr", "_grad", "_grad_fn", "_base", "itemsize", "nbytes")
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "grad_fn",
+        "grad",
+        "is_leaf",
+        "is_cuda",
+        "is_cpu",
+        "is_sparse",
+        "is_quantized",
+        "is_meta",
+        "is_nested",
+        "is_mkldnn",
+        "is_mps",
+        "is_xpu",
+        "names",
+        "_version",
+        "output_nr",
+        "_grad",
+        "_grad_fn",
+        "_base",
+        "itemsize",
+        "nbytes",
+    )
     if hasattr(torch.Tensor, name)
 )
 

@@ -11,7 +11,7 @@ class LossScaler:
         """`settings`: a terrace.config.LossScale, or None for a scale of 1."""
         self._settings = settings
         self._is_static = settings is None or settings.loss_scale > 0
-        self.scale = 1.0 if settings is None else settings.loss_scale or 2.0 ** settings.initial_scale_power
+        self.scale = 1.0 if settings is None else settings.loss_scale or 2.0**settings.initial_scale_power
         self._hysteresis = 1 if settings is None else max(settings.hysteresis, 1)
         self._good_steps = self._skipped_in_a_row = 0
 
@@ -38,14 +38,18 @@ class LossScaler:
     def _note_overflow(self):
         least = self._settings.min_loss_scale
         if self._is_static and self._skipped_in_a_row + 1 == _SKIPPED_IN_A_ROW:
-            raise CancelledError(f"gradients overflow in fp16 in {_SKIPPED_IN_A_ROW} steps in a row",
-                                 f"loss scale {self.scale} (fp16.loss_scale)", "the scale is static",
-                                 "lower fp16.loss_scale, set it to 0 for a dynamic scale, or train in bf16")
+            raise CancelledError(
+                f"gradients overflow in fp16 in {_SKIPPED_IN_A_ROW} steps in a row",
+                f"loss scale {self.scale} (fp16.loss_scale)",
+                "the scale is static",
+                "lower fp16.loss_scale, set it to 0 for a dynamic scale, or train in bf16",
+            )
         if not self._is_static and self._hysteresis == 1:
             if self.scale == least:
                 raise CancelledError(
                     "gradients overflow in fp16 even at the smallest loss scale",
-                    f"loss scale {self.scale} (fp16.min_loss_scale)", "no smaller scale is allowed",
+                    f"loss scale {self.scale} (fp16.min_loss_scale)",
+                    "no smaller scale is allowed",
                     "lower the learning rate or clip gradients, lower fp16.min_loss_scale, or train in bf16",
                 )
             self.scale = max(self.scale / 2.0, least)

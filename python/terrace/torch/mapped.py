@@ -1,4 +1,5 @@
-"""Tensors in unlinked files: values that the system may put on disk, and that end with the last tensor over them."""
+"""Tensors in unlinked files: values that the system may put on disk, and that end with the last tensor over
+them."""
 
 import mmap
 import os
@@ -26,8 +27,12 @@ def mapped_empty(shape, dtype, folder=None):
             os.posix_fallocate(file.fileno(), 0, size)
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:
-        raise IoError("cannot make a file for a tensor", str(folder), f"{error.strerror} ({size} bytes are wanted)",
-                      "free space there, or name another folder") from None
+        raise IoError(
+            "cannot make a file for a tensor",
+            str(folder),
+            f"{error.strerror} ({size} bytes are wanted)",
+            "free space there, or name another folder",
+        ) from None
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 

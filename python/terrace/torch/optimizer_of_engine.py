@@ -1,7 +1,7 @@
 """The optimizer that an engine hands out: torch's interface over an update that Terrace runs.
 
-Its param_groups are read in every step, so torch's learning rate schedulers work. A given optimizer of torch says what kind it
-is, and shares its param_groups.
+Its param_groups are read in every step, so torch's learning rate schedulers work. A given optimizer of torch
+says what kind it is, and shares its param_groups.
 """
 
 import torch
@@ -17,9 +17,20 @@ MOMENTS = {
     "adagrad": (("sum",), True),
     "sgd": (("momentum_buffer",), False),
 }
-_KINDS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.Adagrad: "adagrad", torch.optim.SGD: "sgd"}
+_KINDS = {
+    torch.optim.AdamW: "adamw",
+    torch.optim.Adam: "adam",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.SGD: "sgd",
+}
 # Settings of torch that would change a number, with the values that do not.
-_REFUSED = {"amsgrad": False, "maximize": False, "lr_decay": 0, "initial_accumulator_value": 0, "differentiable": False}
+_REFUSED = {
+    "amsgrad": False,
+    "maximize": False,
+    "lr_decay": 0,
+    "initial_accumulator_value": 0,
+    "differentiable": False,
+}
 
 
 def kind_of(optimizer):
@@ -27,18 +38,30 @@ def kind_of(optimizer):
     what = "cannot take over an optimizer"
     kind = _KINDS.get(type(optimizer))
     if kind is None:
-        raise ConfigError(what, type(optimizer).__name__, "Terrace has no optimizer that computes the same",
-                          "give AdamW, Adam, Adagrad or SGD of torch.optim, or name one in the configuration")
+        raise ConfigError(
+            what,
+            type(optimizer).__name__,
+            "Terrace has no optimizer that computes the same",
+            "give AdamW, Adam, Adagrad or SGD of torch.optim, or name one in the configuration",
+        )
     for group in optimizer.param_groups:
         for name, value in _REFUSED.items():
             if group.get(name, value) != value:
-                raise ConfigError(what, type(optimizer).__name__, f"{name}={group[name]!r} is not supported",
-                                  f"leave {name} at {value!r}")
+                raise ConfigError(
+                    what,
+                    type(optimizer).__name__,
+                    f"{name}={group[name]!r} is not supported",
+                    f"leave {name} at {value!r}",
+                )
         if group.get("decoupled_weight_decay") and kind == "adam":
             kind = "adamw"
     if any(float(state.get("step", 1)) for state in optimizer.state.values()):
-        raise ConfigError(what, type(optimizer).__name__, "it has states already",
-                          "give a new one, and load its state with engine.load_optimizer_state_dict")
+        raise ConfigError(
+            what,
+            type(optimizer).__name__,
+            "it has states already",
+            "give a new one, and load its state with engine.load_optimizer_state_dict",
+        )
     return kind
 
 
@@ -82,8 +105,12 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, group):
         if self._is_complete:
-            raise MisuseError("cannot add a parameter group", "optimizer", "the parameters are in a store already",
-                              "give all groups to terrace.initialize")
+            raise MisuseError(
+                "cannot add a parameter group",
+                "optimizer",
+                "the parameters are in a store already",
+                "give all groups to terrace.initialize",
+            )
         super().add_param_group(group)
 
     def state_dict(self):
@@ -94,5 +121,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._engine.load_optimizer_state_dict(state)
 
     def __reduce_ex__(self, protocol):
-        raise MisuseError("cannot pickle an optimizer", "optimizer", "its states are in a store of this process",
-                          "save optimizer.state_dict(), or engine.save_checkpoint(folder)")
+        raise MisuseError(
+            "cannot pickle an optimizer",
+            "optimizer",
+            "its states are in a store of this process",
+            "save optimizer.state_dict(), or engine.save_checkpoint(folder)",
+        )

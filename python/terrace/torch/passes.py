@@ -1,13 +1,14 @@
 """What happens while a model goes forward and backward: leases, and gradients that are handed over.
 
-A unit that is entered opens a lease and closes it when it is left, so leases nest as modules do, in the forward pass, in what
-checkpointing computes again, and in generate(). In the backward pass a unit's lease opens when the first gradient of its outputs
-arrives. It ends when a unit is reached that was left before this one was entered: autograd runs the operations of the later one
-first, so nothing of it is outstanding then. Gradients of parameters are handed over when torch has completed them.
+A unit that is entered opens a lease and closes it when it is left, so leases nest as modules do, in the forward
+pass, in what checkpointing computes again, and in generate(). In the backward pass a unit's lease opens when the
+first gradient of its outputs arrives. It ends when a unit is reached that was left before this one was entered:
+autograd runs the operations of the later one first, so nothing of it is outstanding then. Gradients of
+parameters are handed over when torch has completed them.
 
-A pass over several units may be cut short by any exception. Whatever is still open is closed by the next pass over the whole
-model, or by the optimizer; a backward pass that fails spoils its step, and says so until the step is given up.
-"""
+A pass over several units may be cut short by any exception. Whatever is still open is closed by the next pass
+over the whole model, or by the optimizer; a backward pass that fails spoils its step, and says so until the step
+is given up."""
 
 import ctypes
 import dataclasses
@@ -49,7 +50,8 @@ class Use:
 
 
 class Passes:
-    """The state of the passes over one model. `before_step` runs between steps, `announce` before a step's last backward."""
+    """The state of the passes over one model. `before_step` runs between steps, `announce` before a step's last
+    backward."""
 
     def __init__(self, store, tracked, accumulation_steps, before_step, announce):
         self.store = store
@@ -167,7 +169,8 @@ class Passes:
             self._extend(one)
 
     def _extend(self, one):
-        """A parameter is read outside of the units that have it: the innermost unit that is open gets it, now and later."""
+        """A parameter is read outside of the units that have it: the innermost unit that is open gets it, now
+        and later."""
         use = self._forward[-1]
         unit = use.unit
         key = unit.keys(use.number)[0] + b"+" + str(one.number).encode()
@@ -189,11 +192,22 @@ class Passes:
 
     def go_backward(self, use):
         if torch.is_grad_enabled():
-            self._spoil(_misuse("create_graph=True asks for a second derivative, which would read parameters at a time that "
-                                "Terrace does not know", "use backward() without create_graph", "go backward"))
+            self._spoil(
+                _misuse(
+                    "create_graph=True asks for a second derivative, which would read parameters at a time that "
+                    "Terrace does not know",
+                    "use backward() without create_graph",
+                    "go backward",
+                )
+            )
         if use.updates != self.updates:
-            self._spoil(_misuse("this graph was made before the last update, and the weights are others now",
-                                "go forward again", "go backward"))
+            self._spoil(
+                _misuse(
+                    "this graph was made before the last update, and the weights are others now",
+                    "go forward again",
+                    "go backward",
+                )
+            )
         if self._task is None:
             self._begin_backward()
         for later in [one for one in self._backward if one.entered > use.left]:
@@ -217,9 +231,11 @@ class Passes:
             self._begin_step()
         if self.micro_batch >= self.accumulation_steps:
             raise _misuse(
-                f"all {self.accumulation_steps} micro-batches of the step have gone backward already; a second backward pass "
+                f"all {self.accumulation_steps} micro-batches of the step have gone backward already; a second "
+                f"backward pass "
                 "through one graph counts as one more",
-                "call optimizer.step() first, or set gradient_accumulation_steps to the backward passes of an update",
+                "call optimizer.step() first, or set gradient_accumulation_steps to the backward passes of an "
+                "update",
                 "go backward",
             )
         self._task = _task()
@@ -228,7 +244,8 @@ class Passes:
             self._announce()
 
     def take_gradient(self, one, is_last=False):
-        """A hook of a parameter: its gradient is complete in this backward pass, or as far as a reentrant part of it goes."""
+        """A hook of a parameter: its gradient is complete in this backward pass, or as far as a reentrant part
+        of it goes."""
         parameter = one.parameter
         gradient = parameter.grad
         if self._task is None:
@@ -239,11 +256,18 @@ class Passes:
         parameter.grad = None
         reason = _why_not(gradient, one)
         if one.stamp == self._stamp:
-            reason = ("it has a gradient in this micro-batch already", "go backward once for each forward pass, or set "
-                      "gradient_accumulation_steps to the backward passes of an update")
+            reason = (
+                "it has a gradient in this micro-batch already",
+                "go backward once for each forward pass, or set "
+                "gradient_accumulation_steps to the backward passes of an update",
+            )
         elif one.is_managed and not one.leases and not is_last:
-            reason = ("its module went backward without being noticed, as where a view that a module returned was changed in "
-                      "place", "do not change outputs of modules in place")
+            reason = (
+                "its module went backward without being noticed, as where a view that a module returned was "
+                "changed in "
+                "place",
+                "do not change outputs of modules in place",
+            )
         if reason is not None:
             self._spoil(_misuse(*reason, "take the gradient of", one.name))
         self.hand_over(one, gradient)
@@ -253,7 +277,9 @@ class Passes:
             gradient = gradient.contiguous()
         self._has_gradients = self._step_has_gradients = True
         one.stamp = self._stamp
-        failure = self._c_hand_over(self._handle, one.number, ctypes.c_void_p(gradient.data_ptr()), one.type_number, 0)
+        failure = self._c_hand_over(
+            self._handle, one.number, ctypes.c_void_p(gradient.data_ptr()), one.type_number, 0
+        )
         if failure is not None:
             raise error_of(failure)
 
@@ -299,8 +325,11 @@ class Passes:
             self._forward, self._backward = [], []
             self.store.release_all()
             if was_backward and self._has_gradients:
-                self.failure = _misuse("a backward pass ended early, after it had made some of its gradients",
-                                       "give the step up with zero_grad(), and begin it again", "go on with the step")
+                self.failure = _misuse(
+                    "a backward pass ended early, after it had made some of its gradients",
+                    "give the step up with zero_grad(), and begin it again",
+                    "go on with the step",
+                )
         if self.phase is EVALUATION:
             self._end_evaluation()
 
@@ -324,15 +353,18 @@ class Passes:
             self.store.abandon_step()
 
     def come_to_rest(self, what):
-        """Leaves the step or evaluation that is open, so that the store's state can be read. Raises where gradients would be
-        lost, and within a pass."""
+        """Leaves the step or evaluation that is open, so that the store's state can be read. Raises where
+        gradients would be lost, and within a pass."""
         if _task() != -1:
             raise _misuse("a backward pass is running", "do it after the pass", what)
         self.require_sound()
         if self.phase is STEP:
             if self._step_has_gradients:
-                raise _misuse(f"a step is open, with the gradients of {self.micro_batch} micro-batches",
-                              "do it after optimizer.step(), or give the step up with zero_grad()", what)
+                raise _misuse(
+                    f"a step is open, with the gradients of {self.micro_batch} micro-batches",
+                    "do it after optimizer.step(), or give the step up with zero_grad()",
+                    what,
+                )
             self.abandon()
 
     def require_sound(self):
@@ -344,7 +376,8 @@ class Passes:
             raise self.failure
 
     def complete(self):
-        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update with."""
+        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update
+        with."""
         self.require_sound()
         for one in self.trainable:
             gradient = one.parameter.grad
@@ -400,10 +433,17 @@ def _why_not(gradient, one):
     if gradient.layout != torch.strided:
         return "it is sparse", "make it dense, such as by sparse=False of an embedding"
     if gradient.requires_grad:
-        return ("it was made with create_graph=True, and a second derivative would read parameters at a time that Terrace "
-                "does not know", "use backward() without create_graph")
+        return (
+            "it was made with create_graph=True, and a second derivative would read parameters at a time that "
+            "Terrace "
+            "does not know",
+            "use backward() without create_graph",
+        )
     if gradient.dtype != one.parameter.dtype:
-        return f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}", "give it in the parameter's type"
+        return (
+            f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}",
+            "give it in the parameter's type",
+        )
     return None
 
 

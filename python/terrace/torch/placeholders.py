@@ -1,9 +1,9 @@
 """Parameters of a model and their tensors in a store.
 
-Outside of leases the data of a managed parameter is one NaN of the parameter's true shape: shapes stay true, a read gives NaN,
-a write raises, and nothing ends the process. Within leases it is the tensor at its address in the store, which never changes,
-so that views and saved tensors stay right. On a strict device it is always that tensor.
-"""
+Outside of leases the data of a managed parameter is one NaN of the parameter's true shape: shapes stay true, a
+read gives NaN, a write raises, and nothing ends the process. Within leases it is the tensor at its address in
+the store, which never changes, so that views and saved tensors stay right. On a strict device it is always that
+tensor."""
 
 import torch
 
@@ -16,8 +16,26 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 class Tracked:
     """A parameter that a store trains or keeps. Small ones stay in memory of torch's, and are never leased."""
 
-    __slots__ = ("parameter", "names", "number", "type", "type_number", "is_managed", "is_small", "is_trainable", "group", "real", "away", "leases",
-                 "address", "stamp", "read_stamp", "comes_in_parts", "refusal", "values")
+    __slots__ = (
+        "parameter",
+        "names",
+        "number",
+        "type",
+        "type_number",
+        "is_managed",
+        "is_small",
+        "is_trainable",
+        "group",
+        "real",
+        "away",
+        "leases",
+        "address",
+        "stamp",
+        "read_stamp",
+        "comes_in_parts",
+        "refusal",
+        "values",
+    )
 
     def __init__(self, parameter, names, type_, is_trainable, group):
         self.parameter = parameter
@@ -34,7 +52,8 @@ class Tracked:
         self.leases = 0  # that are open
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
         self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
-        # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its gradient as often.
+        # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
+        # gradient as often.
         self.comes_in_parts = False
         self.refusal = None
         # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
@@ -74,9 +93,13 @@ class Placeholders:
             found = value.item()
             if found == found:
                 value.fill_(float("nan"))
-                raise MisuseError("cannot take what was written to a parameter", "the model", f"it was filled with {found} outside "
-                                  "of a pass, where it has no memory of its own, and the value is lost",
-                                  "write within `with engine.gathered(parameters, write=True):`")
+                raise MisuseError(
+                    "cannot take what was written to a parameter",
+                    "the model",
+                    f"it was filled with {found} outside "
+                    "of a pass, where it has no memory of its own, and the value is lost",
+                    "write within `with engine.gathered(parameters, write=True):`",
+                )
 
 
 def acquire(tracked):
@@ -95,8 +118,8 @@ def release(tracked):
 
 
 class HandedOver(torch.Tensor):
-    """What p.grad is between the backward pass and the update: the gradient is in the store. Whatever asks for its values, such
-    as torch's clip_grad_norm_, gets an error and no wrong number."""
+    """What p.grad is between the backward pass and the update: the gradient is in the store. Whatever asks for
+    its values, such as torch's clip_grad_norm_, gets an error and no wrong number."""
 
     @staticmethod
     def of(parameter, name):
@@ -107,13 +130,17 @@ class HandedOver(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
-        if getattr(function, "__name__", "") in _HARMLESS or getattr(function, "__self__", None) in _PLAIN_PROPERTIES:
+        if (
+            getattr(function, "__name__", "") in _HARMLESS
+            or getattr(function, "__self__", None) in _PLAIN_PROPERTIES
+        ):
             return super().__torch_function__(function, types, arguments, named or {})
         raise MisuseError(
             f"cannot use a gradient in {getattr(function, '__name__', 'torch')}",
             _name_of(arguments),
             "it was handed over to Terrace when the backward pass made it, and torch has it no more",
-            "let Terrace clip: set gradient_clipping in the configuration or call engine.clip_grad_norm_(max_norm), and ask "
+            "let Terrace clip: set gradient_clipping in the configuration or call "
+            "engine.clip_grad_norm_(max_norm), and ask "
             "engine.get_global_grad_norm() for the norm",
         )
 
@@ -121,17 +148,57 @@ class HandedOver(torch.Tensor):
         return f"HandedOver(shape={tuple(self.shape)})"
 
     def __reduce_ex__(self, protocol):
-        raise MisuseError("cannot copy or save a gradient", getattr(self, "tensor_name", ""), "it was handed over to Terrace",
-                          "set the gradients to None (zero_grad) before")
+        raise MisuseError(
+            "cannot copy or save a gradient",
+            getattr(self, "tensor_name", ""),
+            "it was handed over to Terrace",
+            "set the gradients to None (zero_grad) before",
+        )
 
 
 # What says nothing of values, and what zero_grad(set_to_none=False) does.
-_HARMLESS = frozenset(("size", "dim", "stride", "numel", "element_size", "is_floating_point", "is_complex", "get_device",
-                       "requires_grad_", "detach_", "__repr__", "__format__", "__hash__", "type", "nelement"))
+_HARMLESS = frozenset(
+    (
+        "size",
+        "dim",
+        "stride",
+        "numel",
+        "element_size",
+        "is_floating_point",
+        "is_complex",
+        "get_device",
+        "requires_grad_",
+        "detach_",
+        "__repr__",
+        "__format__",
+        "__hash__",
+        "type",
+        "nelement",
+    )
+)
 _PLAIN_PROPERTIES = tuple(
     getattr(torch.Tensor, name)
-    for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_sparse", "is_leaf", "is_cuda",
-                 "is_quantized", "is_meta", "grad", "is_nested", "names", "is_cpu", "is_mkldnn", "is_mps", "is_xpu")
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "grad_fn",
+        "is_sparse",
+        "is_leaf",
+        "is_cuda",
+        "is_quantized",
+        "is_meta",
+        "grad",
+        "is_nested",
+        "names",
+        "is_cpu",
+        "is_mkldnn",
+        "is_mps",
+        "is_xpu",
+    )
     if hasattr(torch.Tensor, name)
 )
 
@@ -154,19 +221,28 @@ def named_once(model):
 
 
 def require_trainable_kind(parameter, name):
-    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way."""
+    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong
+    way."""
     what = "cannot take a parameter into Terrace"
     if parameter.device.type == "meta":
-        raise ConfigError(what, name, "it is on the meta device and has no values",
-                          "load them first: terrace.torch.load(model, path)")
+        raise ConfigError(
+            what,
+            name,
+            "it is on the meta device and has no values",
+            "load them first: terrace.torch.load(model, path)",
+        )
     if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex():
         kind = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"
         raise ConfigError(what, name, f"it is {kind}", "keep such parameters out of the model, or as buffers")
     if parameter.dtype in TYPES:
         return True
     if parameter.requires_grad:
-        raise ConfigError(what, name, f"its type is {parameter.dtype}, and {', '.join(TYPES.values())} are trained",
-                          "convert the model, such as by model.float(), or freeze the parameter")
+        raise ConfigError(
+            what,
+            name,
+            f"its type is {parameter.dtype}, and {', '.join(TYPES.values())} are trained",
+            "convert the model, such as by model.float(), or freeze the parameter",
+        )
     return False
 
 
@@ -182,6 +258,8 @@ def require_storage_of_its_own(parameters):
     for (_, end, name), (begin, _, other) in zip(ranges, ranges[1:]):
         if begin < end:
             raise ConfigError(
-                "cannot take a parameter into Terrace", other, f"it shares its storage with {name}",
+                "cannot take a parameter into Terrace",
+                other,
+                f"it shares its storage with {name}",
                 "use one Parameter object in both places (they are then tied), or give each a copy of its own",
             )

@@ -102,16 +102,24 @@ class Values:
         for one, new, old in zip(ones, values.split(sizes), known.split(sizes)):
             if not torch.equal(new, old):
                 if not is_between_steps:
-                    raise MisuseError("cannot update", one.name, "it was written within the step",
-                                      "change parameters between optimizer.step() and the next forward pass")
+                    raise MisuseError(
+                        "cannot update",
+                        one.name,
+                        "it was written within the step",
+                        "change parameters between optimizer.step() and the next forward pass",
+                    )
                 master = one.real.float().contiguous()
                 self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
 
     def _take_home(self, one):
         moved = one.parameter.data
         if moved.dtype != one.real.dtype or moved.shape != one.real.shape:
-            raise MisuseError("cannot go on with a model", one.name, f"it has become {moved.dtype} of shape {tuple(moved.shape)}",
-                              "convert models before terrace.initialize")
+            raise MisuseError(
+                "cannot go on with a model",
+                one.name,
+                f"it has become {moved.dtype} of shape {tuple(moved.shape)}",
+                "convert models before terrace.initialize",
+            )
         one.real.copy_(moved)
         one.parameter.data = one.real
 
@@ -126,7 +134,9 @@ class Values:
         found = []
         for one in parameters:
             if isinstance(one, str) and one not in self._by_name:
-                raise ConfigError("cannot find a parameter", one, "there is none of this name", did_you_mean(one, self._by_name))
+                raise ConfigError(
+                    "cannot find a parameter", one, "there is none of this name", did_you_mean(one, self._by_name)
+                )
             tracked = self._by_name[one] if isinstance(one, str) else self._of.get(id(one))
             if tracked is not None and tracked not in found:
                 found.append(tracked)

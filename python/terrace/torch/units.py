@@ -39,7 +39,8 @@ class Unit:
 
 
 def choose_units(model, tracked_of, units):
-    """The units in the order of model.modules(), the root first. `tracked_of` gives the managed parameter for an id."""
+    """The units in the order of model.modules(), the root first. `tracked_of` gives the managed parameter for an
+    id."""
     blocks = _blocks(model, units)
     chosen = []
 
@@ -81,8 +82,12 @@ def _blocks(model, units):
         if not matches:
             words = sorted(set(named) | {type(module).__name__ for module in named.values()} | {"auto", "leaf"})
             near = difflib.get_close_matches(str(one), words, 1)
-            raise ConfigError("cannot find the units of a model", str(one), "no module has this name or class",
-                              f'did you mean "{near[0]}"?' if near else 'give "auto", "leaf", classes or names of modules')
+            raise ConfigError(
+                "cannot find the units of a model",
+                str(one),
+                "no module has this name or class",
+                f'did you mean "{near[0]}"?' if near else 'give "auto", "leaf", classes or names of modules',
+            )
         found |= matches
     return found
 
@@ -126,8 +131,13 @@ def expected_uses(model, units, micro_batches):
             place = len(uses)
             uses.append(None)
             announce(below, micro_batch, direction)
-            uses[place] = Use(unit.keys(0)[direction].decode(), [one.number for one in unit.tracked], "forward", micro_batch,
-                              len(uses) - place - 1)
+            uses[place] = Use(
+                unit.keys(0)[direction].decode(),
+                [one.number for one in unit.tracked],
+                "forward",
+                micro_batch,
+                len(uses) - place - 1,
+            )
 
     for micro_batch in range(micro_batches):
         announce(tree, micro_batch, 0)

@@ -1,7 +1,8 @@
-"""What the tests of the engine share: small models, a training whose every bit is told, and tests in processes of their own.
+"""What the tests of the engine share: small models, a training whose every bit is told, and tests in processes
+of their own.
 
-The process that runs the tests only imports torch; a test that is `isolated` runs in a forked child, so that one that ends by a
-signal is a failure with that signal's name, and nothing is left of it for the next.
+The process that runs the tests only imports torch; a test that is `isolated` runs in a forked child, so that one
+that ends by a signal is a failure with that signal's name, and nothing is left of it for the next.
 """
 
 import functools
@@ -149,8 +150,19 @@ def loss_of(model, batch, run=None):
 # --- Training ---
 
 
-def config_of(parameters="cpu", states="cpu", folder=None, accumulation=1, clip=1.0, precision="fp32", lr=1e-2, decay=0.1,
-              optimizer="AdamW", eps=1e-3, **terrace_section):
+def config_of(
+    parameters="cpu",
+    states="cpu",
+    folder=None,
+    accumulation=1,
+    clip=1.0,
+    precision="fp32",
+    lr=1e-2,
+    decay=0.1,
+    optimizer="AdamW",
+    eps=1e-3,
+    **terrace_section,
+):
     places = {"cpu": "cpu", "nvme": "nvme", "device": "none"}
     path = {"nvme_path": str(folder)} if folder else {}
 
@@ -161,9 +173,15 @@ def config_of(parameters="cpu", states="cpu", folder=None, accumulation=1, clip=
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": clip,
         "bf16": {"enabled": precision == "bf16"},
-        "optimizer": {"type": optimizer, "params": {"lr": lr, "weight_decay": decay,
-                                                    **({"eps": eps} if optimizer.startswith("Ada") else {})}},
-        "zero_optimization": {"stage": 3, "offload_param": section(parameters), "offload_optimizer": section(states)},
+        "optimizer": {
+            "type": optimizer,
+            "params": {"lr": lr, "weight_decay": decay, **({"eps": eps} if optimizer.startswith("Ada") else {})},
+        },
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": section(parameters),
+            "offload_optimizer": section(states),
+        },
         "terrace": {"host_memory": "32MiB", "threads": 1, "durable": False, **terrace_section},
     }
 
@@ -190,8 +208,13 @@ def train(engine, steps, first=0, run=None):
 
 def masters(engine):
     """A digest of the bits of each master."""
-    return {one.name: hashlib.sha256(bytes(engine.master(one.parameter).view(torch.uint8).flatten().tolist())).hexdigest()
-            for one in engine._tracked if one.is_trainable}
+    return {
+        one.name: hashlib.sha256(
+            bytes(engine.master(one.parameter).view(torch.uint8).flatten().tolist())
+        ).hexdigest()
+        for one in engine._tracked
+        if one.is_trainable
+    }
 
 
 def train_plain(model, steps, accumulation=1, clip=1.0, first=0, optimizer=None):

@@ -4,11 +4,25 @@ import io
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import unittest
 
 from support_torch import (
-    EngineTest, Gpt, Mlp, batch_of, config_of, engine_of, isolated, loss_of, masters, nn, seeded, terrace, torch, train,
+    EngineTest,
+    Gpt,
+    Mlp,
+    batch_of,
+    config_of,
+    engine_of,
+    isolated,
+    loss_of,
+    masters,
+    nn,
+    seeded,
+    terrace,
+    torch,
+    train,
 )
 
 
@@ -160,7 +174,9 @@ class Accidents(EngineTest):
         loss.backward(retain_graph=True)
         self.assertIn("second backward", str(self.raised(terrace.MisuseError, loss.backward)))
         engine.optimizer.zero_grad()
-        self.assertIn("create_graph", str(self.raised(terrace.MisuseError, self.forward(engine).backward, create_graph=True)))
+        self.assertIn(
+            "create_graph", str(self.raised(terrace.MisuseError, self.forward(engine).backward, create_graph=True))
+        )
         engine.optimizer.zero_grad()
         x = batch_of(engine.module, 1).requires_grad_()
         loss = loss_of(engine.module, x)
@@ -177,8 +193,8 @@ class Accidents(EngineTest):
         engine = self.engine()
         x = batch_of(engine.module, 1).requires_grad_()
         plain = seeded(Mlp)
-        gradient, = torch.autograd.grad(loss_of(engine.module, x), x)
-        expected, = torch.autograd.grad(loss_of(plain, x), x)
+        (gradient,) = torch.autograd.grad(loss_of(engine.module, x), x)
+        (expected,) = torch.autograd.grad(loss_of(plain, x), x)
         self.assertTrue(torch.equal(gradient, expected))
         self.after(engine)
 
@@ -266,8 +282,13 @@ class Accidents(EngineTest):
         }
         for word, change in changes.items():
             self.assertIn(word, str(self.raised(terrace.ConfigError, engine_of, model(change))))
-        quantised = nn.Parameter(torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8), requires_grad=False)
-        self.assertIn("quantised", str(self.raised(terrace.ConfigError, engine_of, model(lambda m: setattr(m, "odd", quantised)))))
+        quantised = nn.Parameter(
+            torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8), requires_grad=False
+        )
+        self.assertIn(
+            "quantised",
+            str(self.raised(terrace.ConfigError, engine_of, model(lambda m: setattr(m, "odd", quantised)))),
+        )
         self.raised(terrace.ConfigError, engine_of, nn.DataParallel(Mlp()))
         self.raised(terrace.ConfigError, engine_of, "no model")
         self.raised(terrace.ConfigError, engine_of, Mlp().requires_grad_(False))
@@ -295,8 +316,12 @@ class Accidents(EngineTest):
         self.raised(terrace.MisuseError, engine_of, engine.module)
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         self.raised(terrace.MisuseError, torch.nn.parallel.DistributedDataParallel, engine.module)
-        for pickled in (lambda: pickle.dumps(engine.module), lambda: torch.save(engine.module, io.BytesIO()),
-                        lambda: pickle.dumps(engine), lambda: pickle.dumps(engine.optimizer)):
+        for pickled in (
+            lambda: pickle.dumps(engine.module),
+            lambda: torch.save(engine.module, io.BytesIO()),
+            lambda: pickle.dumps(engine),
+            lambda: pickle.dumps(engine.optimizer),
+        ):
             self.raised(terrace.MisuseError, pickled)
         self.after(engine)
         engine.close()
@@ -397,19 +422,28 @@ class Accidents(EngineTest):
     def test_signals_end_a_process_on_strict_devices_alone(self):
         """A stray view of a weight: outside of strict mode it can be read, in it the process ends and says why."""
         for strict in (False, True):
+            said = tempfile.TemporaryFile()
             child = os.fork()
             if not child:
+                os.dup2(said.fileno(), 2)
                 engine = self.engine(strict=strict)
                 with torch.no_grad():
                     kept = []
-                    engine.module.first.register_forward_hook(lambda module, a, b: kept.append(module.weight.data.t()))
-                    engine.module.first._forward_hooks.move_to_end(next(reversed(engine.module.first._forward_hooks)), last=False)
+                    engine.module.first.register_forward_hook(
+                        lambda module, a, b: kept.append(module.weight.data.t())
+                    )
+                    engine.module.first._forward_hooks.move_to_end(
+                        next(reversed(engine.module.first._forward_hooks)), last=False
+                    )
                     engine(batch_of(engine.module, 0))
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 kept[0].sum().item()
                 os._exit(0)
             status = os.waitpid(child, 0)[1]
             self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGSEGV if strict else 0)
+            said.seek(0)
+            text = said.read().decode()
+            for part in ("first.weight", "last lease: last/forward", "test_accidents.py"):
+                self.assertEqual(part in text, strict, text)
 
 
 if __name__ == "__main__":

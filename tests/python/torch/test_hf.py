@@ -1,4 +1,5 @@
-"""Models and the Trainer of transformers, and adapters of peft. Models are made from configurations: nothing is fetched."""
+"""Models and the Trainer of transformers, and adapters of peft. Models are made from configurations: nothing is
+fetched."""
 
 import tempfile
 import unittest
@@ -13,38 +14,80 @@ try:
 except ImportError:
     raise unittest.SkipTest("transformers is not installed") from None
 
-SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=64,
-             max_position_embeddings=32)
+SMALL = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    vocab_size=64,
+    max_position_embeddings=32,
+)
 ROUND = dict(num_key_value_heads=2, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
 
 def gpt2():
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(
-        "gpt2", n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            "gpt2",
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            vocab_size=64,
+            n_positions=32,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    )
 
 
 def llama(tied=False):
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SMALL, **dict(ROUND, tie_word_embeddings=tied)))
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("llama", **SMALL, **dict(ROUND, tie_word_embeddings=tied))
+    )
 
 
 def mixtral():
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(
-        "mixtral", **SMALL, **ROUND, num_local_experts=4, num_experts_per_tok=2, output_router_logits=False))
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            "mixtral", **SMALL, **ROUND, num_local_experts=4, num_experts_per_tok=2, output_router_logits=False
+        )
+    )
 
 
 def bert():
-    return AutoModel.from_config(AutoConfig.for_model("bert", **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    return AutoModel.from_config(
+        AutoConfig.for_model("bert", **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    )
 
 
 def t5():
-    return transformers.AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(
-        "t5", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=64, dropout_rate=0.0, decoder_start_token_id=0))
+    return transformers.AutoModelForSeq2SeqLM.from_config(
+        AutoConfig.for_model(
+            "t5",
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=4,
+            vocab_size=64,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        )
+    )
 
 
 def vit():
-    return AutoModel.from_config(AutoConfig.for_model(
-        "vit", **{name: value for name, value in SMALL.items() if "position" not in name and name != "vocab_size"},
-        image_size=8, patch_size=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    return AutoModel.from_config(
+        AutoConfig.for_model(
+            "vit",
+            **{name: value for name, value in SMALL.items() if "position" not in name and name != "vocab_size"},
+            image_size=8,
+            patch_size=4,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
 
 
 def loss_of(model, step):
@@ -85,7 +128,9 @@ class Transformers(EngineTest):
             prepare(one)
             one.train()
         engine = engine_of(model, config_of(clip=0.0, strict=True))
-        optimizer = torch.optim.AdamW([one for one in plain.parameters() if one.requires_grad], lr=1e-2, weight_decay=0.1, eps=1e-3)
+        optimizer = torch.optim.AdamW(
+            [one for one in plain.parameters() if one.requires_grad], lr=1e-2, weight_decay=0.1, eps=1e-3
+        )
         for step in range(4):
             loss, expected = loss_of(model, step), loss_of(plain, step)
             self.assertLessEqual(abs(loss.item() - expected.item()), 2e-6 * abs(expected.item()))
@@ -106,6 +151,7 @@ class Transformers(EngineTest):
     @isolated
     def test_gradient_checkpointing_and_generation(self):
         for reentrant in (False, True):
+
             def prepare(model):
                 model.gradient_checkpointing_enable({"use_reentrant": reentrant})
 
@@ -114,14 +160,19 @@ class Transformers(EngineTest):
             plain.load_state_dict(engine.state_dict())
             for model in (engine.module, plain):
                 model.eval()
-            made, expected = (model.generate(prompt, max_new_tokens=6, do_sample=False) for model in (engine.module, plain))
+            made, expected = (
+                model.generate(prompt, max_new_tokens=6, do_sample=False) for model in (engine.module, plain)
+            )
             self.assertEqual(made.tolist(), expected.tolist())
 
     @isolated
     def test_saved_weights_are_loaded_bit_for_bit(self):
         engine, _ = self.check(lambda: llama(tied=True))
         with tempfile.TemporaryDirectory() as folder:
-            for save in (lambda: engine.save_safetensors(folder, shard_bytes=20 << 10), lambda: engine.module.save_pretrained(folder)):
+            for save in (
+                lambda: engine.save_safetensors(folder, shard_bytes=20 << 10),
+                lambda: engine.module.save_pretrained(folder),
+            ):
                 save()
                 loaded = AutoModelForCausalLM.from_pretrained(folder)
                 for one in engine._tracked:
@@ -131,15 +182,37 @@ class Transformers(EngineTest):
         model = seeded(gpt2)
         log = Logged()
         arguments = TrainingArguments(
-            output_dir=folder, per_device_train_batch_size=2, gradient_accumulation_steps=accumulation, learning_rate=1e-3,
-            max_steps=12, logging_steps=1, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6, report_to=[],
-            use_cpu=True, disable_tqdm=True, max_grad_norm=0.5, weight_decay=0.1, adam_epsilon=1e-3, dataloader_num_workers=0,
-            save_total_limit=2, **more)
+            output_dir=folder,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=accumulation,
+            learning_rate=1e-3,
+            max_steps=12,
+            logging_steps=1,
+            eval_strategy="steps",
+            eval_steps=4,
+            save_strategy="steps",
+            save_steps=6,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            max_grad_norm=0.5,
+            weight_decay=0.1,
+            adam_epsilon=1e-3,
+            dataloader_num_workers=0,
+            save_total_limit=2,
+            **more,
+        )
         shared = dict(model=model, args=arguments, train_dataset=Words(), eval_dataset=Words(), callbacks=[log])
         if is_plain:
             return Trainer(**shared), log
-        return terrace.hf.TerraceTrainer(**shared, terrace_config=config_of(strict=True, accumulation=accumulation),
-                                         terrace_options={"persistence_threshold": 128}), log
+        return (
+            terrace.hf.TerraceTrainer(
+                **shared,
+                terrace_config=config_of(strict=True, accumulation=accumulation),
+                terrace_options={"persistence_threshold": 128},
+            ),
+            log,
+        )
 
     @isolated
     def test_trainer(self):
@@ -174,11 +247,17 @@ class Transformers(EngineTest):
 
         def make():
             torch.manual_seed(7)
-            return peft.get_peft_model(llama(), peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"],
-                                                                lora_dropout=0.0, task_type="CAUSAL_LM"))
+            return peft.get_peft_model(
+                llama(),
+                peft.LoraConfig(
+                    r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.0, task_type="CAUSAL_LM"
+                ),
+            )
 
         engine, plain = self.check(make)
-        self.assertEqual(engine.store.plan.trainable_count, sum(one.numel() for one in plain.parameters() if one.requires_grad))
+        self.assertEqual(
+            engine.store.plan.trainable_count, sum(one.numel() for one in plain.parameters() if one.requires_grad)
+        )
         for strict_frozen in engine._tracked:
             self.assertEqual(strict_frozen.is_trainable, "lora" in strict_frozen.name)
         with tempfile.TemporaryDirectory() as folder:

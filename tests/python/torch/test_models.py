@@ -3,8 +3,23 @@
 import unittest
 
 from support_torch import (
-    F, Block, EngineTest, Gpt, Mlp, batch_of, config_of, engine_of, isolated, loss_of, masters, nn, seeded, terrace, torch,
-    train, train_plain,
+    F,
+    Block,
+    EngineTest,
+    Gpt,
+    Mlp,
+    batch_of,
+    config_of,
+    engine_of,
+    isolated,
+    loss_of,
+    masters,
+    nn,
+    seeded,
+    terrace,
+    torch,
+    train,
+    train_plain,
 )
 from torch.utils.checkpoint import checkpoint
 
@@ -96,8 +111,11 @@ class Checkpointed(Gpt):
         x = self.table(tokens) + self.places[: tokens.shape[1]]
         for block in self.blocks:
             if self.inside:
-                x = x + checkpoint(lambda y, block=block: block.down(F.gelu(block.up(block.norm(y)))), x,
-                                   use_reentrant=self.use_reentrant)
+                x = x + checkpoint(
+                    lambda y, block=block: block.down(F.gelu(block.up(block.norm(y)))),
+                    x,
+                    use_reentrant=self.use_reentrant,
+                )
             x = checkpoint(block, x, use_reentrant=self.use_reentrant)
         return self.head(self.norm(x))
 
@@ -186,7 +204,9 @@ class Models(EngineTest):
     @isolated
     def test_schedules_of_torch_and_of_the_configuration(self):
         model, plain = seeded(Mlp), seeded(Mlp)
-        engine = engine_of(model, config_of(), lr_scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5))
+        engine = engine_of(
+            model, config_of(), lr_scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5)
+        )
         told = train(engine, 4)
         optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
@@ -196,8 +216,13 @@ class Models(EngineTest):
             schedule.step()
         self.assert_near_plain(told, expected)
         self.assertEqual(engine.get_lr(), schedule.get_last_lr())
-        config = dict(config_of(), scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear",
-                                                                          "warmup_max_lr": 1e-2}})
+        config = dict(
+            config_of(),
+            scheduler={
+                "type": "WarmupLR",
+                "params": {"warmup_num_steps": 4, "warmup_type": "linear", "warmup_max_lr": 1e-2},
+            },
+        )
         engine = engine_of(seeded(Mlp), config)
         rates = []
         for step in range(5):

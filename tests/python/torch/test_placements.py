@@ -27,8 +27,17 @@ SETTINGS = [
 class Placements(EngineTest):
     def outcome(self, precision, model, parameters, states, units, host, update, strict, accumulation):
         with tempfile.TemporaryDirectory() as folder:
-            config = config_of(parameters, states, folder, accumulation, precision=precision, strict=strict, update=update,
-                               chunk_elements=4096, host_memory="32MiB")
+            config = config_of(
+                parameters,
+                states,
+                folder,
+                accumulation,
+                precision=precision,
+                strict=strict,
+                update=update,
+                chunk_elements=4096,
+                host_memory="32MiB",
+            )
             if host == "tight":
                 config["terrace"]["host_memory"] = self.least_host(config, model, units)
             engine = engine_of(seeded(model), config, units=units)

@@ -8,7 +8,21 @@ import tempfile
 import unittest
 
 from support_torch import (
-    MIB, EngineTest, Gpt, Mlp, batch_of, config_of, engine_of, isolated, loss_of, masters, nn, seeded, terrace, torch, train,
+    MIB,
+    EngineTest,
+    Gpt,
+    Mlp,
+    batch_of,
+    config_of,
+    engine_of,
+    isolated,
+    loss_of,
+    masters,
+    nn,
+    seeded,
+    terrace,
+    torch,
+    train,
     train_plain,
 )
 from terrace import safetensors
@@ -28,8 +42,14 @@ class State(EngineTest):
             self.assert_same(engine.module.state_dict(), expected)
             state = engine.state_dict()
             self.assertEqual(state["head.weight"].data_ptr(), state["table.weight"].data_ptr())
-            self.assert_same(engine.module.blocks[1].state_dict(), {
-                name[len("blocks.1."):]: value for name, value in expected.items() if name.startswith("blocks.1.")})
+            self.assert_same(
+                engine.module.blocks[1].state_dict(),
+                {
+                    name[len("blocks.1.") :]: value
+                    for name, value in expected.items()
+                    if name.startswith("blocks.1.")
+                },
+            )
             loss = loss_of(engine.module, batch_of(engine.module, 0))
             self.assert_same(engine.state_dict(), expected)  # between forward and backward
             engine.backward(loss)
@@ -80,7 +100,10 @@ class State(EngineTest):
             self.assertTrue(torch.equal(engine(batch), plain(batch)))
         self.assertTrue(engine.module.blocks[0].up.weight.isnan().all())
         engine.optimizer.zero_grad()
-        for model, gathered in ((engine.module, engine.gathered(["table.weight"], write=True)), (plain, torch.no_grad())):
+        for model, gathered in (
+            (engine.module, engine.gathered(["table.weight"], write=True)),
+            (plain, torch.no_grad()),
+        ):
             with gathered, torch.no_grad():
                 model.table.weight[3] = 0.5
         other = engine_of(plain)
@@ -102,7 +125,9 @@ class State(EngineTest):
                 loaded = Gpt()
                 terrace.torch.load(loaded, folder)
                 for one in engine._tracked:
-                    self.assertTrue(torch.equal(engine.master(one.parameter), loaded.get_parameter(one.name)), one.name)
+                    self.assertTrue(
+                        torch.equal(engine.master(one.parameter), loaded.get_parameter(one.name)), one.name
+                    )
                 engine.save_16bit_model(folder, "half.safetensors")
                 entries, _ = safetensors.read_header(os.path.join(folder, "half.safetensors"))
                 self.assertEqual({entry.dtype for entry in entries.values()}, {"BF16"})
@@ -217,7 +242,7 @@ class State(EngineTest):
                 self.killed_run(Dropped, config)
             engine = engine_of(seeded(Dropped), config, resume="auto")
             first = engine.global_steps
-            self.assertIn(first, (2, 4, 6, 8))
+            self.assertEqual(first, 4)
             self.assertEqual(engine.client_state, {"from": "the run"})
             self.assertEqual(train(engine, 8 - first, first=first), expected[first:])
             engine.store.keep_tier(False)
@@ -231,7 +256,9 @@ class State(EngineTest):
             if not engine.global_steps:
                 engine.commit({"from": "the run"})
                 engine.finish_commit()
-            train(engine, 3, first=engine.global_steps)
+            train(engine, 2, first=engine.global_steps)
+            engine.finish_commit()
+            train(engine, 1, first=engine.global_steps)
             os.kill(os.getpid(), signal.SIGKILL)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGKILL)
 
