@@ -1,5 +1,7 @@
 """The engine of a model: DeepSpeed's methods over passes, updates, values and commits."""
 
+import warnings
+
 import torch
 
 from ..errors import ConfigError
@@ -318,6 +320,8 @@ class Engine:
     def _say(self, level, line):
         if self._log is not None:
             self._log(level, line)
+        else:
+            warnings.warn(line, stacklevel=3)
 
 
 def _is_autocast():

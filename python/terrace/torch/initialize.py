@@ -2,6 +2,7 @@
 is allocated."""
 
 import faulthandler
+import warnings
 
 import torch
 from torch import nn
@@ -58,9 +59,11 @@ def initialize(
     lr_scheduler: a scheduler of torch for that optimizer, or a function that makes it; else the configuration's.
     units: what is leased together: "auto" (the layers, where device memory has room for them), "leaf", or
     classes and names. persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
+    log: is given a level and a line of what there is to say; without it warnings are Python's.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     """
     config = read_config(_source_of(config, args), total_steps)
+    _say_what_has_no_effect(config, log)
     _require_plain(model)
     build = _Build(model, config, units, device, persistence_threshold)
     groups, kind, defaults = _groups(model, config, optimizer, model_parameters)
@@ -79,6 +82,14 @@ def initialize(
 def _source_of(config, args):
     config = config if config is not None else getattr(args, "deepspeed_config", None)
     return {} if config is None else config
+
+
+def _say_what_has_no_effect(config, log):
+    for line in config.without_effect:
+        if log is not None:
+            log("warning", f"without effect here: {line}")
+        else:
+            warnings.warn(f"without effect here: {line}", stacklevel=3)
 
 
 def _require_plain(model):

@@ -246,6 +246,102 @@ class Models(EngineTest):
         for (name, value), (_, other) in zip(model.state_dict().items(), plain.state_dict().items()):
             self.assertLessEqual((value - other).abs().max().item(), 1e-6, name)
 
+    @isolated
+    def test_two_passes_before_one_backward(self):
+        """Tied weights and a reentrant checkpoint among them, whose gradients torch completes in parts."""
+        for reentrant in (False, True):
+            told = []
+            for is_plain in (False, True):
+                model = seeded(Checkpointed)
+                model.use_reentrant = reentrant
+                engine = None if is_plain else engine_of(model, config_of(strict=True, clip=0.0))
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
+                optimizer = optimizer if is_plain else engine.optimizer
+                for step in range(3):
+                    (loss_of(model, batch_of(model, step)) + loss_of(model, batch_of(model, step, 1))).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                told.append(model.state_dict())
+            for name, value in told[1].items():
+                self.assertLessEqual((told[0][name] - value).abs().max().item(), 1e-6, name)
+
+    @isolated
+    def test_autocast_is_right_and_warned_of(self):
+        said, told = [], []
+        for is_plain in (False, True):
+            model = seeded(Mlp)
+            engine = None if is_plain else engine_of(model, log=lambda level, line: said.append(line))
+
+            def run(batch):
+                with torch.autocast("cpu", torch.bfloat16):
+                    return model(batch)
+
+            if is_plain:
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
+                losses = []
+                for step in range(3):
+                    loss = loss_of(model, batch_of(model, step), run)
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(loss.item())
+            else:
+                losses = [losses[0] for losses, _ in train(engine, 3, run=run)]
+            told.append(losses)
+        for loss, expected in zip(*told):
+            self.assertLessEqual(abs(loss - expected), 1e-5 * abs(expected))
+        self.assertEqual(len([line for line in said if "autocast" in line]), 1)
+
+    @isolated
+    def test_fp16_scales_its_loss(self):
+        config = config_of(clip=0.0)
+        config["fp16"] = {"enabled": True, "initial_scale_power": 40, "hysteresis": 1, "loss_scale_window": 4}
+        engine = engine_of(seeded(Mlp), config)
+        before = masters(engine)
+        scales = []
+        for step in range(40):
+            train(engine, 1, first=step)
+            scales.append(engine.loss_scale)
+            if engine.global_steps == 0:
+                self.assertEqual(masters(engine), before)
+                self.assertEqual(scales[-1], 2.0 ** (39 - step))
+        self.assertGreater(engine.skipped_steps, 10)
+        self.assertGreater(engine.global_steps, 5)
+        self.assertEqual(engine.skipped_steps + engine.global_steps, 40)
+        self.assertNotEqual(masters(engine), before)
+        self.assertGreater(max(scales[engine.skipped_steps :]), min(scales))
+        self.assertEqual(next(engine.module.parameters()).dtype, torch.float16)
+
+    @isolated
+    def test_the_tuple_and_the_questions_of_deepspeed(self):
+        said = []
+        config = dict(
+            config_of(accumulation=2),
+            train_micro_batch_size_per_gpu=4,
+            wandb={"enabled": True},
+            scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}},
+        )
+        data = [torch.randn(32) for _ in range(16)]
+        engine, optimizer, loader, scheduler = terrace.initialize(
+            model=seeded(Mlp), config=config, training_data=data, log=lambda level, line: said.append(line)
+        )
+        self.assertTrue(any("wandb" in line for line in said))
+        self.assertIsInstance(optimizer, torch.optim.Optimizer)
+        boundaries = []
+        for batch in loader:
+            self.assertEqual(batch.shape, (4, 32))
+            loss = engine(batch).square().mean()
+            engine.backward(loss)
+            boundaries.append(engine.is_gradient_accumulation_boundary())
+            engine.step()
+        self.assertEqual(boundaries, [False, True, False, True])
+        self.assertEqual((engine.global_steps, engine.global_samples, scheduler.last_epoch), (2, 16, 2))
+        self.assertEqual((engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()), (8, 4))
+        self.assertEqual(engine.gradient_accumulation_steps(), 2)
+        self.assertEqual(engine.get_lr(), scheduler.get_last_lr())
+        self.assertGreater(engine.get_global_grad_norm(), 0)
+
 
 if __name__ == "__main__":
     unittest.main()
