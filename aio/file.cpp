@@ -38,7 +38,8 @@ std::string open_advice(int error, const FileOptions& options) {
   if (error == ELOOP && options.no_follow) return "it is a symbolic link, which is not followed here";
   if (error == ENOENT && options.create) return "create its folder first";
   if (error == EMFILE) return "raise `ulimit -n`";
-  return "";
+  if (error == EACCES || error == EPERM) return "check its permissions and those of its folder";
+  return "check the path";
 }
 
 // Recent kernels accept O_DIRECT there and go through memory all the same.
@@ -88,7 +89,8 @@ File File::open(const std::filesystem::path& path, const FileOptions& options) {
   struct stat status;
   if (fstat(fd, &status) != 0) file.fail("cannot examine the file", errno);
   if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::io, {"cannot use the file", path.string(), "it is not a regular file", ""});
+    throw Error(ErrorKind::io,
+                {"cannot use the file", path.string(), "it is not a regular file", "check the path"});
   }
   if (fcntl(fd, F_SETFL, 0) != 0) file.fail("cannot set the flags of the file", errno);
   if (options.direct) file.go_direct();
@@ -261,7 +263,7 @@ uint64_t free_bytes_at(const std::filesystem::path& path) {
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
     throw Error(ErrorKind::io,
-                {"cannot examine the file system of", path.string(), system_reason(errno), ""});
+                {"cannot examine the file system of", path.string(), system_reason(errno), "check the path"});
   }
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
@@ -284,7 +286,7 @@ Error describe_failure(const Request& request, const Completion& completion,
                                      system_reason(completion.error - kEngineStopped) + ")" + moved,
                                  "go on with another engine: \"threads\" works wherever files do"});
   }
-  std::string advice;
+  std::string advice = "see the kernel's log (dmesg)";
   if (completion.error == ENOSPC || completion.error == EDQUOT) advice = "free space on its file system";
   if (completion.error == EIO) advice = "the drive failed: see the kernel's log (dmesg)";
   if (completion.error == EINVAL) advice = "offset, size and memory must suit the alignment of a direct file";

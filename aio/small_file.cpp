@@ -14,7 +14,7 @@ namespace terrace::io {
 namespace {
 
 [[noreturn]] void fail(const char* what_failed, const std::filesystem::path& path, int error) {
-  throw Error(ErrorKind::io, {what_failed, path.string(), system_reason(error), ""});
+  throw Error(ErrorKind::io, {what_failed, path.string(), system_reason(error), "check the path"});
 }
 
 }  // namespace

@@ -34,10 +34,25 @@ MadeDevice make_device(const terrace_device& described, Log& log) {
   options.strict = described.strict;
 #ifdef TERRACE_C_HAS_CUDA
   auto cuda = std::make_unique<CudaDevice>(*made.gpu, options);
-  made.stream = cuda->compute_stream();
+  made.cuda = cuda.get();
   made.device = std::move(cuda);
 #endif
   return made;
+}
+
+void* compute_stream([[maybe_unused]] const MadeDevice& made) {
+#ifdef TERRACE_C_HAS_CUDA
+  if (made.cuda != nullptr) return made.cuda->compute_stream();
+#endif
+  return nullptr;
+}
+
+void use_stream([[maybe_unused]] const MadeDevice& made, [[maybe_unused]] void* stream) {
+#ifdef TERRACE_C_HAS_CUDA
+  if (made.cuda != nullptr) return made.cuda->use_stream(static_cast<CUstream_st*>(stream));
+#endif
+  refuse(ErrorKind::config, "cannot use a stream", "store", "its device is simulated, and computes at once",
+         "create it with terrace_device_cuda");
 }
 
 }  // namespace terrace::c

@@ -19,14 +19,23 @@ struct terrace_device {
   uint64_t granularity_bytes = 1;
 };
 
+namespace terrace {
+class CudaDevice;
+}
+
 namespace terrace::c {
 
 // A device with what it stands on.
 struct MadeDevice {
   std::unique_ptr<CudaGpu> gpu;  // null where the device is simulated
   std::unique_ptr<Device> device;
-  void* stream = nullptr;  // of a GPU: where operations belong
+  CudaDevice* cuda = nullptr;  // the device, where it is a GPU
 };
 MadeDevice make_device(const terrace_device& described, Log& log);
+
+// The stream of operations; null where the device is simulated.
+void* compute_stream(const MadeDevice& made);
+// Throws Error(config) where the device is simulated.
+void use_stream(const MadeDevice& made, void* stream);
 
 }  // namespace terrace::c

@@ -190,10 +190,10 @@ typedef enum terrace_update_when {
 } terrace_update_when;
 
 typedef enum terrace_gradient_origin {
-  TERRACE_LEASED,     /* written on the device, in leases that go backward */
+  TERRACE_LEASED,      /* written on the device, in leases that go backward */
   TERRACE_HANDED_OVER, /* given by terrace_hand_over, which takes a copy */
-  /* Given by terrace_hand_over, and read where they lie until terrace_update has returned. All that is trained
-   * has an address, a step has one micro-batch, and updates are not TERRACE_NEXT_FORWARD. */
+  /* Given by terrace_hand_over, and read where they lie until terrace_update has returned. All that is
+   * trained has an address, a step has one micro-batch, and updates are not TERRACE_NEXT_FORWARD. */
   TERRACE_BORROWED
 } terrace_gradient_origin;
 
@@ -201,8 +201,9 @@ typedef enum terrace_gradient_origin {
 typedef enum terrace_masters {
   TERRACE_MASTERS_WHOLE,
   TERRACE_MASTERS_COMPACT, /* what lies below bf16 parameters; no bit depends on it */
-  /* The parameters are the masters: all that is trained is fp32 and has an address, and a moment is kept. What
-   * the program writes to a parameter counts then. No commits are kept, since they would lack the masters. */
+  /* The parameters are the masters: all that is trained is fp32 and has an address, and a moment is kept.
+   * What the program writes to a parameter counts then. No commits are kept, since they would lack the
+   * masters. */
   TERRACE_MASTERS_PARAMETER
 } terrace_masters;
 
@@ -348,6 +349,10 @@ TERRACE_C_API terrace_error* terrace_gradient_address(terrace_store* store, uint
 TERRACE_C_API terrace_error* terrace_work_memory(terrace_store* store, void** address, uint64_t* bytes);
 /* The CUstream that kernels belong on; NULL on the simulated device. */
 TERRACE_C_API terrace_error* terrace_compute_stream(terrace_store* store, void** stream);
+/* Kernels belong on this CUstream of the program from now on, behind those on the one before. It is of the
+ * GPU's primary context, NULL for its default stream, and has to live until another one is used or the store
+ * is destroyed. TERRACE_CONFIG on the simulated device. */
+TERRACE_C_API terrace_error* terrace_use_stream(terrace_store* store, void* stream);
 /* The tensor as DLPack 0.8 has it, compact, at its address; to be ended by its deleter, which may be called
  * after the store was destroyed and frees no tensor. `gradient` is 0 for the parameter. */
 struct DLManagedTensor;
@@ -376,8 +381,8 @@ typedef struct terrace_gradient_view {
 } terrace_gradient_view;
 TERRACE_C_API terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor,
                                               terrace_gradient_view* view);
-/* With TERRACE_HANDED_OVER and TERRACE_BORROWED: the complete gradient of a tensor in this micro-batch, in the
- * type of the tensor. Leases may be open. `flags` are 0. */
+/* With TERRACE_HANDED_OVER and TERRACE_BORROWED: the complete gradient of a tensor in this micro-batch, in
+ * the type of the tensor. Leases may be open. `flags` are 0. */
 TERRACE_C_API terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const void* gradient,
                                                uint32_t type, uint32_t flags);
 /* Ends a step before its update: its gradients are dropped. */

@@ -182,6 +182,10 @@ terrace_error* terrace_compute_stream(terrace_store* store, void** stream) {
   constexpr const char* kCall = "terrace_compute_stream";
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(stream, kCall, "stream");
-    *stream = s.device.stream;
+    *stream = c::compute_stream(s.device);
   });
+}
+
+terrace_error* terrace_use_stream(terrace_store* store, void* stream) {
+  return in_store(store, "terrace_use_stream", [&](terrace_store& s) { c::use_stream(s.device, stream); });
 }

@@ -207,7 +207,7 @@ void Offloader::abandon_step() {
   r.order.require_step_between_uses("cannot abandon a step");
   throw_failure_of(r.landing_failure);
   begin_change();
-  r.gradients->finish_micro_batch(r.order.last_micro_batch_is_open());
+  r.gradients->give_up(r.order.last_micro_batch_is_open());
   r.updates.wait();
   r.landings.drop();
   restore_displaced_parameters(r.blocks, r.counters);

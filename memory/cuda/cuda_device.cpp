@@ -45,6 +45,7 @@ struct CudaDevice::State {
   std::vector<CudaPiece> work_memory;
   std::vector<std::unique_ptr<Slot>> slots;  // by DeviceSlot
   CudaStream compute;
+  CUstream operations = compute.get();  // or the stream of the program
   CudaOrderPool orders;
   CudaUnmapper unmapper;
   CudaCopyEngine to_device_engine;
@@ -76,7 +77,7 @@ CudaDevice::~CudaDevice() {
     gpu_.log().warning_once(error.what());  // the end of the process frees what the calls below cannot
   }
   const CudaDriver& driver = gpu_.driver();
-  gpu_.report(driver.stream_synchronize(state_->compute.get()), "cuStreamSynchronize", "the device tier");
+  gpu_.report(driver.stream_synchronize(state_->operations), "cuStreamSynchronize", "the device tier");
   for (uint32_t s = 0; s < state_->slots.size(); ++s) {
     const SlotEntry& entry = state_->table.at(DeviceSlot{s});
     if (!entry.is_attached()) continue;
@@ -87,7 +88,23 @@ CudaDevice::~CudaDevice() {
 }
 
 CUstream_st* CudaDevice::compute_stream() const {
-  return state_->compute.get();
+  return state_->operations;
+}
+
+void CudaDevice::use_stream(CUstream_st* stream) {
+  if (stream == state_->operations) return;
+  const CudaContext context(gpu_);
+  const CudaDriver& driver = gpu_.driver();
+  CudaOrder& order = state_->orders.take();
+  try {
+    driver.check(driver.event_record(order.event.get(), state_->operations), "cuEventRecord", order.subject);
+    driver.check(driver.stream_wait_event(stream, order.event.get(), 0), "cuStreamWaitEvent", order.subject);
+  } catch (...) {
+    state_->orders.give_back(order);
+    throw;
+  }
+  state_->orders.give_back(order);
+  state_->operations = stream;
 }
 
 uint64_t CudaDevice::used_bytes() const {
@@ -126,7 +143,7 @@ std::vector<DeviceSlot> CudaDevice::create_slots(uint64_t slot_bytes, uint32_t c
       wait_for_operations("the slots" + of_purpose);
     } catch (...) {
       // The fills may be under way, and the slots must go before their addresses and the context.
-      gpu_.report(gpu_.driver().stream_synchronize(state_->compute.get()), "cuStreamSynchronize",
+      gpu_.report(gpu_.driver().stream_synchronize(state_->operations), "cuStreamSynchronize",
                   "the slots" + of_purpose);
       made.clear();
       throw;
@@ -179,7 +196,7 @@ std::span<std::byte> CudaDevice::allocate_work_memory(uint64_t bytes) {
 
 void CudaDevice::fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject) {
   const CudaDriver& driver = gpu_.driver();
-  const CUstream stream = state_->compute.get();
+  const CUstream stream = state_->operations;
   if (options_.strict) {
     driver.check(driver.fill_words(cuda_pointer(memory), kPoison, bytes / sizeof(kPoison), stream),
                  "cuMemsetD32Async", subject);
@@ -190,8 +207,7 @@ void CudaDevice::fill_fresh(std::byte* memory, uint64_t bytes, const std::string
 
 void CudaDevice::wait_for_operations(const std::string& subject) {
   const CudaContext context(gpu_);
-  gpu_.driver().check(gpu_.driver().stream_synchronize(state_->compute.get()), "cuStreamSynchronize",
-                      subject);
+  gpu_.driver().check(gpu_.driver().stream_synchronize(state_->operations), "cuStreamSynchronize", subject);
 }
 
 void CudaDevice::attach(DeviceSlot id, std::byte* address) {
@@ -211,7 +227,7 @@ void CudaDevice::detach(DeviceSlot id) {
   std::byte* const address = entry.memory().data();
   {
     const CudaContext context(gpu_);
-    gpu_.driver().check(gpu_.driver().event_record(slot.order.event.get(), state_->compute.get()),
+    gpu_.driver().check(gpu_.driver().event_record(slot.order.event.get(), state_->operations),
                         "cuEventRecord", slot.order.subject);
   }
   state_->unmapper.add({address, entry.bytes, slot.order.event.get(), &slot.order.subject});
@@ -246,8 +262,8 @@ void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
     try {
       const CudaContext context(gpu_);
       order = &state_->orders.take();
-      gpu_.driver().check(gpu_.driver().event_record(order->event.get(), state_->compute.get()),
-                          "cuEventRecord", order->subject);
+      gpu_.driver().check(gpu_.driver().event_record(order->event.get(), state_->operations), "cuEventRecord",
+                          order->subject);
     } catch (...) {
       // The caller may be any thread, so the failure is told where the copy is waited for.
       if (order != nullptr) state_->orders.give_back(*order);
@@ -276,7 +292,7 @@ void CudaDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64
   const CudaContext context(gpu_);
   const std::string subject = "work memory (device tier)";
   gpu_.driver().check(
-      gpu_.driver().copy_on_device(cuda_pointer(to), cuda_pointer(from), bytes, state_->compute.get()),
+      gpu_.driver().copy_on_device(cuda_pointer(to), cuda_pointer(from), bytes, state_->operations),
       "cuMemcpyDtoDAsync", subject);
 }
 
@@ -284,11 +300,11 @@ void CudaDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   const std::span<std::byte> memory = state_->table.idle_memory(id, bytes, "fill");
   const CudaContext context(gpu_);
   const std::string& subject = state_->slot(id).order.subject;
-  gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->compute.get()),
+  gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->operations),
                       "cuMemsetD8Async", subject);
   // Later copies wait for the slot's event; detach() records it for a slot that is attached.
   if (!attached(id)) {
-    gpu_.driver().check(gpu_.driver().event_record(state_->slot(id).order.event.get(), state_->compute.get()),
+    gpu_.driver().check(gpu_.driver().event_record(state_->slot(id).order.event.get(), state_->operations),
                         "cuEventRecord", subject);
   }
 }

@@ -58,8 +58,12 @@ class CudaDevice final : public Device {
   // Finishes the copies that were asked for; the events they wait for must still come.
   ~CudaDevice() override;
 
-  // The stream on which operations run in order.
+  // The stream on which operations run in order: one of the device's own, until use_stream().
   CUstream_st* compute_stream() const;
+  // Operations run on a stream of the program from now on, behind those of the stream before. It is one of
+  // the GPU's primary context, null for the default stream, and has to live until another one is used or the
+  // device has ended. Throws Error(device).
+  void use_stream(CUstream_st* stream);
   // Waits until everything on compute_stream() is over. Throws Error(device) naming `subject`.
   void wait_for_operations(const std::string& subject);
 

@@ -8,7 +8,9 @@ namespace terrace {
 
 BorrowedGradients::BorrowedGradients(const FlatSpace& space, std::unique_ptr<GradientArithmetic> arithmetic,
                                      std::vector<std::byte*> landing_slots)
-    : GradientStore(std::move(arithmetic), std::move(landing_slots)), space_(space), memory_(space) {}
+    : GradientStore(std::move(arithmetic), std::move(landing_slots)), space_(space), memory_(space) {
+  landed_.reserve(space.chunk_count());
+}
 
 void BorrowedGradients::land(const GradientLanding&) {
   TERRACE_ASSERT(false, "no lease writes gradients that are borrowed");
@@ -22,10 +24,7 @@ void BorrowedGradients::begin(const GradientLanding& landing) {
 }
 
 void BorrowedGradients::end(const GradientLanding& landing) {
-  if (!landing.ends) return;
-  const ChunkId chunk = landing.chunk;
-  arithmetic_->take(chunk, type(chunk),
-                    [&](uint64_t t, std::byte* scratch) { return tile(chunk, t, scratch); });
+  if (landing.ends) landed_.push_back(landing.chunk);
 }
 
 void BorrowedGradients::land_zero(const GradientLanding& landing) {
@@ -41,7 +40,17 @@ void BorrowedGradients::land_from(const GradientLanding& landing, const HandedPa
   end(landing);
 }
 
-void BorrowedGradients::finish_micro_batch(bool) {}
+void BorrowedGradients::finish_micro_batch(bool) {
+  arithmetic_->take(landed_, [this](ChunkId chunk, uint64_t number, std::byte* scratch) {
+    return tile(chunk, number, scratch);
+  });
+  landed_.clear();
+}
+
+// The program may have its memory back already.
+void BorrowedGradients::give_up(bool) {
+  landed_.clear();
+}
 
 std::byte* BorrowedGradients::gradient(ChunkId) {
   TERRACE_ASSERT(false, "borrowed gradients are read tile by tile");

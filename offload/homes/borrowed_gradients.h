@@ -1,6 +1,6 @@
 // BorrowedGradients: gradients that stay in memory of the program until the step's update is over
-// (GradientOrigin::borrowed). Nothing is copied but the tiles that lie in more than one tensor. The sums of a
-// chunk are taken when its last gradient has come.
+// (GradientOrigin::borrowed). Nothing is copied but the tiles that lie in more than one tensor. All sums are
+// taken together when the micro-batch ends.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ class BorrowedGradients final : public GradientStore {
   void land_zero(const GradientLanding& landing) override;
   void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
   void finish_micro_batch(bool ends_step) override;
+  void give_up(bool ends_step) override;
   DataType type(ChunkId chunk) const override { return space_.section_of(chunk).type; }
   // There is no such address: tile() gives the gradient.
   std::byte* gradient(ChunkId chunk) override;
@@ -34,6 +35,7 @@ class BorrowedGradients final : public GradientStore {
 
   const FlatSpace& space_;
   TensorMemory memory_;
+  std::vector<ChunkId> landed_;  // whole, in this micro-batch
 };
 
 }  // namespace terrace

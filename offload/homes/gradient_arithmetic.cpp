@@ -24,17 +24,27 @@ WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, cons
       options_(options),
       workers_(workers),
       instruction_set_(instruction_set),
-      watch_(watch) {}
+      watch_(watch) {
+  task_ends_.reserve(space.chunk_count());
+}
 
-void WorkerGradients::take(ChunkId chunk, DataType type, Tiles tiles) {
-  const std::span<double> sums = sums_.of(chunk);
+void WorkerGradients::take(std::span<const ChunkId> chunks, Tiles tiles) {
+  task_ends_.clear();
+  size_t tasks = 0;
+  for (const ChunkId chunk : chunks)
+    task_ends_.push_back(tasks += options_.dry ? 0 : divide_up(sums_.of(chunk).size(), kTaskBlocks));
   const ComputingScope computing(watch_);
-  workers_.parallel_for(options_.dry ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
+  workers_.parallel_for(tasks, [&](size_t task) {
+    const auto place = static_cast<size_t>(std::ranges::upper_bound(task_ends_, task) - task_ends_.begin());
+    const ChunkId chunk = chunks[place];
+    const uint64_t first = (task - (place == 0 ? 0 : task_ends_[place - 1])) * kTaskBlocks;
+    const std::span<double> sums = sums_.of(chunk);
+    const DataType type = space_.section_of(chunk).type;
     alignas(64) std::byte scratch[kBlockElements * sizeof(float)];
-    for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b)
-      sums[b] = sum_of_squares_block(instruction_set_, tiles(b, scratch), type, kBlockElements);
+    for (uint64_t b = first; b < std::min(sums.size(), first + kTaskBlocks); ++b)
+      sums[b] = sum_of_squares_block(instruction_set_, tiles(chunk, b, scratch), type, kBlockElements);
   });
-  sums_.note_complete(chunk);
+  for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
 }
 
 void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
@@ -83,8 +93,8 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
       instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
 }
 
-void DeviceGradients::take(ChunkId chunk, DataType, Tiles) {
-  sums_.note_complete(chunk);
+void DeviceGradients::take(std::span<const ChunkId> chunks, Tiles) {
+  for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
 }
 
 void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,

@@ -10,7 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
@@ -35,12 +37,14 @@ class GradientArithmetic {
   const GradientSums& sums() const { return sums_; }
 
   // Gives one tile of a gradient: in place, or made in `scratch`, which has room for it.
-  using Tiles = FunctionRef<const std::byte*(uint64_t tile, std::byte* scratch)>;
-  // The chunk's gradient is complete; its sums are taken now, or by finish_step().
-  virtual void take(ChunkId chunk, DataType type, Tiles tiles) = 0;
+  using Tiles = FunctionRef<const std::byte*(ChunkId chunk, uint64_t tile, std::byte* scratch)>;
+  // The chunks' gradients are complete, in the types of their parameters; the sums are taken now, all chunks'
+  // together, or by finish_step().
+  virtual void take(std::span<const ChunkId> chunks, Tiles tiles) = 0;
   void take(ChunkId chunk, DataType type, const std::byte* gradient) {
-    take(chunk, type,
-         [&](uint64_t tile, std::byte*) { return gradient + tile * kTileElements * bytes_of(type); });
+    take({&chunk, 1}, [&](ChunkId, uint64_t tile, std::byte*) {
+      return gradient + tile * kTileElements * bytes_of(type);
+    });
   }
   // Adds a landing to the chunk's accumulator; both addresses are those of the chunk's first element. A null
   // `gradient` stands for zeros. The gradient is complete when the landing ends it. `takes_sums`: the sums of
@@ -62,7 +66,7 @@ class WorkerGradients final : public GradientArithmetic {
                   InstructionSet instruction_set, StepWatch& watch);
 
   using GradientArithmetic::take;
-  void take(ChunkId chunk, DataType type, Tiles tiles) override;
+  void take(std::span<const ChunkId> chunks, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
            bool takes_sums) override;
 
@@ -75,6 +79,7 @@ class WorkerGradients final : public GradientArithmetic {
   Workers& workers_;
   const InstructionSet instruction_set_;
   StepWatch& watch_;
+  std::vector<size_t> task_ends_;  // by chunk of a take(): tasks of it and of those before
 };
 
 class DeviceGradients final : public GradientArithmetic {
@@ -89,7 +94,7 @@ class DeviceGradients final : public GradientArithmetic {
         device_sums_(std::move(device_sums)) {}
 
   using GradientArithmetic::take;
-  void take(ChunkId chunk, DataType type, Tiles tiles) override;
+  void take(std::span<const ChunkId> chunks, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
            bool takes_sums) override;
   void finish_step(GradientSource& gradients) override;

@@ -27,7 +27,7 @@ namespace terrace {
 // HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program.
 struct HandedPart {
   TensorId tensor{};
-  uint64_t first_element = 0;  // in the tensor
+  uint64_t first_element = 0;           // in the tensor
   const std::byte* gradient = nullptr;  // in the tensor's own type, with any alignment
   uint64_t element_count = 0;
 };
@@ -53,6 +53,8 @@ class GradientStore : public GradientSource {
   // Ends the open micro-batches: all landings are then where the update reads them, and their sums are known.
   // `ends_step`: the last micro-batch of the step is among them.
   virtual void finish_micro_batch(bool ends_step) = 0;
+  // Ends them where the step is given up: nobody will read its gradients.
+  virtual void give_up(bool ends_step) { finish_micro_batch(ends_step); }
 
   // True if a gradient of the last micro-batch has landed and its sums are known.
   virtual bool is_complete(ChunkId chunk) const { return sums().is_complete(chunk); }

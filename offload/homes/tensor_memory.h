@@ -1,5 +1,5 @@
-// TensorMemory: tensors that lie in memory of the program, each wherever the program has it, seen as the chunks
-// of the flat space. A tensor without an address reads as zeros.
+// TensorMemory: tensors that lie in memory of the program, each wherever the program has it, seen as the
+// chunks of the flat space. A tensor without an address reads as zeros.
 //
 // Addresses change between uses only; several threads may then use it at once.
 #pragma once

@@ -55,9 +55,10 @@ void CallOrder::require_use(std::string_view operation, UseKind kind) const {
 }
 
 void CallOrder::require_tensor(std::string_view action, TensorId tensor) const {
-  if (index_of(tensor) >= space_.tensor_count())
-    refuse(action, fmt::format("tensor {}", index_of(tensor)),
-           fmt::format("name one of the {} tensors, counted from 0", space_.tensor_count()));
+  if (index_of(tensor) < space_.tensor_count()) return;
+  throw Error(ErrorKind::misuse,
+              {std::string(action), fmt::format("tensor {}", index_of(tensor)),
+               fmt::format("there are {}", space_.tensor_count()), "count tensors from 0"});
 }
 
 void CallOrder::require_leased(TensorId tensor, bool is_leased) const {

@@ -258,6 +258,7 @@ FUNCTIONS = {
     "terrace_gradient_address": (c_void_p, [c_void_p, c_uint32, c_void_p]),
     "terrace_work_memory": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "terrace_compute_stream": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_use_stream": (c_void_p, [c_void_p, c_void_p]),
     "terrace_dlpack": (c_void_p, [c_void_p, c_uint32, c_uint32, c_void_p]),
     "terrace_begin_step": (c_void_p, [c_void_p]),
     "terrace_select_micro_batch": (c_void_p, [c_void_p, c_uint32]),

@@ -116,9 +116,7 @@ void expect_kind(uint32_t kind, terrace_error* error) {
   terrace_error_get(error, &parts);
   EXPECT_EQ(parts.kind, terrace_error_kind_of(error));
   for (const char* part : {parts.what_failed, parts.subject, parts.reason}) EXPECT_STRNE(part, "") << text;
-  if (kind != TERRACE_IO) {
-    EXPECT_STRNE(parts.advice, "") << text;  // the system's reason may speak for itself
-  }
+  EXPECT_STRNE(parts.advice, "") << text;
   EXPECT_EQ(text.find("OffloadOptions"), std::string::npos) << text;
   terrace_error_free(error);
 }

@@ -159,6 +159,7 @@ std::vector<Call> bad_calls(bool tensors_count_steps = false) {
       [&s](Store t) { return terrace_gradient_address(t, kUnknown, &s.address); });
   add("work_memory", [&s](Store t) { return terrace_work_memory(t, nullptr, s.numbers); });
   add("work_memory, bytes", [&s](Store t) { return terrace_work_memory(t, &s.address, nullptr); });
+  add("use_stream", [](Store t) { return terrace_use_stream(t, nullptr); });
   add("compute_stream", [](Store t) { return terrace_compute_stream(t, nullptr); });
   add("dlpack", [](Store t) { return terrace_dlpack(t, 0, 0, nullptr); });
   add("dlpack, tensor", [&s](Store t) { return terrace_dlpack(t, kUnknown, 0, &s.managed); });
@@ -187,8 +188,7 @@ std::vector<Call> bad_calls(bool tensors_count_steps = false) {
       [&s](Store t) { return terrace_hand_over(t, kUnknown, s.values, TERRACE_FP32, 0); });
   add("hand_over, type", [&s](Store t) { return terrace_hand_over(t, 0, s.values, 77, 0); });
   add("hand_over, other type", [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_BF16, 0); });
-  add("hand_over, flags",
-      [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_FP32, 1); });
+  add("hand_over, flags", [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_FP32, 1); });
   add("hand_over, frozen",
       [&s](Store t) { return terrace_hand_over(t, capi::kFrozen, s.values, TERRACE_FP32, 0); });
   add("move_tensor", [](Store t) { return terrace_move_tensor(t, 0, nullptr); });

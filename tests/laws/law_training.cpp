@@ -32,14 +32,6 @@ ModelConfig law_config(ModelFamily family) {
 
 using testing::Callers;
 
-// What the leases around others read.
-std::vector<TensorId> held_by(const FlatSpace& space) {
-  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
-    if (space.tensor(TensorId{t}).home == TensorHome::managed) return {TensorId{t}};
-  }
-  return {};
-}
-
 bool has_callers(const Combination& c) {
   return level_of(c, kOwner) == "caller" && level_of(c, kGradients) != "leases" &&
          level_of(c, kStates) != "none";
@@ -229,7 +221,8 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
     leave_commit(c_, surroundings.folder);
   DryRun dry = dry_run_of(c_, *model_, workers_);
   dry.trace = testing::managed_trace(dry.trace, {space_.tensors().begin(), space_.tensors().end()});
-  if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, held_by(space_));
+  held_ = testing::held_in(dry.trace);
+  if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, held_);
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
@@ -249,7 +242,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
 
 void LawTraining::make_access() {
   access_ = &caller_.emplace(*offloader_, call_);
-  if (nests(c_)) access_ = &nesting_.emplace(*access_, held_by(space_));
+  if (nests(c_)) access_ = &nesting_.emplace(*access_, held_);
   if (training_.gradients == GradientOrigin::leases) return;
   access_ = &owning_.emplace(*access_, std::vector(space_.tensors().begin(), space_.tensors().end()));
   access_ = &handing_.emplace(*access_, model_->tensors(), training_.gradients == GradientOrigin::borrowed,

@@ -100,6 +100,7 @@ class LawTraining {
   std::unique_ptr<Offloader> offloader_;
   // The ways to the offloader, the last one that of the model.
   std::optional<testing::AccessByCaller> caller_;
+  testing::Held held_;
   std::optional<testing::NestingAccess> nesting_;
   std::optional<testing::CallerAccess> owning_;
   std::optional<testing::HandingAccess> handing_;

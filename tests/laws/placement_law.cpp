@@ -103,7 +103,7 @@ const Outcome& PlacementLaw::reference(const Combination& c) {
                             c[kMoments],
                             c[kGradients],
                             c[kUnused],
-                            static_cast<uint8_t>(training.has_callers)};
+                            static_cast<uint8_t>(training.callers)};
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   return references_.emplace(key, train_plainly(*make_law_model(c), training)).first->second;

@@ -120,6 +120,26 @@ TEST(CallerTensors, AreTheMastersThatTheProgramMayChange) {
   EXPECT_EQ(changed.state(), loaded.state());
 }
 
+// The program may have taken the memory of borrowed gradients back: here it cannot be read.
+TEST(CallerTensors, AreNotAskedForTheirGradientsWhereAStepIsGivenUp) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.callers = true;
+  c.gradients = GradientOrigin::borrowed;
+  Rig rig(c);
+  rig.step(1);
+  const std::vector<std::byte> before = rig.state();
+  rig.offloader->begin_step();
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+    auto* const nowhere = reinterpret_cast<const std::byte*>(uint64_t{4096} * (t + 1));
+    rig.offloader->hand_over_gradient(TensorId{t},
+                                      {nowhere, rig.specs[t].element_count() * bytes_of(rig.specs[t].type)});
+  }
+  rig.offloader->abandon_step();
+  EXPECT_EQ(rig.state(), before);
+  rig.step(2);
+  EXPECT_NE(rig.state(), before);
+}
+
 // What a drop-in optimizer is.
 TEST(CallerTensors, NeedNoDeviceAtAll) {
   for (const bool lends : {false, true}) {

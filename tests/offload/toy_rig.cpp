@@ -108,8 +108,8 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
       space(specs, c.chunk_elements),
       workers(c.threads) {
   std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
-  const std::vector<TensorId> held = {TensorId{0}};
   uses = testing::managed_trace(uses, specs);
+  const testing::Held held = {{TensorId{0}}, {TensorId{0}}};
   if (c.nested) uses = testing::nested_trace(uses, held);
   options = toy_options(c, space, uses, folders);
   device = device_of(c, options.device_budget_bytes);

@@ -15,14 +15,31 @@
 
 namespace terrace::testing {
 
-// Every use is inside of another one, which reads `held`.
+// What the uses around others read. Nobody may read a tensor whose update has begun, so uses that go backward
+// are inside of one that reads what the last of them has.
+struct Held {
+  std::vector<TensorId> forward, backward;
+};
+inline Held held_in(const std::vector<TensorUse>& trace) {
+  Held held;
+  for (const TensorUse& use : trace) {
+    if (use.kind == UseKind::backward) {
+      held.backward = use.tensors;
+    } else if (held.forward.empty() && !use.tensors.empty()) {
+      held.forward = {use.tensors.front()};
+    }
+  }
+  return held;
+}
+
+// Every use is inside of another one.
 class NestingAccess final : public ParameterAccess {
  public:
-  NestingAccess(ParameterAccess& access, std::vector<TensorId> held)
-      : access_(access), held_(std::move(held)) {}
+  NestingAccess(ParameterAccess& access, Held held) : access_(access), held_(std::move(held)) {}
 
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
-    access_.begin_use("around " + std::string(operation), held_,
+    access_.begin_use("around " + std::string(operation),
+                      kind == UseKind::backward ? held_.backward : held_.forward,
                       kind == UseKind::inference ? kind : UseKind::forward);
     access_.begin_use(operation, tensors, kind);
   }
@@ -36,12 +53,12 @@ class NestingAccess final : public ParameterAccess {
 
  private:
   ParameterAccess& access_;
-  const std::vector<TensorId> held_;
+  const Held held_;
 };
 
-inline std::vector<TensorUse> nested_trace(const std::vector<TensorUse>& trace, std::vector<TensorId> held) {
+inline std::vector<TensorUse> nested_trace(const std::vector<TensorUse>& trace, const Held& held) {
   UseRecorder recorder;
-  NestingAccess nesting(recorder, std::move(held));
+  NestingAccess nesting(recorder, held);
   for (const TensorUse& use : trace) {
     nesting.select_micro_batch(use.micro_batch);
     const Lease lease(nesting, use.operation, use.tensors, use.kind);

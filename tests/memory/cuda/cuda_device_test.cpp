@@ -13,6 +13,7 @@
 #include "fake_cuda_driver.h"
 #include "memory/device/device_suite.h"
 #include "memory/host/os_memory.h"
+#include "support/expect_error.h"
 
 namespace terrace::cuda_device_test {
 namespace {
@@ -189,6 +190,33 @@ TEST_F(CudaDeviceTest, CopiesWorkMemoryBehindTheOperationsBeforeIt) {
   driver_.release_operations();
   done.wait();
   EXPECT_EQ(back[9], std::byte{9});
+}
+
+// What runs on the stream of before comes first, and a copy comes behind what runs on the new one.
+TEST_F(CudaDeviceTest, GoesOnOnAStreamOfTheProgram) {
+  make({.budget_bytes = kPage});
+  const CudaStream own(gpu_, "a stream of the program");
+  std::byte* const work = device().allocate_work_memory(kPage).data();
+  driver_.run_operation(device().compute_stream(), [work] { work[9] = std::byte{9}; });
+  device().use_stream(own.get());
+  EXPECT_EQ(device().compute_stream(), own.get());
+  driver_.run_kernel(own.get(), [work] { work[10] = static_cast<std::byte>(static_cast<int>(work[9]) + 1); });
+  Bytes back(kPage);
+  Event done;
+  done.begin();
+  device().copy_work_to_host(back.data(), work, kPage, nullptr, done);
+  EXPECT_FALSE(done.done());
+  driver_.release_operations();
+  done.wait();
+  EXPECT_EQ(back[10], std::byte{10});
+  const uint64_t events = driver_.calls("cuEventCreate");
+  device().use_stream(own.get());
+  device().use_stream(nullptr);  // the default stream
+  EXPECT_EQ(device().compute_stream(), nullptr);
+  EXPECT_EQ(driver_.calls("cuEventCreate"), events);
+  driver_.fail("cuStreamWaitEvent", 1, CUDA_ERROR_INVALID_VALUE);
+  testing::expect_error(ErrorKind::device, {"cuStreamWaitEvent"}, [&] { device().use_stream(own.get()); });
+  EXPECT_EQ(device().compute_stream(), nullptr);
 }
 
 TEST_F(CudaDeviceTest, UsesTheEventOfACopyOfWorkMemoryAgainHoweverItEnds) {

@@ -1,0 +1,116 @@
+#include <terrace/offload/plan/possible_options.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+void require_accumulation_type(const SpaceLayout& space, DataType type) {
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || type == DataType::fp32 || type == section.type) continue;
+    throw Error(ErrorKind::config,
+                {fmt::format("cannot accumulate gradients in {}", name_of(type)),
+                 fmt::format("of {} parameters", name_of(section.type)),
+                 "sums are kept in fp32 or in the precision of the gradients",
+                 section.type == DataType::fp32
+                     ? "accumulate them in fp32"
+                     : fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
+  }
+}
+
+void require_comparable(const OffloadOptions& options) {
+  if (!options.reads_past_host || !options.verify_checksums) return;
+  throw Error(ErrorKind::config,
+              {"cannot compare with checksums", "parameters that the device reads from nvme by itself",
+               "checksums are the host's to compute, and these bytes do not pass through it",
+               "set OffloadOptions::reads_past_host or OffloadOptions::verify_checksums to false"});
+}
+
+void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto found = std::ranges::find(space.tensors(), TensorHome::caller, &TensorSpec::home);
+  if (found == space.tensors().end()) return;
+  const auto refuse = [&](std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot train in memory of the program the tensor", found->name,
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (tensor.home == TensorHome::caller && !tensor.trainable)
+      refuse("a frozen one is never changed", "leave frozen tensors of the program out");
+  }
+  if (options.gradients == GradientOrigin::leases)
+    refuse("no lease writes its gradient", "set OffloadOptions::gradients to handed_over or borrowed");
+  if (options.states == Placement::none)
+    refuse("the optimizer states are on the device", "place optimizer states on cpu or nvme");
+  if (options.record_layout.master == MasterForm::remainder)
+    refuse("compact state keeps a part of each master in its parameter", "keep whole masters");
+}
+
+void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.gradients != GradientOrigin::borrowed) return;
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config,
+                {"cannot borrow gradients", std::move(what), std::move(reason), std::move(advice)});
+  };
+  if (options.accumulation_steps > 1)
+    refuse(fmt::format("of {} micro-batches", options.accumulation_steps), "their sums need memory",
+           "add them up in the program, or set OffloadOptions::gradients to handed_over");
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (tensor.trainable && tensor.home == TensorHome::managed)
+      refuse("of " + tensor.name, "its parameters are not the program's",
+             "give TensorSpec::home, or set OffloadOptions::gradients to handed_over");
+  }
+}
+
+void require_masters_in_parameters(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot keep masters in the parameters", std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (!tensor.trainable) continue;
+    if (tensor.home == TensorHome::managed)
+      refuse("of " + tensor.name, "they are not the program's", "keep whole masters");
+    if (tensor.type != DataType::fp32)
+      refuse("of " + tensor.name, fmt::format("they are {}", name_of(tensor.type)), "keep whole masters");
+  }
+  if (options.record_layout.moment_count == 0)
+    refuse("of an optimizer without moments", "nothing would be left of the records", "keep whole masters");
+}
+
+void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.record_layout.master == MasterForm::whole) return;
+  if (options.record_layout.master == MasterForm::parameter)
+    return require_masters_in_parameters(space, options);
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || section.type == DataType::bf16) continue;
+    refuse(fmt::format("of {} parameters", name_of(section.type)),
+           "a master weight is a bf16 parameter and what is below it", "train in bf16, or without it");
+  }
+  if (options.states == Placement::none && options.parameters != Placement::none) {
+    refuse(fmt::format("of parameters on {}", name_of(options.parameters)),
+           "the states are on the device, and half of each master is not",
+           "place parameters on the device too, or optimizer states on cpu or nvme");
+  }
+}
+
+}  // namespace
+
+void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
+  require_accumulation_type(space, options.accumulation_type);
+  require_layout(space, options);
+  require_comparable(options);
+  require_caller_tensors(space, options);
+  require_borrowed(space, options);
+}
+
+}  // namespace terrace
