@@ -34,7 +34,8 @@ const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_el
   std::byte* const memory = memory_for(chunk);
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
-    homes_.params.callers().memory().gather(chunk, first_element, count, memory + first_element * element_bytes);
+    homes_.params.callers().memory().gather(chunk, first_element, count,
+                                            memory + first_element * element_bytes);
     return memory;
   }
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
@@ -98,7 +99,7 @@ void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
     return homes_.params.callers().memory().scatter(chunk, first_element, count,
-                                           memory_for(chunk) + first_element * element_bytes);
+                                                    memory_for(chunk) + first_element * element_bytes);
   }
   homes_.params.publication().publish_run(chunk, memory_for(chunk), first_element * element_bytes,
                                           count * element_bytes, tiers_.engine(), &cache_);
