@@ -28,6 +28,7 @@ class Engine:
         self._log = log
         self._norm = 0.0
         self._clip_once = None
+        self._in_update = None  # how many updates had run before the one that runs
         self._was_applied = True
         self.scaler = LossScaler(config.loss_scale)
         self._hooks = Hooks()
@@ -77,22 +78,41 @@ class Engine:
         if not self._passes.complete():
             return
         self._values.take_small(is_between_steps=False)
-        result = self.store.update(*self._update_settings())
-        self._passes.updated()
-        self._values.small_were_updated()
-        self._norm = result.gradient_norm
+        self._in_update = self.global_steps + self.skipped_steps
+        try:
+            result = self.store.update(*self._update_settings())
+            self._count(result)
+            self._passes.updated()
+            self._values.small_were_updated()
+            self._in_update = None
+        except KeyboardInterrupt:
+            self._settle_update()
+            raise
+        self._checkpoints.note_update()
+
+    def _count(self, result):
+        self.global_steps += result.applied
+        self.skipped_steps += not result.applied
         self._was_applied = result.applied
+        self._norm = result.gradient_norm
         if self._clip_once is not None:
             self._clip_once[1].fill_(result.gradient_norm)
             self._clip_once = None
         self.scaler.note(not result.applied)
         if result.applied:
-            self.global_steps += 1
             self._stop_learning()
         else:
-            self.skipped_steps += 1
             self._explain_skip()
-        self._checkpoints.note_update()
+
+    def _settle_update(self):
+        """After Ctrl-C in an update, which may have come before it or after it."""
+        if self._in_update is None:
+            return
+        if self._passes.had_ended():
+            self.global_steps += self.global_steps + self.skipped_steps == self._in_update
+            self._passes.updated()
+            self._values.small_were_updated()
+        self._in_update = None
 
     def _update_settings(self):
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
@@ -120,6 +140,7 @@ class Engine:
             self.store.announce_update(*self._update_settings())
 
     def _before_step(self):
+        self._settle_update()
         self._placeholders.require_untouched()
         self._layout.require_unchanged()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
@@ -135,6 +156,7 @@ class Engine:
 
     def drop_gradients(self):
         """zero_grad: gives up a step that has gradients, or that failed."""
+        self._settle_update()
         if self._passes.has_gradients or self._passes.failure is not None:
             self._passes.abandon()
             self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps

@@ -128,22 +128,22 @@ class Passes:
         if torch.is_grad_enabled():
             self._begin_step()
         else:
-            self.store.begin_evaluation()
             self.phase = EVALUATION
             self._stamp += 1
+            self.store.begin_evaluation()
 
     def _begin_step(self):
         self.unmark()
         self._before_step()
-        self.store.begin_step()
-        self.phase = STEP
         self.micro_batch = 0
         self._stamp += 1
         self._step_has_gradients = self._has_gradients = self._is_over = False
+        self.phase = STEP
+        self.store.begin_step()
 
     def _end_evaluation(self):
-        self.phase = IDLE
         self.store.end_evaluation()
+        self.phase = IDLE
 
     def _open(self, use, key):
         unit = use.unit
@@ -287,17 +287,17 @@ class Passes:
         for one in self._held:
             self.take_gradient(one, is_last=True)
         self._held.clear()
-        self._task = None
         while self._backward:
             self._close_backward(self._backward[-1])
         if self._has_gradients:
-            self.micro_batch += 1
-            self._has_gradients = False
-            if self.micro_batch < self.accumulation_steps:
+            if self.micro_batch + 1 < self.accumulation_steps:
                 self._end_micro_batch()
             else:
                 self._is_over = True
                 self._mark()
+            self.micro_batch += 1
+            self._has_gradients = False
+        self._task = None
 
     def _end_micro_batch(self):
         self.store.end_micro_batch()
@@ -310,28 +310,35 @@ class Passes:
     # --- Between passes ---
 
     def close_leftovers(self):
-        """Ends what a pass left open that was cut short by an exception or Ctrl-C."""
-        if self._forward or self._backward or self._task is not None:
-            was_backward = self._task is not None
-            self._task = None
-            for one in self._held:
-                one.parameter.grad = None
-            self._held.clear()
-            for use in self._backward:
-                use.is_backward = False
-            for use in reversed(self._forward + self._backward):
-                release(use.tracked)
-                use.tracked, use.leases = [], []
-            self._forward, self._backward = [], []
-            self.store.release_all()
-            if was_backward and self._has_gradients:
+        """Ends what a pass left open that was cut short by an exception or Ctrl-C, at whatever line that came."""
+        if self._forward or self._backward or self._task is not None or self.store._open:
+            if self._task is not None and self._has_gradients:
                 self.failure = _misuse(
                     "a backward pass ended early, after it had made some of its gradients",
                     "give the step up with zero_grad(), and begin it again",
                     "go on with the step",
                 )
+            self._task = None
+            for one in self._held:
+                one.parameter.grad = None
+            self._held.clear()
+            for use in self._forward + self._backward:
+                use.is_backward = False
+                use.tracked, use.leases = [], []
+            self._forward, self._backward = [], []
+            for one in self.tracked:
+                one.forget_leases()
+            self.store.release_all()
         if self.phase is EVALUATION:
-            self._end_evaluation()
+            self._tolerate(self._end_evaluation)
+
+    def _tolerate(self, end):
+        """Ctrl-C may have come before a step or an evaluation began, or after it ended."""
+        try:
+            end()
+        except MisuseError:
+            pass
+        self.phase = IDLE
 
     def _begin_anew(self):
         """Before a pass over the whole model. Of a step that failed in its first micro-batch nothing is lost."""
@@ -346,11 +353,10 @@ class Passes:
         self.close_leftovers()
         self.failure = None
         if self.phase is STEP:
-            self.phase = IDLE
+            self._tolerate(self.store.abandon_step)
             self._step_has_gradients = self._has_gradients = False
             self.micro_batch = 0
             self._stamp += 1
-            self.store.abandon_step()
 
     def come_to_rest(self, what):
         """Leaves the step or evaluation that is open, so that the store's state can be read. Raises where
@@ -401,6 +407,15 @@ class Passes:
             raise _misuse(*reason, "take the gradient of", one.name)
         one.parameter.grad = None
         self.hand_over(one, gradient)
+
+    def had_ended(self):
+        """After Ctrl-C in an update: whether it had run. Else the step is given up."""
+        try:
+            self.store.abandon_step()
+        except MisuseError:
+            return True
+        self.abandon()
+        return False
 
     def updated(self):
         self.phase = IDLE

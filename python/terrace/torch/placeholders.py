@@ -29,6 +29,7 @@ class Tracked:
         "real",
         "away",
         "leases",
+        "is_gathered",
         "address",
         "stamp",
         "read_stamp",
@@ -49,7 +50,8 @@ class Tracked:
         self.is_managed = True
         self.is_small = False
         self.real = self.away = None
-        self.leases = 0  # that are open
+        self.leases = 0  # that are open, and one more where it is gathered
+        self.is_gathered = False
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
         self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
         # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
@@ -67,6 +69,13 @@ class Tracked:
         self.real = real
         self.away = away
         self.parameter.data = away
+
+    def forget_leases(self):
+        """Nothing is leased, but what was gathered has values of its own."""
+        if self.is_managed and self.leases:
+            self.leases = int(self.is_gathered)
+            if not self.is_gathered:
+                self.parameter.data = self.away
 
     def leave_store(self, away):
         """The store ends: a strict one leaves nothing to look at."""

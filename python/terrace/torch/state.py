@@ -150,12 +150,14 @@ class Values:
         try:
             for one in chosen:
                 one.parameter.data = self.read(one)
+                one.is_gathered = True
                 one.leases += 1
             yield
             values = [one.parameter.data for one in chosen]
         finally:
             for one in chosen:
-                if one.leases:
+                if one.is_gathered:
+                    one.is_gathered = False
                     release([one])
         if write:
             for one, value in zip(chosen, values):
