@@ -244,7 +244,10 @@ class Engine:
     def client_state(self):
         return self._checkpoints.client_state
 
-    def take_up_commit(self):
+    def adopt(self, optimizer, scheduler, dataloader):
+        """The last act of terrace.initialize. After a resume they go on from the commit."""
+        self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
+        optimizer.engine = self
         self._checkpoints.take_up()
 
     # --- DeepSpeed's questions ---

@@ -57,8 +57,8 @@ def initialize(
     model: a module on the processor, whose parameters go into a store; outside of its passes they read as NaN.
     optimizer: one of torch.optim, or a function that makes it from parameters; else the configuration's.
     lr_scheduler: a scheduler of torch for that optimizer, or a function that makes it; else the configuration's.
-    units: what is leased together: "auto" (the layers, where device memory has room for them), "leaf", or
-    classes and names. persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
+    units: what is leased together: "auto" (layers, where device memory has room), "leaf", or classes and names.
+    persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
     log: is given a level and a line of what there is to say; without it warnings are Python's.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     """
@@ -67,16 +67,16 @@ def initialize(
     _require_plain(model)
     build = _Build(model, config, units, device, persistence_threshold)
     groups, kind, defaults = _groups(model, config, optimizer, model_parameters)
-    build.describe(groups, kind)
-    build.plan(kind, groups, tier_name, log)
-    engine = build.make(resume)
-    engine.optimizer = EngineOptimizer(engine, kind, groups, defaults)
-    engine.lr_scheduler = _scheduler(engine.optimizer, config, lr_scheduler)
+    own_optimizer = EngineOptimizer(kind, groups, defaults)
     if isinstance(optimizer, torch.optim.Optimizer):
         optimizer._opt_called = True  # a scheduler of torch made for it asks for this
-    engine.training_dataloader = _dataloader(training_data, config, collate_fn)
-    engine.take_up_commit()
-    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+    scheduler = _scheduler(own_optimizer, config, lr_scheduler)
+    loader = _dataloader(training_data, config, collate_fn)
+    build.describe(groups)
+    build.plan(kind, groups, tier_name, log)
+    engine = build.make(resume)  # what can be refused has been
+    engine.adopt(own_optimizer, scheduler, loader)
+    return engine, own_optimizer, loader, scheduler
 
 
 def _source_of(config, args):
@@ -165,7 +165,7 @@ class _Build:
                 "leave it out",
             )
 
-    def describe(self, groups, kind):
+    def describe(self, groups):
         """Which parameters a store gets, and how."""
         group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
         found = named_once(self.model)

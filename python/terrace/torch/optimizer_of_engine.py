@@ -66,8 +66,10 @@ def kind_of(optimizer):
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    def __init__(self, engine, kind, groups, defaults):
-        self._engine = engine
+    """It belongs to the engine that adopts it."""
+
+    def __init__(self, kind, groups, defaults):
+        self.engine = None
         self.kind = kind
         self._is_complete = False
         super().__init__(groups, defaults)
@@ -96,12 +98,12 @@ class EngineOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._engine.update()
+        self.engine.update()
         return loss
 
     def zero_grad(self, set_to_none=True):
         """Gives up a step that has gradients but no update yet; their memory is gone in any case."""
-        self._engine.drop_gradients()
+        self.engine.drop_gradients()
 
     def add_param_group(self, group):
         if self._is_complete:
@@ -115,10 +117,10 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """In torch's layout. The moments are read one tensor at a time; before the first update there are none."""
-        return self._engine.optimizer_state_dict()
+        return self.engine.optimizer_state_dict()
 
     def load_state_dict(self, state):
-        self._engine.load_optimizer_state_dict(state)
+        self.engine.load_optimizer_state_dict(state)
 
     def __reduce_ex__(self, protocol):
         raise MisuseError(

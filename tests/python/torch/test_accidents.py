@@ -301,6 +301,15 @@ class Accidents(EngineTest):
         self.raised(terrace.ConfigError, engine_of, Mlp(), optimizer=lambda p: torch.optim.Adamax(p))
         self.raised(terrace.ConfigError, engine_of, Mlp(), optimizer=lambda p: torch.optim.AdamW(p, amsgrad=True))
         self.raised(terrace.ConfigError, engine_of, Mlp(), device="meta")
+        refused = seeded(Mlp)
+        with self.assertRaises(ZeroDivisionError):
+            engine_of(refused, lr_scheduler=lambda optimizer: 1 / 0)
+        with self.assertRaises(ValueError):
+            twice = [refused.last.weight]
+            engine_of(refused, model_parameters=[{"params": twice}, {"params": twice}])
+        self.raised(terrace.CapacityError, engine_of, refused, config_of(host_memory=1))
+        for (name, value), (_, other) in zip(refused.state_dict().items(), seeded(Mlp).state_dict().items()):
+            self.assertTrue(torch.equal(value, other), name)
 
     @isolated
     def test_sparse_gradients(self):

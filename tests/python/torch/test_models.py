@@ -216,6 +216,11 @@ class Models(EngineTest):
             schedule.step()
         self.assert_near_plain(told, expected)
         self.assertEqual(engine.get_lr(), schedule.get_last_lr())
+        given = seeded(Mlp)
+        optimizer = torch.optim.AdamW(given.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
+        of_given = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+        engine = engine_of(given, config_of(), optimizer=optimizer, lr_scheduler=of_given)
+        self.assertEqual(train(engine, 4), told)
         config = dict(
             config_of(),
             scheduler={
