@@ -38,7 +38,7 @@ class Engine:
         self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
         self._checkpoints = Checkpoints(self, store, self._values, self._exports)
         self._hooks.watch_passes(self._passes, units)
-        self._layout = Layout(model, tracked)
+        self._layout = Layout(model)
         self._tracked = tracked
         self._placeholders = placeholders
         self._of = {id(one.parameter): one for one in tracked}

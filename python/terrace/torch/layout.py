@@ -7,12 +7,12 @@ OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replica
 
 
 class Layout:
-    def __init__(self, model, tracked):
+    def __init__(self, model):
         self._modules = [
             (name, module, list(map(id, module._parameters.values())), list(map(id, module._modules.values())))
             for name, module in model.named_modules()
         ]
-        self._frozen = [one for one in tracked if not one.is_trainable and not one.parameter.requires_grad]
+        self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
 
     def require_unchanged(self):
         for name, module, parameters, children in self._modules:
@@ -27,12 +27,12 @@ class Layout:
                     "change the model before terrace.initialize; an engine is closed with "
                     "engine.close(keep_values=True)",
                 )
-        for one in self._frozen:
-            if one.parameter.requires_grad:
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
                 raise MisuseError(
                     "cannot train a parameter",
-                    one.name,
-                    "it was frozen when the engine was made, and has no " "optimizer state",
+                    name,
+                    "it was frozen when the engine was made, and has no optimizer state",
                     "set requires_grad before terrace.initialize",
                 )
 

@@ -363,11 +363,12 @@ class Accidents(EngineTest):
             train(engine, 1)
             change(engine.module)
             self.raised(terrace.MisuseError, self.forward, engine)
-        model = seeded(Mlp)
-        model.last.requires_grad_(False)
-        engine = engine_of(model)
-        model.last.weight.requires_grad_(True)
-        self.raised(terrace.MisuseError, self.forward, engine)
+        for thawed in ("weight", "bias"):  # which stays in torch's memory
+            model = seeded(Mlp)
+            model.last.requires_grad_(False)
+            engine = engine_of(model)
+            getattr(model.last, thawed).requires_grad_(True)
+            self.raised(terrace.MisuseError, self.forward, engine)
 
     @isolated
     def test_a_layer_may_be_frozen_between_steps(self):
