@@ -288,7 +288,7 @@ class Config:
             "moment_type": self.moment_type,
             "masters": "compact" if value("compact_state") else "whole",
             "accumulation_type": self.accumulation_type,
-            "durable": on_nvme and value("durable"),
+            "durable": value("durable") and on_nvme,
             "retained_commits": value("retained_checkpoints"),
             "io_engine": {"auto": "best", "io_uring": "uring"}.get(engine, engine),
             "no_checksums": not value("verify_checksums"),

@@ -119,6 +119,9 @@ class Keys(unittest.TestCase):
                 "offload_optimizer": {"device": "nvme", "nvme_path": ["/a"], "pin_memory": False}}
         options = read_config({"zero_optimization": both}).store_options
         self.assertEqual((options["nvme_paths"], options["no_host_lock"], options["durable"]), (["/a"], True, True))
+        in_host_memory = read_config({"zero_optimization": {"stage": 2, "offload_optimizer": offload},
+                                      "terrace": {"durable": True}})
+        self.assertEqual((in_host_memory.store_options["durable"], in_host_memory.without_effect), (False, []))
         both["offload_optimizer"]["nvme_path"] = "/b"
         self.refused({"zero_optimization": both}, "zero_optimization.offload_optimizer.nvme_path")
         old = read_config({"zero_optimization": {"stage": 2, "cpu_offload": True}}).store_options
