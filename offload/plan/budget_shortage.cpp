@@ -38,7 +38,8 @@ std::string list_of(std::initializer_list<Use> uses) {
 // `needed_bytes` exceeds the plan's minimum if the device must keep activations for which the host has no
 // room.
 Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOptions& options) {
-  std::string advice = "raise OffloadOptions::device_budget_bytes, or lower the micro-batch or its length";
+  std::string advice = "raise OffloadOptions::device_budget_bytes";
+  if (options.work_bytes > 0) advice += ", or lower the micro-batch or its length";
   if (options.parameters == Placement::none || options.states == Placement::none)
     advice += ", or place parameters and states on cpu or nvme";
   if (!plan.device_peak_operation.empty())

@@ -108,12 +108,35 @@ def error_of(failure):
     finally:
         lib.terrace_error_free(failure)
     kind = word_of("terrace_error_kind", parts.kind)
+    texts = [_in_words_of_python(text) for text in texts]
     texts[3] = texts[3] or _ADVICE.get(kind, "see docs/troubleshooting.md")
     error = BY_KIND[kind](*texts)
     if kind == "capacity":
         for name in ("least_bytes", "least_device_bytes", "least_host_bytes", "least_nvme_bytes"):
             setattr(error, name, getattr(parts, name))
     return error
+
+
+def _in_words_of_python(text):
+    """Options and calls of C by the names that they have in this package."""
+    if "terrace_" not in text and "TERRACE_" not in text:
+        return text
+    import re  # takes a while to load
+
+    for pattern, word in _PYTHON_WORDS:
+        text = re.sub(pattern, word, text)
+    return re.sub(r"\bterrace_(\w+)", lambda found: f"Store.{found[1]}" if found[0] in FUNCTIONS else found[0], text)
+
+
+_PYTHON_WORDS = (
+    (r"\bterrace_(?:simulated|cuda)_options\.(\w+)", r"\1 of the device"),
+    (r"\bterrace_options\.(\w+)", r"\1"),
+    (r"\bterrace_tensor\.(\w+)", r"Tensor.\1"),
+    (r"\bterrace_update_settings\.groups\b", "the optimizers of update()"),
+    (r"\bterrace_device_cuda\b", "CudaDevice"),
+    (r"\bterrace_device_simulated\b", "SimulatedDevice"),
+    (r"\bTERRACE_([A-Z0-9_]+)", lambda found: found[1].lower()),
+)
 
 
 def new(struct, **values):

@@ -1,14 +1,16 @@
 """terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it
 is allocated."""
 
+import contextlib
 import faulthandler
+import re
 import warnings
 
 import torch
 from torch import nn
 
 from ..config import read_config
-from ..errors import CapacityError, ConfigError, MisuseError
+from ..errors import CapacityError, ConfigError, Error, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
 from .checkpoint import has_commit
@@ -48,6 +50,7 @@ def initialize(
     collate_fn=None,
     persistence_threshold=SMALL_ELEMENTS,
     resume=False,
+    discard_commits=False,
     total_steps=None,
     tier_name=None,
     log=None,
@@ -61,6 +64,7 @@ def initialize(
     persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
     log: is given a level and a line of what there is to say; without it warnings are Python's.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
+    discard_commits: a commit of an earlier run in nvme_path may be removed.
     """
     config = read_config(_source_of(config, args), total_steps)
     _say_what_has_no_effect(config, log)
@@ -73,10 +77,30 @@ def initialize(
     scheduler = _scheduler(own_optimizer, config, lr_scheduler)
     loader = _dataloader(training_data, config, collate_fn)
     build.describe(groups)
-    build.plan(kind, groups, tier_name, log)
-    engine = build.make(resume)  # what can be refused has been
+    with _in_words_of_the_configuration():
+        build.plan(kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
+        engine = build.make(resume)  # what can be refused has been
     engine.adopt(own_optimizer, scheduler, loader)
     return engine, own_optimizer, loader, scheduler
+
+
+@contextlib.contextmanager
+def _in_words_of_the_configuration():
+    """Options of the store in an error become keys of the configuration."""
+    try:
+        yield
+    except Error as error:
+        for part in ("subject", "reason", "advice"):
+            for option, key in _KEYS:
+                setattr(error, part, re.sub(rf"\b{option}\b", key, getattr(error, part)))
+        raise
+
+
+_KEYS = (
+    ("budget_bytes of the device", "terrace.device_memory"),
+    ("host_bytes", "terrace.host_memory"),
+    ("chunk_elements", "terrace.chunk_elements"),
+)
 
 
 def _source_of(config, args):
@@ -215,7 +239,7 @@ class _Build:
             )
         return specs
 
-    def plan(self, kind, groups, tier_name, log):
+    def plan(self, kind, groups, log, **more):
         """Finds units, device and options that fit; raises CapacityError with the least budgets where none do."""
         config = self.config
         for one in self.tracked:
@@ -229,15 +253,16 @@ class _Build:
             unused_gradients="skip",
             optimizer=kind,
             log=log,
-            tier_name=tier_name,
+            **more,
             sgd_momentum=any(group.get("momentum", 0) for group in groups),
         )
         try:
             self._try(self.units, options)
+            return
         except CapacityError:
             if self.units != "auto":
                 raise
-            self._try("leaf", options)
+        self._try("leaf", options)
 
     def _try(self, units, options):
         self.chosen = choose_units(self.model, self.managed_of, units)
@@ -279,7 +304,7 @@ class _Build:
 
     def _create(self, resume):
         options = self.options
-        if not resume:
+        if not resume or (resume == "auto" and not options.get("nvme_paths")):
             return Store(self.specs, self.used_device, self.uses, **options), False
         if not options.get("nvme_paths"):
             raise ConfigError(

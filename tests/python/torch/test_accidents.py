@@ -418,6 +418,8 @@ class Accidents(EngineTest):
             error = self.raised(terrace.CapacityError, self.engine, **{option: 1 << 12})
             self.assertGreater(getattr(error, least), 1 << 12)
             self.assertIn(str(getattr(error, least)), str(error))
+            self.assertIn(f"terrace.{option}", error.advice)
+            self.assertIsNone(error.__context__)
             self.engine(**{option: getattr(error, least)})
 
     @isolated

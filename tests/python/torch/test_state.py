@@ -245,9 +245,15 @@ class State(EngineTest):
             self.assertEqual(first, 4)
             self.assertEqual(engine.client_state, {"from": "the run"})
             self.assertEqual(train(engine, 8 - first, first=first), expected[first:])
+            engine.close()
+            error = self.raised(terrace.ConfigError, engine_of, seeded(Dropped), config)
+            self.assertIn("discard_commits", error.advice)
+            engine = engine_of(seeded(Dropped), config, discard_commits=True)
+            self.assertEqual(engine.global_steps, 0)
             engine.store.keep_tier(False)
             engine.close()
             self.raised(terrace.ConfigError, engine_of, Gpt(), config, resume=True)
+        self.assertEqual(engine_of(seeded(Dropped), config_of(), resume="auto").global_steps, 0)
 
     def killed_run(self, model, config):
         child = os.fork()
