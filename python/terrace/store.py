@@ -50,6 +50,7 @@ class Store:
         self._c_lease, self._c_release = undeclared("terrace_lease"), undeclared("terrace_release")
         self._number = ctypes.c_uint64()
         self._number_at = ctypes.byref(self._number)
+        self._closed = ctypes.c_uint64()
         self._open = set()
         # With gradients="borrowed": what is read until the update has returned.
         self._borrowed = [] if options.get("gradients") == "borrowed" else None
@@ -265,7 +266,8 @@ class Store:
         return number
 
     def close_lease(self, number):
-        failure = self._c_release(self._handle, ctypes.c_uint64(number))
+        self._closed.value = number
+        failure = self._c_release(self._handle, self._closed)
         if failure is not None:
             raise error_of(failure)
         self._open.discard(number)

@@ -1,5 +1,6 @@
 """What is hung onto a model: hooks of passes, of state dicts and of copies. All of it comes off again."""
 
+import dataclasses
 import functools
 import sys
 
@@ -8,35 +9,9 @@ import torch
 from ..errors import MisuseError
 
 
-class Hook:
-    """A hook with what it is for. A model that carries hooks can be copied (see state.py), not pickled."""
-
-    __slots__ = ("_function", "_bound")
-
-    def __init__(self, function, bound):
-        self._function = function
-        self._bound = bound
-
-    def __reduce_ex__(self, protocol):
-        refuse_to_pickle()
-
-
-class BeforeForward(Hook):
-    __slots__ = ()
-
-    def __call__(self, module, arguments):
-        self._function(self._bound)
-
-
-class AfterForward(Hook):
-    __slots__ = ()
-
-    def __call__(self, module, arguments, output):
-        self._function(self._bound, output)
-
-
 class Hooks:
-    """The hooks on a model. Their ids are known, so that copies of modules can go without them."""
+    """The hooks on a model. Their ids are known, so that copies of modules can go without them. A model that carries
+    them can be copied (see state.py), not pickled: what they are bound to refuses it."""
 
     def __init__(self):
         self._handles = []
@@ -50,14 +25,15 @@ class Hooks:
         for unit in units:
             self.watch_unit(passes, unit)
         for one in passes.trainable:
-            self.add(one.parameter.register_post_accumulate_grad_hook(functools.partial(_take, passes, one)))
-
+            hook = functools.partial(passes.take_gradient, one)
+            self.add(one.parameter.register_post_accumulate_grad_hook(hook))
         forget_compiled()
 
     def watch_unit(self, passes, unit):
         # Before those of others, which may read parameters (weight_norm), and after a forward that fails too.
-        self.add(unit.module.register_forward_pre_hook(BeforeForward(passes.entering, unit), prepend=True))
-        self.add(unit.module.register_forward_hook(AfterForward(passes.leaving, unit), always_call=True))
+        before, after = functools.partial(passes.enter, unit), functools.partial(passes.leave, unit)
+        self.add(unit.module.register_forward_pre_hook(before, prepend=True))
+        self.add(unit.module.register_forward_hook(after, always_call=True))
 
     def are_own(self, identifier):
         return identifier in self._ids
@@ -69,14 +45,32 @@ class Hooks:
         forget_compiled()
 
 
+def hook_outputs(output, use):
+    """Registers the use on every tensor of what a module returns, of which a gradient may arrive."""
+    if isinstance(output, torch.Tensor):
+        # A view that is changed in place gets another node of autograd; that of its base stays.
+        base = output._base if output._is_view() else None
+        node = base.grad_fn if base is not None else None
+        if node is None:
+            node = output.grad_fn
+        if node is not None:
+            node.register_prehook(use)
+    elif isinstance(output, dict):
+        for one in output.values():
+            hook_outputs(one, use)
+    elif isinstance(output, (list, tuple)):
+        for one in output:
+            hook_outputs(one, use)
+    elif dataclasses.is_dataclass(output) or hasattr(output, "__dict__"):
+        for one in vars(output).values():
+            if isinstance(one, (torch.Tensor, dict, list, tuple)):
+                hook_outputs(one, use)
+
+
 def forget_compiled():
     """Code that torch has compiled does not ask whether hooks have come or gone."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
-
-
-def _take(passes, one, parameter):
-    passes.take_gradient(one)
 
 
 def refuse_to_pickle():

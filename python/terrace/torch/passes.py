@@ -11,7 +11,6 @@ over the whole model, or by the optimizer; a backward pass that fails spoils its
 is given up."""
 
 import ctypes
-import dataclasses
 
 import torch
 from torch.autograd import Variable
@@ -19,32 +18,32 @@ from torch.autograd import Variable
 from .._lib import error_of, undeclared
 from ..errors import MisuseError
 from ..store import KINDS
-from .hooks import refuse_to_pickle
-from .placeholders import HandedOver, acquire, release
+from .hooks import hook_outputs, refuse_to_pickle
+from .placeholders import HandedOver, acquire, is_strange, release, why_strange
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
 _FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
 _task = torch._C._current_graph_task_id
+_is_traced = torch.compiler.is_dynamo_compiling
 
 
 class Use:
     """One pass through a unit: the clock when it was entered and left, and the leases it has."""
 
-    __slots__ = ("passes", "unit", "number", "updates", "entered", "left", "tracked", "leases", "is_backward")
+    __slots__ = ("passes", "unit", "keys", "updates", "entered", "left", "tracked", "leases", "is_backward")
 
-    def __init__(self, passes, unit, number):
+    def __init__(self, passes, unit, keys, entered):
         self.passes = passes
         self.unit = unit
-        self.number = number
+        self.keys = keys
         self.updates = passes.updates
-        self.entered = passes.tick()
+        self.entered = entered
         self.left = 0
-        self.tracked = []
-        self.leases = []
+        self.tracked = self.leases = ()
         self.is_backward = False
 
-    def __call__(self, gradient):
-        """A hook of an output: its gradient has arrived, so the unit goes backward."""
+    def __call__(self, gradients):
+        """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""
         if not self.is_backward:
             self.passes.go_backward(self)
 
@@ -75,11 +74,12 @@ class Passes:
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
         self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
-        # Two of these calls are made for every module and step: Store.hand_over takes arguments of any kind.
+        # Such a call is made for every parameter and step: Store.hand_over takes arguments of any kind.
         self._c_hand_over, self._handle = undeclared("terrace_hand_over"), store._handle
+        self._address = ctypes.c_void_p()
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
-        self.entering = torch.compiler.disable(self._enter)
-        self.leaving = torch.compiler.disable(self._leave)
+        self._enter_untraced = torch.compiler.disable(self._enter)
+        self._leave_untraced = torch.compiler.disable(self._leave)
 
     def tick(self):
         self._clock += 1
@@ -95,6 +95,20 @@ class Passes:
 
     # --- Forward ---
 
+    def enter(self, unit, module, arguments):
+        """A hook before a module's forward."""
+        if _is_traced():
+            self._enter_untraced(unit)
+        else:
+            self._enter(unit)
+
+    def leave(self, unit, module, arguments, output):
+        """A hook after a module's forward, which may have failed."""
+        if _is_traced():
+            self._leave_untraced(unit, output)
+        else:
+            self._leave(unit, output)
+
     def _enter(self, unit):
         if unit.is_root and _task() == -1:
             self._begin_anew()
@@ -103,11 +117,13 @@ class Passes:
         if unit.use_stamp != self._stamp:
             unit.use_stamp = self._stamp
             unit.uses = 0
-        use = Use(self, unit, unit.uses)
+        keys = unit.keys(unit.uses)
         unit.uses += 1
+        self._clock += 1
+        use = Use(self, unit, keys, self._clock)
         self._forward.append(use)
         if unit.count:
-            self._open(use, unit.keys(use.number)[0])
+            self._open(use, keys[0])
 
     def _leave(self, unit, output):
         use = self._forward.pop() if self._forward else None
@@ -117,10 +133,11 @@ class Passes:
         if use is None:
             return  # it could not be entered
         self._close(use)
-        use.left = self.tick()
+        self._clock += 1
+        use.left = self._clock
         if self.phase is STEP:
             if output is not None and (unit.count or unit.is_root) and torch.is_grad_enabled():
-                _hook_outputs(output, use)
+                hook_outputs(output, use)
         elif not self._forward:
             self._end_evaluation()
 
@@ -147,16 +164,16 @@ class Passes:
 
     def _open(self, use, key):
         unit = use.unit
-        use.leases.append(self.store.open_lease(key, self.reading_kind, unit.ids, unit.count))
-        acquire(unit.tracked)
-        use.tracked.extend(unit.tracked)
+        kind = _INFERENCE if self.phase is EVALUATION else _FORWARD
+        use.leases = (self.store.open_lease(key, kind, unit.ids, unit.count),)
+        use.tracked = unit.tracked
+        acquire(use.tracked)
 
     def _close(self, use):
-        if use.tracked:
-            release(use.tracked)
-            use.tracked = []
-        leases, use.leases = use.leases, []
-        for lease in reversed(leases):
+        tracked, use.tracked = use.tracked, ()
+        release(tracked)
+        leases, use.leases = use.leases, ()
+        for lease in leases[::-1]:
             self.store.close_lease(lease)
 
     # --- Learning ---
@@ -173,11 +190,11 @@ class Passes:
         and later."""
         use = self._forward[-1]
         unit = use.unit
-        key = unit.keys(use.number)[0] + b"+" + str(one.number).encode()
-        use.leases.append(self.store.open_lease(key, self.reading_kind, self.store.ids([one.number]), 1))
+        key = use.keys[0] + b"+" + str(one.number).encode()
+        use.leases += (self.store.open_lease(key, self.reading_kind, self.store.ids([one.number]), 1),)
         acquire([one])
-        use.tracked.append(one)
-        unit.tracked.append(one)
+        use.tracked += (one,)
+        unit.tracked += (one,)
         unit.settle(self.store)
 
     @property
@@ -215,7 +232,7 @@ class Passes:
         use.is_backward = True
         self._backward.append(use)
         if use.unit.count:
-            self._open(use, use.unit.keys(use.number)[1])
+            self._open(use, use.keys[1])
 
     def _close_backward(self, use):
         self._backward.remove(use)
@@ -243,49 +260,52 @@ class Passes:
         if self.micro_batch + 1 == self.accumulation_steps:
             self._announce()
 
-    def take_gradient(self, one, is_last=False):
+    def take_gradient(self, one, parameter, is_last=False):
         """A hook of a parameter: its gradient is complete in this backward pass, or as far as a reentrant part
         of it goes."""
-        parameter = one.parameter
-        gradient = parameter.grad
         if self._task is None:
             self._begin_backward()
         if one.comes_in_parts and not is_last:
             self._held[one] = None
             return
+        gradient = parameter.grad
         parameter.grad = None
-        reason = _why_not(gradient, one)
+        is_unnoticed = one.is_managed and not one.leases and not is_last
+        if one.stamp == self._stamp or is_unnoticed or is_strange(gradient, one):
+            self._refuse_gradient(one, gradient, is_unnoticed)
+        self.hand_over(one, gradient)
+
+    def _refuse_gradient(self, one, gradient, is_unnoticed):
         if one.stamp == self._stamp:
             reason = (
                 "it has a gradient in this micro-batch already",
                 "go backward once for each forward pass, or set "
                 "gradient_accumulation_steps to the backward passes of an update",
             )
-        elif one.is_managed and not one.leases and not is_last:
+        elif is_unnoticed:
             reason = (
                 "its module went backward without being noticed, as where a view that a module returned was "
-                "changed in "
-                "place",
+                "changed in place",
                 "do not change outputs of modules in place",
             )
-        if reason is not None:
-            self._spoil(_misuse(*reason, "take the gradient of", one.name))
-        self.hand_over(one, gradient)
+        else:
+            reason = why_strange(gradient, one)
+        self._spoil(_misuse(*reason, "take the gradient of", one.name))
 
     def hand_over(self, one, gradient):
         if not gradient.is_contiguous():
             gradient = gradient.contiguous()
         self._has_gradients = self._step_has_gradients = True
         one.stamp = self._stamp
-        failure = self._c_hand_over(
-            self._handle, one.number, ctypes.c_void_p(gradient.data_ptr()), one.type_number, 0
-        )
+        address = self._address
+        address.value = gradient.data_ptr()
+        failure = self._c_hand_over(self._handle, one.number, address, one.type_number, 0)
         if failure is not None:
             raise error_of(failure)
 
     def _end_backward(self):
         for one in self._held:
-            self.take_gradient(one, is_last=True)
+            self.take_gradient(one, one.parameter, is_last=True)
         self._held.clear()
         while self._backward:
             self._close_backward(self._backward[-1])
@@ -324,7 +344,7 @@ class Passes:
             self._held.clear()
             for use in self._forward + self._backward:
                 use.is_backward = False
-                use.tracked, use.leases = [], []
+                use.tracked = use.leases = ()
             self._forward, self._backward = [], []
             for one in self.tracked:
                 one.forget_leases()
@@ -400,7 +420,7 @@ class Passes:
         """A gradient that the program has set itself."""
         if self.phase is IDLE:
             self._begin_step()
-        reason = _why_not(gradient, one)
+        reason = why_strange(gradient, one) if is_strange(gradient, one) else None
         if reason is None and self.micro_batch >= self.accumulation_steps:
             reason = ("all micro-batches of the step are complete", "set gradients before the last backward pass")
         if reason is not None:
@@ -441,45 +461,5 @@ class Passes:
                     one.parameter.grad = None
 
 
-def _why_not(gradient, one):
-    """(reason, advice) where a gradient cannot be handed over."""
-    if type(gradient) is HandedOver:
-        return "the graph is that of a step that is over", "go forward again"
-    if gradient.layout != torch.strided:
-        return "it is sparse", "make it dense, such as by sparse=False of an embedding"
-    if gradient.requires_grad:
-        return (
-            "it was made with create_graph=True, and a second derivative would read parameters at a time that "
-            "Terrace "
-            "does not know",
-            "use backward() without create_graph",
-        )
-    if gradient.dtype != one.parameter.dtype:
-        return (
-            f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}",
-            "give it in the parameter's type",
-        )
-    return None
-
-
 def _misuse(reason, advice, what, subject="the model"):
     return MisuseError(f"cannot {what}", subject, reason, advice)
-
-
-def _hook_outputs(output, use):
-    """Registers the use on every tensor of what a module returns, of which a gradient may arrive."""
-    if isinstance(output, torch.Tensor):
-        if output.requires_grad and not output.is_leaf:
-            # A view that is changed in place gets another node of autograd; that of its base stays.
-            base = output._base if output._is_view() else None
-            (base if base is not None and base.requires_grad and not base.is_leaf else output).register_hook(use)
-    elif isinstance(output, dict):
-        for one in output.values():
-            _hook_outputs(one, use)
-    elif isinstance(output, (list, tuple)):
-        for one in output:
-            _hook_outputs(one, use)
-    elif dataclasses.is_dataclass(output) or hasattr(output, "__dict__"):
-        for one in vars(output).values():
-            if isinstance(one, (torch.Tensor, dict, list, tuple)):
-                _hook_outputs(one, use)

@@ -221,6 +221,34 @@ def _name_of(arguments):
     return ""
 
 
+def is_strange(gradient, one):
+    """Whether a gradient cannot be handed over."""
+    return (
+        gradient.dtype is not one.parameter.dtype
+        or gradient.requires_grad
+        or gradient.layout is not torch.strided
+        or type(gradient) is HandedOver
+    )
+
+
+def why_strange(gradient, one):
+    """(reason, advice)"""
+    if type(gradient) is HandedOver:
+        return "the graph is that of a step that is over", "go forward again"
+    if gradient.layout is not torch.strided:
+        return "it is sparse", "make it dense, such as by sparse=False of an embedding"
+    if gradient.requires_grad:
+        return (
+            "it was made with create_graph=True, and a second derivative would read parameters at a time that "
+            "Terrace does not know",
+            "use backward() without create_graph",
+        )
+    return (
+        f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}",
+        "give it in the parameter's type",
+    )
+
+
 def named_once(model):
     """[(parameter, [its names])]: a tied one has several."""
     found = {}

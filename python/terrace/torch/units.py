@@ -17,7 +17,7 @@ class Unit:
         self.name = name
         self.module = module
         self.is_root = is_root
-        self.tracked = []
+        self.tracked = ()  # replaced where it changes, for a use has what it began with
         self.ids = None
         self.count = 0
         self.use_stamp = -1  # of the micro-batch that `uses` counts in
@@ -54,7 +54,7 @@ def choose_units(model, tracked_of, units):
         for parameter in source:
             one = tracked_of.get(id(parameter))
             if one is not None and one not in unit.tracked:
-                unit.tracked.append(one)
+                unit.tracked += (one,)
         if unit.tracked or unit.is_root:
             chosen.append(unit)
         for child, below in module.named_children():

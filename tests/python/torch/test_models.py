@@ -135,8 +135,8 @@ class Models(EngineTest):
     @isolated
     def test_parameters_that_are_read_outside_of_their_modules(self):
         engine = self.train_and_compare(Recurrent, persistence_threshold=0)
-        (whole,) = (hook._bound for hook in engine.module._forward_pre_hooks.values())
-        self.assertEqual(whole.tracked, [])  # each is held by a unit that is open for a short time
+        (whole,) = (hook.args[0] for hook in engine.module._forward_pre_hooks.values())
+        self.assertEqual(whole.tracked, ())  # each is held by a unit that is open for a short time
 
     @isolated
     def test_convolutions_with_running_statistics(self):
