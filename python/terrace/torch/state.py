@@ -36,6 +36,9 @@ class Values:
     def come_to_rest(self, what):
         """Between steps, as reading and writing states wants it; see Passes."""
         self._passes.come_to_rest(what)
+        for ones, _ in self._small.values():
+            for one in ones:
+                self._follow(one)
 
     # --- Single tensors ---
 
@@ -69,8 +72,10 @@ class Values:
         """Writes a tensor's values: those of its parameter and master, or of a moment."""
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
-        if what is None and not one.is_managed:
-            one.parameter.data.copy_(values)
+        if not one.is_managed:
+            self._follow(one)
+            if what is None:
+                one.parameter.data.copy_(values)
         what = what or ("master" if one.is_trainable else "parameter")
         self._store.write_values(one.number, values.data_ptr(), what=what, count=values.numel())
         if not one.is_managed:
@@ -89,6 +94,7 @@ class Values:
         """What has been written to small parameters becomes their masters' value."""
         for ones, _ in self._small.values():
             for one in ones:
+                self._follow(one)
                 if one.parameter.data_ptr() != one.address:  # parameter.data was set
                     self._take_home(one)
         found = self._small_values()
@@ -110,6 +116,13 @@ class Values:
                     )
                 master = one.real.float().contiguous()
                 self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
+
+    def _follow(self, one):
+        """share_memory_() moves what a tensor has in memory, and frees where it was."""
+        address = one.real.data_ptr()
+        if address != one.address:
+            self._store.move_tensor(one.number, address)
+            one.address = address
 
     def _take_home(self, one):
         moved = one.parameter.data
