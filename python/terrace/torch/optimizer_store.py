@@ -14,6 +14,7 @@ import torch
 from ..errors import CapacityError, ConfigError, IoError, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
+from .mapped import mapped_empty
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 MOMENTS = ("first_moment", "second_moment")
@@ -259,10 +260,11 @@ class StateStore:
 
     def read(self, slot, what):
         """Values in the parameter's shape, in fp32. With states on nvme they are pages of a file without a name."""
-        count = slot.parameter.numel()
-        values = _file_backed(self._options["nvme_paths"], count) if self._nvme else torch.empty(count)
-        self.store.read_values(slot.number, what, 0, count, values.data_ptr())
-        return values.view(slot.parameter.shape)
+        shape, paths = slot.parameter.shape, self._options["nvme_paths"]
+        folder = paths if isinstance(paths, (str, os.PathLike)) else next(iter(paths), None)
+        values = mapped_empty(shape, torch.float32, folder) if self._nvme else torch.empty(shape)
+        self.store.read_values(slot.number, what, 0, values.numel(), values.data_ptr())
+        return values
 
     def _piece(self, slot, what, first, count):
         values = torch.empty(count)
@@ -379,21 +381,3 @@ def _new_store(tensors, options):
         except IoError as error:
             if "is using it" not in error.reason:
                 raise
-
-
-def _file_backed(path, count):
-    """fp32 elements in the pages of a file that has no name, which the kernel may write out."""
-    folder = path if isinstance(path, (str, os.PathLike)) else path[0]
-    name = os.path.join(folder, f"state-{os.getpid()}.tmp")
-    try:
-        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        try:
-            # Room that is not there has to be an error here; a write to the mapping would end the process.
-            os.posix_fallocate(descriptor, 0, 4 * count)
-            return torch.from_file(name, shared=True, size=count, dtype=torch.float32)
-        finally:
-            os.close(descriptor)
-            os.unlink(name)
-    except OSError as error:
-        raise IoError("cannot make room for optimizer states", name, os.strerror(error.errno),
-                      "free space on the drive, or save the model alone") from None

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import signal
+import sys
 import tempfile
 import time
 import unittest
@@ -243,6 +244,46 @@ class Exceptions(unittest.TestCase):
             optimizer.step()
             losses = [loss.item(), *train(model, optimizer, 2, first=2)]
             self.assertLess(worst(losses, with_torch(4)[1:]), 1e-6)
+
+    def test_interrupts_of_reading_leave_no_file(self):
+        """At every line on the way to a state_dict of states on nvme."""
+
+        def interrupted_at(place):
+            count = 0
+
+            def trace(frame, event, argument):
+                nonlocal count
+                if not frame.f_code.co_filename.startswith(package):
+                    return None
+                if event == "line":
+                    count += 1
+                    if count == place:
+                        raise KeyboardInterrupt
+                return trace
+
+            sys.settrace(trace)
+            try:
+                optimizer.state_dict()
+            except KeyboardInterrupt:
+                return True
+            finally:
+                sys.settrace(None)
+            return False
+
+        package = os.path.dirname(terrace.__file__)
+        with tempfile.TemporaryDirectory() as folder:
+            model = torch.nn.Linear(5, 1, bias=False)
+            optimizer = OffloadAdamW(model.parameters(), lr=1e-2, states="nvme", path=folder)
+            model(torch.ones(5)).sum().backward()
+            optimizer.step()
+            wanted = bits(optimizer.state_dict()["state"][0].values())
+            places = 0
+            while interrupted_at(places + 1):
+                places += 1
+                self.assertEqual(os.listdir(folder), ["optimizer-0"])
+            self.assertGreater(places, 20)
+            self.assertEqual(bits(optimizer.state_dict()["state"][0].values()), wanted)
+            del optimizer
 
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         for hand_over in ("step", "backward"):
