@@ -45,6 +45,8 @@ class TerraceTrainer(Trainer):
             self.engine, self.optimizer, _, _ = initialize(
                 model=self.model, optimizer=optimizer, config=self._full_config(), **self._terrace_options
             )
+            backward = self.accelerator.backward
+            self.accelerator.backward = lambda loss, **named: backward(self.engine.scale(loss), **named)
         return self.optimizer
 
     def _full_config(self):

@@ -33,6 +33,7 @@ class Engine:
         self.scaler = LossScaler(config.loss_scale)
         self._hooks = Hooks()
         self._passes = Passes(store, tracked, config.gradient_accumulation_steps, self._before_step, self._announce)
+        self._passes.needs_scale = self.scaler.may_skip
         folders = config.store_options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
         self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
@@ -58,8 +59,13 @@ class Engine:
         steps = self.config.gradient_accumulation_steps
         if scale_wrt_gas and steps > 1:
             loss = loss / steps
-        (loss * self.scaler.scale if self.scaler.may_skip else loss).backward(retain_graph=retain_graph)
+        self.scale(loss).backward(retain_graph=retain_graph)
         return loss
+
+    def scale(self, loss):
+        """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
+        self._passes.is_scaled = True
+        return loss * self.scaler.scale if self.scaler.may_skip else loss
 
     def step(self):
         """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""

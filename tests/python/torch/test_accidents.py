@@ -325,6 +325,21 @@ class Accidents(EngineTest):
         self.assertIn("sparse", str(self.raised(terrace.MisuseError, engine(torch.arange(4)).sum().backward)))
 
     @isolated
+    def test_an_fp16_loss_that_was_not_scaled(self):
+        config = dict(config_of(), fp16={"enabled": True, "loss_scale": 1024})
+        engine, other = engine_of(seeded(Mlp), config), engine_of(seeded(Mlp), config)
+        error = self.raised(terrace.MisuseError, self.forward(engine).backward)
+        self.assertIn("engine.scale", error.advice)
+        for _ in range(2):
+            engine.scale(self.forward(engine)).backward()
+            engine.step()
+            other.backward(self.forward(other))
+            other.step()
+            self.raised(terrace.MisuseError, self.forward(engine).backward)
+        self.assertEqual(engine.get_global_grad_norm(), other.get_global_grad_norm())
+        self.assertEqual(masters(engine), masters(other))
+
+    @isolated
     def test_a_model_has_one_engine_and_one_process(self):
         engine = self.engine()
         self.raised(terrace.MisuseError, engine_of, engine.module)

@@ -178,7 +178,7 @@ class Transformers(EngineTest):
                 for one in engine._tracked:
                     self.assertTrue(torch.equal(loaded.get_parameter(one.name), engine.master(one.name)), one.name)
 
-    def trained(self, folder, is_plain, accumulation, **more):
+    def trained(self, folder, is_plain, accumulation, config=(), **more):
         model = seeded(gpt2)
         log = Logged()
         arguments = TrainingArguments(
@@ -208,7 +208,7 @@ class Transformers(EngineTest):
         return (
             terrace.hf.TerraceTrainer(
                 **shared,
-                terrace_config=config_of(strict=True, accumulation=accumulation),
+                terrace_config=dict(config_of(strict=True, accumulation=accumulation), **dict(config)),
                 terrace_options={"persistence_threshold": 128},
             ),
             log,
@@ -266,6 +266,17 @@ class Transformers(EngineTest):
             expected = peft.get_peft_model_state_dict(engine.module)
             for name, value in peft.get_peft_model_state_dict(loaded).items():
                 self.assertTrue(torch.equal(value, expected[name]), name)
+
+    @isolated
+    def test_fp16_has_the_norms_of_fp32(self):
+        norms = []
+        for config in ({}, {"fp16": {"enabled": True, "loss_scale": 4096}}):
+            with tempfile.TemporaryDirectory() as folder:
+                trainer, log = self.trained(folder, False, 2, config)
+                trainer.train()
+                norms.append(log.norms)
+        for norm, expected in zip(*norms):
+            self.assertLessEqual(abs(norm - expected), 0.02 * expected)
 
     @isolated
     def test_arguments_that_contradict_are_refused(self):
