@@ -15,14 +15,11 @@ from collections import namedtuple
 import torch
 
 from ..errors import ConfigError, IoError, MisuseError, did_you_mean
-from ..spec import Optimizer as Settings
 from .optimizer_gradients import AtStep, InBackward
+from .optimizer_settings import NEUTRAL, require, settings_of
 from .optimizer_state import StateView
 from .optimizer_store import StateStore, check_parameter
 
-# Settings of torch's optimizers that Terrace does not have, with the value that it can go on with.
-_NEUTRAL = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False, "lr_decay": 0,
-            "initial_accumulator_value": 0}
 # Settings of how torch computes, which mean nothing here: they may have any value.
 _HINTS = ("foreach", "fused")
 
@@ -52,12 +49,12 @@ class OffloadOptions(namedtuple(
                                   did_you_mean(name, cls._fields))
         options = cls(**named)
         for name, known in (("states", ("cpu", "nvme")), ("hand_over", ("step", "backward"))):
-            _require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
-        _require(options.accumulation_steps >= 1, "accumulation_steps", options.accumulation_steps, "1 or more")
-        _require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
+            require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
+        require(options.accumulation_steps >= 1, "accumulation_steps", options.accumulation_steps, "1 or more")
+        require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
                  options.accumulation_steps, '1 with hand_over="step", where torch sums backward passes in p.grad')
-        _require(options.max_grad_norm >= 0, "max_grad_norm", options.max_grad_norm, "0 or more")
-        _require((options.path is not None) == (options.states == "nvme"), "path", options.path,
+        require(options.max_grad_norm >= 0, "max_grad_norm", options.max_grad_norm, "0 or more")
+        require((options.path is not None) == (options.states == "nvme"), "path", options.path,
                  'a folder with states="nvme", and left out with "cpu"')
         options._require_folders()
         return options
@@ -155,7 +152,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        groups = self._loaded_groups(state_dict["param_groups"])
+        groups = self._loaded_groups(state_dict.get("param_groups", []))
         ids = [number for group in state_dict["param_groups"] for number in group["params"]]
         parameters = dict(zip(ids, (parameter for group in groups for parameter in group["params"])))
         states = {}
@@ -189,22 +186,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
     _fixed = ()
 
     def _settings_of(self, group):
-        """A parameter group as Terrace takes it."""
-        for name, value in _NEUTRAL.items():
-            if group.get(name, value) != value:
-                raise ConfigError("cannot use a setting of a parameter group", name,
-                                  f"it is {group[name]!r}, which Terrace does not have", f"set it to {value}")
-        for name in ("lr", "eps", "weight_decay", "momentum"):
-            _require(float(group.get(name, 0)) >= 0, name, group.get(name), "0 or more")
-        betas = tuple(float(beta) for beta in group.get("betas", (0, 0)))
-        are_betas = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-        _require(are_betas, "betas", group.get("betas"), "two of [0, 1)")
-        momentum, dampening = float(group.get("momentum", 0)), float(group.get("dampening", 0))
-        nesterov = bool(group.get("nesterov", False))
-        _require(not nesterov or (momentum > 0 and dampening == 0), "nesterov", nesterov,
-                 "False without a momentum or with a dampening")
-        return Settings(self.kind, float(group["lr"]), betas, float(group.get("eps", 0)),
-                        float(group["weight_decay"]), momentum, dampening, nesterov)
+        return settings_of(self.kind, group)
 
     def __reduce_ex__(self, protocol):
         raise MisuseError("cannot copy or pickle an optimizer", f"terrace.torch.{type(self).__name__}",
@@ -266,7 +248,7 @@ class OffloadSGD(OffloadOptimizer):
 
 def _own(options, *names):
     """torch's settings among the options, taken out of them; groups have them all, as torch's own do."""
-    own = {name: options.pop(name, _NEUTRAL[name]) for name in names}
+    own = {name: options.pop(name, NEUTRAL[name]) for name in names}
     return {**own, **{name: options.pop(name, None) for name in _HINTS}}
 
 
@@ -281,9 +263,3 @@ def _refuse_repeated(param_group, groups):
             raise ConfigError("cannot take a parameter twice", f"group {len(groups)}, parameter {number}",
                               "it is in this group or an earlier one already", "give every parameter once")
         seen.add(id(parameter))
-
-
-def _require(holds, name, value, wanted):
-    if not holds:
-        raise ConfigError("cannot use a setting of the optimizer", name, f"it is {value!r}, and has to be {wanted}",
-                          "see the documentation of terrace.torch.OffloadOptions and of torch's optimizer")

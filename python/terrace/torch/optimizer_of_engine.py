@@ -7,7 +7,7 @@ says what kind it is, and shares its param_groups.
 import torch
 
 from ..errors import ConfigError, MisuseError
-from ..spec import Optimizer
+from .optimizer_settings import NEUTRAL, settings_of
 
 # What torch calls the moments of each kind, first and second, and whether it counts steps.
 MOMENTS = {
@@ -23,14 +23,6 @@ _KINDS = {
     torch.optim.Adagrad: "adagrad",
     torch.optim.SGD: "sgd",
 }
-# Settings of torch that would change a number, with the values that do not.
-_REFUSED = {
-    "amsgrad": False,
-    "maximize": False,
-    "lr_decay": 0,
-    "initial_accumulator_value": 0,
-    "differentiable": False,
-}
 
 
 def kind_of(optimizer):
@@ -45,7 +37,7 @@ def kind_of(optimizer):
             "give AdamW, Adam, Adagrad or SGD of torch.optim, or name one in the configuration",
         )
     for group in optimizer.param_groups:
-        for name, value in _REFUSED.items():
+        for name, value in NEUTRAL.items():
             if group.get(name, value) != value:
                 raise ConfigError(
                     what,
@@ -77,20 +69,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def settings(self):
         """What the update is given, by group."""
-        return [
-            Optimizer(
-                self.kind,
-                lr=float(group["lr"]),
-                betas=tuple(map(float, group["betas"])) if "betas" in group else None,
-                eps=float(group["eps"]) if "eps" in group else None,
-                weight_decay=float(group.get("weight_decay", 0)),
-                momentum=float(group.get("momentum", 0)),
-                dampening=float(group.get("dampening", 0)),
-                nesterov=bool(group.get("nesterov", False)),
-                bias_correction=bool(group.get("bias_correction", True)),
-            )
-            for group in self.param_groups
-        ]
+        return [settings_of(self.kind, group) for group in self.param_groups]
 
     def step(self, closure=None):
         """Updates with the gradients that have come; without any, nothing happens, as in torch."""
@@ -98,6 +77,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.settings()  # what cannot be used is refused before the step is ended
         self.engine.update()
         return loss
 

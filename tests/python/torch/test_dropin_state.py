@@ -149,6 +149,7 @@ class Exchange(unittest.TestCase):
             (sgd.state_dict(), "parameter 0", "keeps no momentum_buffer"),
             ({**good, "param_groups": groups}, "amsgrad", "True"),
             ({**good, "param_groups": []}, "parameter groups", "has groups of"),
+            ({}, "parameter groups", "has groups of"),
         ):
             with self.subTest(subject=subject, reason=reason):
                 with self.assertRaisesRegex(terrace.ConfigError, reason) as raised:
