@@ -10,6 +10,8 @@ from ..errors import ConfigError
 from .init import value_of_entry
 from .mapped import MOST_IN_MEMORY, mapped_empty
 from .optimizer_of_engine import MOMENTS
+from .optimizer_settings import settings_of
+from .optimizer_state import parsed_state
 
 MOMENT_WHATS = ("first_moment", "second_moment")
 _PART_ELEMENTS = 4 << 20
@@ -174,31 +176,32 @@ class Exports:
                 f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
                 "load the state of an optimizer with the same parameters in the same groups",
             )
-        self._values.come_to_rest("load an optimizer state")
-        names, _ = MOMENTS[optimizer.kind]
-        steps = self._steps()
+        names, counts_steps = MOMENTS[optimizer.kind]
+        parsed = {}
         for group, saved in zip(optimizer.param_groups, groups):
+            settings_of(optimizer.kind, {**group, **saved})
             for parameter, key in zip(group["params"], saved["params"]):
-                one = self._of[id(parameter)]
-                found = state["state"].get(key, {})
-                if not found and not steps[one.number]:
-                    continue
-                for name, moment in zip(names, self.moment_whats(optimizer.kind)):
-                    values = found.get(name)
-                    if values is None:
-                        values = torch.zeros(parameter.shape)
-                    if values.shape != parameter.shape:
-                        raise ConfigError(
-                            what,
-                            one.name,
-                            f"{name} has the shape {tuple(values.shape)}, and the parameter "
-                            f"{tuple(parameter.shape)}",
-                            "load the state of the same model",
-                        )
-                    self._values.write(one, values, moment)
-                steps[one.number] = int(found.get("step", 1 if found else 0))
+                one, found = self._of[id(parameter)], state["state"].get(key, {})
+                parsed[one] = parsed_state(names, counts_steps, parameter, found, one.name)
+        self._values.come_to_rest("load an optimizer state")
+        steps = self._steps()
+        for one, found in parsed.items():
+            if found is not None or steps[one.number]:
+                steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kind))
+        for group, saved in zip(optimizer.param_groups, groups):
             group.update({name: value for name, value in saved.items() if name != "params"})
         self._store.set_tensor_steps(steps)
+
+    def _load_states(self, one, found, whats):
+        """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
+        steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
+        for what, values in zip(whats, moments):
+            self._values.write(one, values, what)
+        if master is not None:
+            held = self._values.read(one)
+            master = master.detach().to("cpu", torch.float32)
+            self._values.write(one, torch.where(master.to(held.dtype) == held, master, held.float()))
+        return steps
 
     def _steps(self):
         """Before the first update this is asked for as well, and costs nothing then."""

@@ -58,31 +58,36 @@ class StateView(Mapping):
         return state
 
     def parsed(self, parameter, state, name):
-        """(steps, moments, master or None) of one parameter's states in torch's layout; None where it has none."""
-        state = {key: value for key, value in state.items() if value is not None}
-        if not any(key in state for key in self._names):
-            self._refuse_others(state, name, ("step", MASTER))
-            return None
-        self._refuse_others(state, name, ("step", MASTER, *self._names))
-        missing = [key for key in (*self._names, *(("step",) if self._has_step else ())) if key not in state]
-        if missing:
-            raise ConfigError("cannot load the states of a parameter", name, f"there is no {missing[0]}",
-                              "load what state_dict() of the same kind of optimizer gave")
-        for key in (*self._names, MASTER):
-            if key in state and (not torch.is_tensor(state[key]) or state[key].shape != parameter.shape):
-                shape = tuple(state[key].shape) if torch.is_tensor(state[key]) else type(state[key]).__name__
-                raise ConfigError("cannot load the states of a parameter", name,
-                                  f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
-                                  "load what was saved with a model of these shapes, parameters in the same order")
-        # Without a count of its own, a state that is there says that there was an update.
-        steps = float(state["step"]) if self._has_step else 1
-        if not (steps >= 0 and steps % 1 == 0):
-            raise ConfigError("cannot load the states of a parameter", name, f"its step is {steps}",
-                              "load what state_dict() gave, as it was")
-        return int(steps), [state[key] for key in self._names], state.get(MASTER)
+        return parsed_state(self._names, self._has_step, parameter, state, name)
 
-    def _refuse_others(self, state, name, known):
-        for key in state:
-            if key not in known:
-                raise ConfigError("cannot load the states of a parameter", name, f"this optimizer keeps no {key}",
-                                  "load what state_dict() of the same kind of optimizer gave")
+
+def parsed_state(moment_names, has_step, parameter, state, name):
+    """(steps, moments, master or None) of one parameter's states in torch's layout; None where it has none."""
+    state = {key: value for key, value in state.items() if value is not None}
+    if not any(key in state for key in moment_names):
+        _refuse_others(state, name, ("step", MASTER))
+        return None
+    _refuse_others(state, name, ("step", MASTER, *moment_names))
+    missing = [key for key in (*moment_names, *(("step",) if has_step else ())) if key not in state]
+    if missing:
+        raise ConfigError("cannot load the states of a parameter", name, f"there is no {missing[0]}",
+                          "load what state_dict() of the same kind of optimizer gave")
+    for key in (*moment_names, MASTER):
+        if key in state and (not torch.is_tensor(state[key]) or state[key].shape != parameter.shape):
+            shape = tuple(state[key].shape) if torch.is_tensor(state[key]) else type(state[key]).__name__
+            raise ConfigError("cannot load the states of a parameter", name,
+                              f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
+                              "load what was saved with a model of these shapes, parameters in the same order")
+    # Without a count of its own, a state that is there says that there was an update.
+    steps = float(state["step"]) if has_step else 1
+    if not (steps >= 0 and steps % 1 == 0):
+        raise ConfigError("cannot load the states of a parameter", name, f"its step is {steps}",
+                          "load what state_dict() gave, as it was")
+    return int(steps), [state[key] for key in moment_names], state.get(MASTER)
+
+
+def _refuse_others(state, name, known):
+    for key in state:
+        if key not in known:
+            raise ConfigError("cannot load the states of a parameter", name, f"this optimizer keeps no {key}",
+                              "load what state_dict() of the same kind of optimizer gave")

@@ -1,9 +1,24 @@
 """What a program does to a model, its files and its settings behind an engine's back gives the right numbers, or an
 error of four parts."""
 
+import copy
 import unittest
 
-from support_torch import EngineTest, Mlp, engine_of, isolated, masters, seeded, terrace, torch, train
+from support_torch import (
+    EngineTest,
+    Mlp,
+    batch_of,
+    config_of,
+    engine_of,
+    isolated,
+    loss_of,
+    masters,
+    seeded,
+    terrace,
+    torch,
+    train,
+    train_plain,
+)
 
 
 class Memory(EngineTest):
@@ -23,6 +38,63 @@ class Memory(EngineTest):
                 steps += train(engine, 2, first=1)
             self.assertTrue(all(bool((one == 9.0).all()) for one in others))
         self.assertEqual((told[0], masters(engines[0])), (told[1], masters(engines[1])))
+
+
+class Settings(EngineTest):
+    @isolated
+    def test_parameter_groups_are_checked_at_every_step(self):
+        """A program may write to them at any time; a step that is refused is still there."""
+        engine, other = (engine_of(seeded(Mlp)) for _ in range(2))
+        told = train(engine, 1)
+        group = engine.optimizer.param_groups[0]
+        engine.backward(loss_of(engine.module, batch_of(engine.module, 1)))
+        changes = {"amsgrad": True, "maximize": True, "lr": -1.0, "betas": (1.5, 0.9), "weight_decay": -0.1}
+        for name, value in changes.items():
+            kept = {key: group[key] for key in (name,) if key in group}
+            group[name] = value
+            self.assertIn(name, self.raised(terrace.ConfigError, engine.optimizer.step).subject)
+            del group[name]
+            group.update(kept)
+        engine.step()
+        told += train(engine, 2, first=2)
+        self.assertEqual(told, [one for step, one in enumerate(train(other, 4)) if step != 1])
+        self.assertEqual(masters(engine), masters(other))
+
+    @isolated
+    def test_states_of_another_kind_are_refused_and_change_nothing(self):
+        engine = engine_of(seeded(Mlp))
+        train(engine, 2)
+        good = engine.optimizer_state_dict()
+        groups, states = good["param_groups"], good["state"]
+        sgd = {"momentum_buffer": states[0]["exp_avg"]}
+        no_first = {key: value for key, value in states[1].items() if key != "exp_avg"}
+        for bad, reason in (
+            ({"state": {**states, 1: no_first}, "param_groups": groups}, "there is no exp_avg"),
+            ({"state": {**states, 0: sgd}, "param_groups": groups}, "keeps no momentum_buffer"),
+            ({"state": {**states, 2: {**states[2], "step": -1}}, "param_groups": groups}, "its step is -1"),
+            ({"state": states, "param_groups": [{**groups[0], "amsgrad": True}]}, "does not have"),
+            ({"state": states, "param_groups": []}, "groups"),
+        ):
+            error = self.raised(terrace.ConfigError, engine.load_optimizer_state_dict, bad)
+            self.assertIn(reason, error.reason)
+        after = engine.optimizer_state_dict()
+        self.assertEqual(after["param_groups"], groups)
+        for number, state in states.items():
+            for name, value in state.items():
+                self.assertTrue(torch.equal(after["state"][number][name], value))
+
+    @isolated
+    def test_masters_of_the_drop_in_optimizer_go_on(self):
+        """Its states of a 16-bit parameter have the fp32 value, which the parameter is rounded from."""
+        model = seeded(Mlp).bfloat16()
+        optimizer = terrace.torch.OffloadAdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
+        train_plain(model, 3, clip=1e9, optimizer=optimizer)
+        engine = engine_of(copy.deepcopy(model), config_of(clip=0.0))
+        engine.load_optimizer_state_dict(optimizer.state_dict())
+        told = train_plain(model, 3, clip=1e9, first=3, optimizer=optimizer)
+        self.assertEqual([losses for losses, _ in train(engine, 3, first=3)], [losses for losses, _ in told])
+        for number, one in enumerate(engine.module.parameters()):
+            self.assertTrue(torch.equal(engine.master(one), optimizer.state_dict()["state"][number]["master"]))
 
 
 if __name__ == "__main__":
