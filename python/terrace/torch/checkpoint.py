@@ -9,9 +9,10 @@ import time
 import torch
 
 from .. import safetensors
-from ..errors import ConfigError, IoError
+from ..errors import ConfigError, CorruptError, IoError
 
 _WEIGHTS, _MOMENTS, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.pt"
+_LOAD = "cannot load a checkpoint"
 
 
 class Checkpoints:
@@ -129,6 +130,7 @@ class Checkpoints:
                     tensor_steps=self._exports.steps_by_name(),
                 ),
             )
+            _require_loadable(aside)
             if os.path.exists(place):
                 shutil.rmtree(place)
             os.rename(aside, place)
@@ -152,26 +154,19 @@ class Checkpoints:
                     tag = file.read().strip()
             except FileNotFoundError:
                 return None, {}
+            except UnicodeDecodeError as error:
+                raise CorruptError(_LOAD, os.path.join(folder, "latest"), str(error), "give the tag") from None
         place = os.path.join(folder, str(tag))
-        try:
-            progress = torch.load(os.path.join(place, _PROGRESS), weights_only=True)
-        except OSError as error:
-            raise IoError(
-                "cannot load a checkpoint",
+        progress = _progress_at(place)
+        if with_optimizer and progress["kind"] != self._engine.optimizer.kind:
+            raise ConfigError(
+                _LOAD,
                 place,
-                error.strerror or str(error),
-                "name a folder and a tag that save_checkpoint was given",
-            ) from error
+                f"its optimizer is {progress['kind']}, and that of the engine {self._engine.optimizer.kind}",
+                "load it with load_optimizer_states=False",
+            )
         self._exports.load_weights(os.path.join(place, _WEIGHTS))
         if with_optimizer:
-            if progress["kind"] != self._engine.optimizer.kind:
-                raise ConfigError(
-                    "cannot load a checkpoint",
-                    place,
-                    f"its optimizer is {progress['kind']}, and that of the engine "
-                    f"{self._engine.optimizer.kind}",
-                    "load it with load_optimizer_states=False",
-                )
             self._exports.load_moments(os.path.join(place, _MOMENTS), progress["kind"], progress["tensor_steps"])
             self._restore(progress, with_scheduler)
         return place, progress["client_state"]
@@ -184,6 +179,31 @@ def has_commit(options):
         if os.path.isdir(folder) and any(name.startswith(("commit-", "epoch-")) for name in os.listdir(folder)):
             return True
     return False
+
+
+def _progress_at(place):
+    path = os.path.join(place, _PROGRESS)
+    try:
+        return torch.load(path, weights_only=True)
+    except OSError as error:
+        reason, advice = error.strerror or str(error), "name a folder and a tag that save_checkpoint was given"
+        raise IoError(_LOAD, place, reason, advice) from error
+    except Exception as error:  # torch has no class for a file that is damaged
+        reason = str(error).partition("\n")[0] or "it ends early"
+        raise CorruptError(_LOAD, path, reason, "load an earlier checkpoint") from error
+
+
+def _require_loadable(aside):
+    """torch writes any object, and reads some alone without running code of the file."""
+    try:
+        _progress_at(aside)
+    except CorruptError as error:
+        raise ConfigError(
+            "cannot save a checkpoint",
+            "client_state or the state of the scheduler",
+            str(error.__cause__).partition("\n\n")[0],
+            "give numbers, texts, tensors, lists and dicts",
+        ) from None
 
 
 def _is_plain(value):

@@ -2,6 +2,9 @@
 error of four parts."""
 
 import copy
+import os
+import pathlib
+import tempfile
 import unittest
 
 from support_torch import (
@@ -95,6 +98,42 @@ class Settings(EngineTest):
         self.assertEqual([losses for losses, _ in train(engine, 3, first=3)], [losses for losses, _ in told])
         for number, one in enumerate(engine.module.parameters()):
             self.assertTrue(torch.equal(engine.master(one), optimizer.state_dict()["state"][number]["master"]))
+
+
+class Files(EngineTest):
+    @isolated
+    def test_a_damaged_checkpoint_is_an_error_and_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(seeded(Mlp))
+            train(engine, 2)
+            engine.save_checkpoint(folder, "first")
+            train(engine, 1, first=2)
+            before = masters(engine)
+            progress = pathlib.Path(folder, "first", "progress.pt")
+            whole = progress.read_bytes()
+            for damaged in (b"", b"no archive", whole[: len(whole) // 2]):
+                progress.write_bytes(damaged)
+                error = self.raised(terrace.CorruptError, engine.load_checkpoint, folder)
+                self.assertEqual(error.subject, str(progress))
+            progress.write_bytes(whole)
+            pathlib.Path(folder, "latest").write_bytes(b"\xff\xfe")
+            self.raised(terrace.CorruptError, engine.load_checkpoint, folder)
+            other = engine_of(seeded(Mlp), config_of(optimizer="Lion"))
+            first = masters(other)
+            self.raised(terrace.ConfigError, other.load_checkpoint, folder, "first")
+            self.assertEqual((masters(engine), masters(other)), (before, first))
+            self.assertTrue(engine.load_checkpoint(folder, "first")[0])
+
+    @isolated
+    def test_a_checkpoint_that_could_not_be_loaded_is_not_saved(self):
+        """The one that was there stays."""
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(seeded(Mlp))
+            engine.save_checkpoint(folder, "one", {"epoch": 1})
+            error = self.raised(terrace.ConfigError, engine.save_checkpoint, folder, "one", {"path": pathlib.Path()})
+            self.assertIn("client_state", error.subject)
+            self.assertEqual(engine.load_checkpoint(folder)[1], {"epoch": 1})
+            self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
 
 
 if __name__ == "__main__":
