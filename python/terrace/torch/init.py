@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from .. import safetensors
-from ..errors import ConfigError
+from ..errors import ConfigError, MisuseError
 from .mapped import mapped_copy, mapped_empty
+from .state import has_engine
 
 _DTYPES = {
     "F64": torch.float64,
@@ -54,6 +55,13 @@ def load(model, path, strict=True):
 
     A tied parameter may be there under any of its names. Returns the names that no tensor of the model has.
     """
+    if has_engine(model):
+        raise MisuseError(
+            "cannot load a model",
+            type(model).__name__,
+            "its parameters are in the store of an engine",
+            "load before terrace.initialize; engine.load_state_dict and engine.load_checkpoint load after it",
+        )
     entries = safetensors.find(path)
     used, maps, done = set(), {}, {}
     for owner, name, full_name, tensor in _slots(model):

@@ -26,7 +26,7 @@ from .placeholders import (
     require_trainable_kind,
 )
 from .schedule_of_engine import EngineSchedule
-from .state import Copier
+from .state import has_engine, require_values
 from .units import choose_units, expected_uses
 
 # Parameters of so many elements stay torch's own.
@@ -128,13 +128,20 @@ def _require_plain(model):
                 "one process trains the whole model here",
                 "give the module inside of it (.module)",
             )
-        if "__deepcopy__" in module.__dict__ and isinstance(module.__dict__["__deepcopy__"], Copier):
-            raise MisuseError(
-                what,
-                type(model).__name__,
-                "an engine has this model already",
-                "close that engine first, or give copy.deepcopy(model)",
+    if has_engine(model):
+        raise MisuseError(
+            what,
+            type(model).__name__,
+            "an engine has this model already",
+            "close that engine first, or give copy.deepcopy(model)",
+        )
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ConfigError(
+                what, name, "it has no shape yet", "run the model forward once before terrace.initialize"
             )
+        if parameter.device.type != "meta":
+            require_values(parameter, name, what)
 
 
 def _groups(model, config, optimizer, model_parameters):

@@ -15,6 +15,7 @@ from ..errors import CapacityError, ConfigError, IoError, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
 from .mapped import mapped_empty
+from .state import require_values
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 MOMENTS = ("first_moment", "second_moment")
@@ -311,6 +312,7 @@ def _check_overlap(found):
     """Two parameters in the same memory would be updated twice, and one that overlaps itself in no order."""
     spans = []
     for parameter, _, name, _ in found:
+        require_values(parameter, name, "cannot optimize a parameter")
         size = parameter.element_size()
         reach = 1 + sum((extent - 1) * stride for extent, stride in zip(parameter.shape, parameter.stride()))
         if torch._debug_has_internal_overlap(parameter) == 1:

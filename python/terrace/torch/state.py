@@ -246,6 +246,23 @@ def _by_type(small):
     return found
 
 
+def has_engine(model):
+    return any(isinstance(module.__dict__.get("__deepcopy__"), Copier) for module in model.modules())
+
+
+def require_values(parameter, name, what):
+    """Outside of passes a parameter in a store is one NaN in its shape (placeholders.py), and so it is after the end
+    of an engine that keeps no values."""
+    if parameter.numel() > 1 and not any(parameter.stride()):
+        if parameter.detach()[(0,) * parameter.dim()].isnan().item():
+            raise MisuseError(
+                what,
+                name,
+                "it has no values: an engine has them, or was closed without keeping them",
+                "train with that engine and its optimizer, or end it by engine.close(keep_values=True)",
+            )
+
+
 class Copier:
     """Makes copy.deepcopy of a module give a plain one with real values."""
 

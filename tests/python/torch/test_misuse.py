@@ -136,5 +136,31 @@ class Files(EngineTest):
             self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
 
 
+class Models(EngineTest):
+    @isolated
+    def test_parameters_without_values_are_refused(self):
+        model = seeded(Mlp)
+        engine = engine_of(model)
+        for end in (lambda: None, engine.close):
+            end()
+            error = self.raised(terrace.MisuseError, terrace.torch.OffloadAdamW, model.parameters())
+            self.assertIn("no values", error.reason)
+        self.assertIn("no values", self.raised(terrace.MisuseError, engine_of, model).reason)
+        lazy = torch.nn.Sequential(torch.nn.LazyLinear(8))
+        self.assertIn("shape", self.raised(terrace.ConfigError, engine_of, lazy).reason)
+        lazy(torch.ones(2, 3))
+        self.assertTrue(engine_of(lazy))
+
+    @isolated
+    def test_files_are_not_loaded_behind_an_engine(self):
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(seeded(Mlp))
+            engine.save_safetensors(folder)
+            told = train(engine, 1)
+            self.raised(terrace.MisuseError, terrace.torch.load, engine.module, folder)
+            told += train(engine, 2, first=1)
+            self.assertEqual(told, train(engine_of(seeded(Mlp)), 3))
+
+
 if __name__ == "__main__":
     unittest.main()
