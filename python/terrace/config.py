@@ -99,12 +99,15 @@ class Config:
         kind = CudaDevice if self.device_kind == "cuda" else SimulatedDevice
         return kind(budget_bytes, strict=self.strict)
 
-    def options_for(self, tensors, device=None, uses=None):
-        """The options of a Store of these tensors: chunks are no larger than zero_optimization.sub_group_size."""
-        options = dict(self.store_options)
+    def options_for(self, tensors, device=None, uses=None, **more):
+        """The options of a Store of these tensors: chunks are no larger than zero_optimization.sub_group_size.
+        `more` are options that no configuration has."""
+        options = dict(self.store_options, **more)
         if "chunk_elements" not in options and self.sub_group_size:
             most = max(4096, self.sub_group_size // 4096 * 4096)
-            if plan(tensors, device or self.device(), uses, **options).chunk_elements > most:
+            if device is None and any(tensor.home != "caller" for tensor in tensors):
+                device = self.device()
+            if plan(tensors, device, uses, **options).chunk_elements > most:
                 options["chunk_elements"] = most
         return options
 

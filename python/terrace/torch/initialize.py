@@ -277,7 +277,7 @@ class _Build:
         device = self.device
         if device is None and self.managed_of:
             device = device_that_holds_all(self.config, self.specs, self.uses, options)
-        self.options = dict(self.config.options_for(self.specs, device, self.uses), **options)
+        self.options = self.config.options_for(self.specs, device, self.uses, **options)
         plan(self.specs, device if self.managed_of else None, self.uses, **self.options)
         self.used_device = device if self.managed_of else None
 

@@ -64,6 +64,18 @@ class Settings(EngineTest):
         self.assertEqual(masters(engine), masters(other))
 
     @isolated
+    def test_sub_groups_bound_chunks_where_parameters_are_small_too(self):
+        """Small ones are in torch's memory, and a model may have no others."""
+        for threshold in (128, 1 << 20):
+            told = train(engine_of(seeded(Mlp), persistence_threshold=threshold), 2)
+            for size in (1e9, 4096):
+                config = config_of()
+                config["zero_optimization"]["sub_group_size"] = size
+                engine = engine_of(seeded(Mlp), config, persistence_threshold=threshold)
+                self.assertEqual(train(engine, 2), told)
+                self.assertTrue(size > 4096 or engine.store.plan.chunk_elements == 4096)
+
+    @isolated
     def test_states_of_another_kind_are_refused_and_change_nothing(self):
         engine = engine_of(seeded(Mlp))
         train(engine, 2)
