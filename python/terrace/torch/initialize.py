@@ -113,7 +113,7 @@ def _say_what_has_no_effect(config, log):
         if log is not None:
             log("warning", f"without effect here: {line}")
         else:
-            warnings.warn(f"without effect here: {line}", stacklevel=3)
+            warnings.warn(f"without effect here: {line}", stacklevel=4)  # below terrace.initialize
 
 
 def _require_plain(model):

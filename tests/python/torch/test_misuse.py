@@ -76,6 +76,14 @@ class Settings(EngineTest):
                 self.assertTrue(size > 4096 or engine.store.plan.chunk_elements == 4096)
 
     @isolated
+    def test_warnings_of_a_configuration_name_the_line_of_the_program(self):
+        config = config_of()
+        config["zero_optimization"]["overlap_comm"] = True
+        with self.assertWarnsRegex(UserWarning, "overlap_comm") as caught:
+            terrace.initialize(model=seeded(Mlp), config=config)
+        self.assertEqual(caught.filename, __file__)
+
+    @isolated
     def test_states_of_another_kind_are_refused_and_change_nothing(self):
         engine = engine_of(seeded(Mlp))
         train(engine, 2)
