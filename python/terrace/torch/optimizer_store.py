@@ -336,8 +336,8 @@ def _pieces(slot):
 def _settle_masters(store, slot, masters):
     """Gives the store the values of a parameter, and of a 16-bit one `masters` wherever they round to it.
 
-    The store rounds as its updates do, so it is asked: the parameter is as before in the end, and counts as that for
-    a graph which has saved it (.data has a version of its own).
+    The store rounds as its updates do, so it is asked: the parameter is as before in the end, and counts as that
+    for a graph which has saved it (.data has a version of its own).
     """
     memory = slot.memory.data
     for first, count in _pieces(slot):

@@ -251,8 +251,8 @@ def has_engine(model):
 
 
 def require_values(parameter, name, what):
-    """Outside of passes a parameter in a store is one NaN in its shape (placeholders.py), and so it is after the end
-    of an engine that keeps no values."""
+    """Outside of passes a parameter in a store is one NaN in its shape (placeholders.py), and so it is after the
+    end of an engine that keeps no values."""
     if parameter.numel() > 1 and not any(parameter.stride()):
         if parameter.detach()[(0,) * parameter.dim()].isnan().item():
             raise MisuseError(

@@ -150,7 +150,8 @@ class Files(EngineTest):
         with tempfile.TemporaryDirectory() as folder:
             engine = engine_of(seeded(Mlp))
             engine.save_checkpoint(folder, "one", {"epoch": 1})
-            error = self.raised(terrace.ConfigError, engine.save_checkpoint, folder, "one", {"path": pathlib.Path()})
+            client_state = {"path": pathlib.Path()}
+            error = self.raised(terrace.ConfigError, engine.save_checkpoint, folder, "one", client_state)
             self.assertIn("client_state", error.subject)
             self.assertEqual(engine.load_checkpoint(folder)[1], {"epoch": 1})
             self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
