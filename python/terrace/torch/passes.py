@@ -56,6 +56,7 @@ class Passes:
         self.store = store
         self.tracked = tracked
         self.accumulation_steps = accumulation_steps
+        self.needs_scale = self.is_scaled = False  # the loss of an fp16 model; it was scaled
         self.phase = IDLE
         self.micro_batch = 0
         self.updates = 0
@@ -242,6 +243,13 @@ class Passes:
     def _begin_backward(self):
         if self.failure is not None:
             raise self.failure
+        if self.needs_scale and not self.is_scaled:
+            raise _misuse(
+                "its parameters are fp16, and the loss was not multiplied by the loss scale",
+                "call engine.backward(loss), or engine.scale(loss).backward()",
+                "go backward",
+            )
+        self.is_scaled = False
         if self.phase is EVALUATION:
             self._end_evaluation()
         if self.phase is IDLE:
