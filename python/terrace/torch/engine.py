@@ -148,6 +148,7 @@ class Engine:
     def _before_step(self):
         self._settle_update()
         self._placeholders.require_untouched()
+        self._placeholders.require_in_place(self._tracked)
         self._layout.require_unchanged()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)

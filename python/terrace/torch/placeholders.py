@@ -96,6 +96,18 @@ class Placeholders:
             self._values[tensor.dtype, tensor.device] = value
         return value.expand(tensor.shape)
 
+    @staticmethod
+    def require_in_place(tracked):
+        for one in tracked:
+            if one.is_managed and not one.leases and one.parameter.data_ptr() != one.away.data_ptr():
+                one.parameter.data = one.away
+                raise MisuseError(
+                    "cannot take the data that a parameter was given",
+                    one.name,
+                    "its values are in a store, which parameter.data = ... does not reach, and what it was given is lost",
+                    "write within `with engine.gathered(parameters, write=True):`",
+                )
+
     def require_untouched(self):
         """torch refuses most writes by itself, but not fill_ and zero_."""
         for value in self._values.values():

@@ -1,5 +1,6 @@
 """What goes wrong in a training is an error of four parts, or the program's own, and the next step is right."""
 
+import functools
 import io
 import os
 import pickle
@@ -241,7 +242,9 @@ class Accidents(EngineTest):
         self.assertIn("Linear", repr(engine.module))
         with torch.no_grad(), self.assertRaises(RuntimeError):
             weight.add_(1)
-        for fill in (lambda: weight.data.fill_(1), lambda: nn.init.zeros_(weight)):
+        other = torch.ones_like(weight)
+        replace = functools.partial(setattr, weight, "data", other)
+        for fill in (lambda: weight.data.fill_(1), lambda: nn.init.zeros_(weight), replace):
             fill()
             self.assertIn("gathered", self.raised(terrace.MisuseError, self.forward, engine).advice)
         self.after(engine)
