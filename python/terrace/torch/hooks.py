@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+import weakref
 
 import torch
 
@@ -25,7 +26,8 @@ class Hooks:
         for unit in units:
             self.watch_unit(passes, unit)
         for one in passes.trainable:
-            hook = functools.partial(passes.take_gradient, one)
+            # torch's garbage collection does not look into these hooks, so they must not hold what holds them.
+            hook = functools.partial(_take_gradient, weakref.ref(passes), weakref.ref(one))
             self.add(one.parameter.register_post_accumulate_grad_hook(hook))
         forget_compiled()
 
@@ -43,6 +45,12 @@ class Hooks:
             handle.remove()
         self._handles, self._ids = [], set()
         forget_compiled()
+
+
+def _take_gradient(passes, one, parameter):
+    passes = passes()
+    if passes is not None:
+        passes.take_gradient(one(), parameter)
 
 
 def hook_outputs(output, use):

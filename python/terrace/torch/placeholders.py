@@ -36,6 +36,7 @@ class Tracked:
         "comes_in_parts",
         "refusal",
         "values",
+        "__weakref__",
     )
 
     def __init__(self, parameter, names, type_, is_trainable, group):

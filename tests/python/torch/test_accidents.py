@@ -1,6 +1,7 @@
 """What goes wrong in a training is an error of four parts, or the program's own, and the next step is right."""
 
 import functools
+import gc
 import io
 import os
 import pickle
@@ -8,6 +9,7 @@ import signal
 import tempfile
 import threading
 import unittest
+import weakref
 
 from support_torch import (
     EngineTest,
@@ -326,6 +328,19 @@ class Accidents(EngineTest):
 
         engine = engine_of(Words())
         self.assertIn("sparse", str(self.raised(terrace.MisuseError, engine(torch.arange(4)).sum().backward)))
+
+    @isolated
+    def test_what_is_dropped_is_freed(self):
+        """As in a notebook, where the cell that makes an engine runs again."""
+        threads = len(os.listdir("/proc/self/task"))
+        for _ in range(3):
+            engine = self.engine()
+            train(engine, 1)
+            store = weakref.ref(engine.store)
+            del engine
+            gc.collect()
+            self.assertIsNone(store())
+        self.assertLessEqual(len(os.listdir("/proc/self/task")), threads + 8)
 
     @isolated
     def test_an_fp16_loss_that_was_not_scaled(self):
