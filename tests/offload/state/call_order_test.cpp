@@ -63,7 +63,7 @@ TEST(CallOrder, SaysWhatIsOpen) {
   EXPECT_EQ(refusal_of([&] { order.require_hand_over(TensorId{1}); }), "h0/backward holds its lease");
   EXPECT_EQ(refusal_of([&] { order.require_leased(TensorId{0}, false); }), "h0/backward holds its lease");
   EXPECT_EQ(refusal_of([&] { order.require_leased(TensorId{7}, true); }), "there are 2");
-  EXPECT_EQ(refusal_of(step), "there are 2");
+  EXPECT_EQ(refusal_of(step), "h0/backward holds its lease");
   order.end_use("");
   order.end_micro_batch();
   EXPECT_TRUE(order.last_micro_batch_is_open());
