@@ -24,9 +24,7 @@ WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, cons
       options_(options),
       workers_(workers),
       instruction_set_(instruction_set),
-      watch_(watch) {
-  task_ends_.reserve(space.chunk_count());
-}
+      watch_(watch) {}
 
 void WorkerGradients::take(std::span<const ChunkId> chunks, Tiles tiles) {
   task_ends_.clear();

@@ -79,7 +79,7 @@ class WorkerGradients final : public GradientArithmetic {
   Workers& workers_;
   const InstructionSet instruction_set_;
   StepWatch& watch_;
-  std::vector<size_t> task_ends_;  // by chunk of a take(): tasks of it and of those before
+  std::vector<size_t> task_ends_;  // by chunk of the widest take() so far: tasks of it and of those before
 };
 
 class DeviceGradients final : public GradientArithmetic {
