@@ -195,9 +195,11 @@ TEST_F(CudaDeviceTest, CopiesWorkMemoryBehindTheOperationsBeforeIt) {
 // What runs on the stream of before comes first, and a copy comes behind what runs on the new one.
 TEST_F(CudaDeviceTest, GoesOnOnAStreamOfTheProgram) {
   make({.budget_bytes = kPage});
+  const CudaContext context(gpu_);
   const CudaStream own(gpu_, "a stream of the program");
   std::byte* const work = device().allocate_work_memory(kPage).data();
-  driver_.run_operation(device().compute_stream(), [work] { work[9] = std::byte{9}; });
+  CUstream_st* const first = device().compute_stream();
+  driver_.run_operation(first, [work] { work[9] = std::byte{9}; });
   device().use_stream(own.get());
   EXPECT_EQ(device().compute_stream(), own.get());
   driver_.run_kernel(own.get(), [work] { work[10] = static_cast<std::byte>(static_cast<int>(work[9]) + 1); });
@@ -211,12 +213,11 @@ TEST_F(CudaDeviceTest, GoesOnOnAStreamOfTheProgram) {
   EXPECT_EQ(back[10], std::byte{10});
   const uint64_t events = driver_.calls("cuEventCreate");
   device().use_stream(own.get());
-  device().use_stream(nullptr);  // the default stream
-  EXPECT_EQ(device().compute_stream(), nullptr);
+  device().use_stream(first);
   EXPECT_EQ(driver_.calls("cuEventCreate"), events);
   driver_.fail("cuStreamWaitEvent", 1, CUDA_ERROR_INVALID_VALUE);
   testing::expect_error(ErrorKind::device, {"cuStreamWaitEvent"}, [&] { device().use_stream(own.get()); });
-  EXPECT_EQ(device().compute_stream(), nullptr);
+  EXPECT_EQ(device().compute_stream(), first);
 }
 
 TEST_F(CudaDeviceTest, UsesTheEventOfACopyOfWorkMemoryAgainHoweverItEnds) {
