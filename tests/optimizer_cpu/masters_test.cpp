@@ -70,6 +70,7 @@ TEST_P(Masters, TurnRunsOfTilesIntoTheCanonicalFormAndBack) {
     for (const uint32_t moments : {0u, 1u, 2u}) {
       const DataType type = moments == 1 ? DataType::bf16 : DataType::fp32;
       const RecordLayout compact{form, moments, type};
+      if (compact.tile_bytes() == 0) continue;  // there are no empty records
       const size_t canonical_bytes = kTiles * compact.canonical().tile_bytes();
       std::vector<std::byte> canonical = random_bytes(canonical_bytes, random);
       for (size_t tile = 0; tile < kTiles; ++tile) {  // no NaN among the masters
