@@ -105,7 +105,8 @@ class Placeholders:
                 raise MisuseError(
                     "cannot take the data that a parameter was given",
                     one.name,
-                    "its values are in a store, which parameter.data = ... does not reach, and what it was given is lost",
+                    "its values are in a store, which parameter.data = ... does not reach, and what it was "
+                    "given is lost",
                     "write within `with engine.gathered(parameters, write=True):`",
                 )
 
