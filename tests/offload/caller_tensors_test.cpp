@@ -140,6 +140,22 @@ TEST(CallerTensors, AreNotAskedForTheirGradientsWhereAStepIsGivenUp) {
   EXPECT_NE(rig.state(), before);
 }
 
+// A gradient that was borrowed in an earlier step is not read again.
+TEST(CallerTensors, HaveZeroGradientsInStepsThatHandOverNone) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.callers = true;
+  c.gradients = GradientOrigin::handed_over;
+  Rig copied(c);
+  c.gradients = GradientOrigin::borrowed;
+  Rig borrowed(c);
+  for (Rig* const rig : {&copied, &borrowed}) {
+    rig->step(1);
+    rig->step(2, 1, "block0");  // bias0 and weight0 have no gradient
+  }
+  for (uint32_t t = 0; t < copied.specs.size(); ++t)
+    EXPECT_EQ(borrowed.parameters(t), copied.parameters(t)) << t;
+}
+
 // What a drop-in optimizer is.
 TEST(CallerTensors, NeedNoDeviceAtAll) {
   for (const bool lends : {false, true}) {
