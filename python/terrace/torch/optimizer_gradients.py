@@ -10,35 +10,14 @@ import weakref
 import torch
 
 from ..errors import MisuseError
+from .handed_over import HandedOver
 
 
-class HandedOver(torch.Tensor):
-    """What p.grad is while the gradient is in the store: of the right shape, without memory. Whatever reads or
-    writes it raises, so that clipping, unscaling and the like never work on nothing."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @staticmethod
-    def __new__(cls, parameter, name):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, parameter.shape, dtype=parameter.dtype, device=parameter.device
-        )
-        made.label = name
-        return made
-
-    def __repr__(self, **_):
-        return f"HandedOver({self.label!r}, shape={tuple(self.shape)})"
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
-        flat = torch.utils._pytree.tree_leaves((arguments, named))
-        name = next((each.label for each in flat if isinstance(each, HandedOver)), "")
-        raise MisuseError(
-            f"cannot run {function}", name,
-            'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")',
-            "clip by max_grad_norm of the optimizer and drop gradients by its zero_grad(); or use "
-            """hand_over="step" for torch's clip_grad_norm_, GradScaler and all else that works on p.grad""",
-        )
+_REASON = 'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")'
+_ADVICE = (
+    "clip by max_grad_norm of the optimizer and drop gradients by its zero_grad(); or use "
+    """hand_over="step" for torch's clip_grad_norm_, GradScaler and all else that works on p.grad"""
+)
 
 
 class AtStep:
@@ -129,7 +108,7 @@ class InBackward:
         if key in self._handed and self._handed[key][2] > self._micro_batch:
             self._next_micro_batch(slot)
         self._states.hand_over(slot, gradient)
-        placeholder = HandedOver(parameter, slot.name)
+        placeholder = HandedOver(parameter, slot.name, _REASON, _ADVICE)
         self._handed[key] = (parameter, placeholder, self._micro_batch + 1)
         parameter.grad = placeholder
 

@@ -18,10 +18,17 @@ from torch.autograd import Variable
 from .._lib import error_of, undeclared
 from ..errors import MisuseError
 from ..store import KINDS
+from .handed_over import HandedOver
 from .hooks import hook_outputs, refuse_to_pickle
-from .placeholders import HandedOver, acquire, is_strange, release, why_strange
+from .placeholders import acquire, is_strange, release, why_strange
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
+# Why p.grad has no values, and what has.
+_HANDED_OVER = "it was handed over to Terrace when the backward pass made it, and torch has it no more"
+_CLIP_HERE = (
+    "let Terrace clip: set gradient_clipping in the configuration or call engine.clip_grad_norm_(max_norm), and ask "
+    "engine.get_global_grad_norm() for the norm"
+)
 _FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
 _task = torch._C._current_graph_task_id
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -457,7 +464,7 @@ class Passes:
         for one in self.trainable:
             if one.parameter.grad is None:
                 if one.refusal is None:
-                    one.refusal = HandedOver.of(one.parameter, one.name)
+                    one.refusal = HandedOver(one.parameter, one.name, _HANDED_OVER, _CLIP_HERE)
                 one.parameter.grad = one.refusal
         self._marked = True
 

@@ -9,6 +9,7 @@ import torch
 
 from .._declarations import ENUMS
 from ..errors import ConfigError, MisuseError
+from .handed_over import HandedOver
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -100,8 +101,11 @@ class Placeholders:
     @staticmethod
     def require_in_place(tracked):
         for one in tracked:
-            if one.is_managed and not one.leases and one.parameter.data_ptr() != one.away.data_ptr():
-                one.parameter.data = one.away
+            if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
+                continue
+            is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
+            one.parameter.data = one.away
+            if not is_left_over:
                 raise MisuseError(
                     "cannot take the data that a parameter was given",
                     one.name,
@@ -138,101 +142,6 @@ def release(tracked):
         one.leases -= 1
         if not one.leases:
             one.parameter.data = one.away
-
-
-class HandedOver(torch.Tensor):
-    """What p.grad is between the backward pass and the update: the gradient is in the store. Whatever asks for
-    its values, such as torch's clip_grad_norm_, gets an error and no wrong number."""
-
-    @staticmethod
-    def of(parameter, name):
-        nothing = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
-        made = torch.Tensor._make_subclass(HandedOver, nothing)
-        made.tensor_name = name
-        return made
-
-    @classmethod
-    def __torch_function__(cls, function, types, arguments=(), named=None):
-        if (
-            getattr(function, "__name__", "") in _HARMLESS
-            or getattr(function, "__self__", None) in _PLAIN_PROPERTIES
-        ):
-            return super().__torch_function__(function, types, arguments, named or {})
-        raise MisuseError(
-            f"cannot use a gradient in {getattr(function, '__name__', 'torch')}",
-            _name_of(arguments),
-            "it was handed over to Terrace when the backward pass made it, and torch has it no more",
-            "let Terrace clip: set gradient_clipping in the configuration or call "
-            "engine.clip_grad_norm_(max_norm), and ask "
-            "engine.get_global_grad_norm() for the norm",
-        )
-
-    def __repr__(self, **_):
-        return f"HandedOver(shape={tuple(self.shape)})"
-
-    def __reduce_ex__(self, protocol):
-        raise MisuseError(
-            "cannot copy or save a gradient",
-            getattr(self, "tensor_name", ""),
-            "it was handed over to Terrace",
-            "set the gradients to None (zero_grad) before",
-        )
-
-
-# What says nothing of values, and what zero_grad(set_to_none=False) does.
-_HARMLESS = frozenset(
-    (
-        "size",
-        "dim",
-        "stride",
-        "numel",
-        "element_size",
-        "is_floating_point",
-        "is_complex",
-        "get_device",
-        "requires_grad_",
-        "detach_",
-        "__repr__",
-        "__format__",
-        "__hash__",
-        "type",
-        "nelement",
-    )
-)
-_PLAIN_PROPERTIES = tuple(
-    getattr(torch.Tensor, name)
-    for name in (
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "requires_grad",
-        "grad_fn",
-        "is_sparse",
-        "is_leaf",
-        "is_cuda",
-        "is_quantized",
-        "is_meta",
-        "grad",
-        "is_nested",
-        "names",
-        "is_cpu",
-        "is_mkldnn",
-        "is_mps",
-        "is_xpu",
-    )
-    if hasattr(torch.Tensor, name)
-)
-
-
-def _name_of(arguments):
-    for argument in arguments:
-        if isinstance(argument, HandedOver):
-            return getattr(argument, "tensor_name", "")
-        if isinstance(argument, (list, tuple)):
-            return _name_of(argument)
-    return ""
 
 
 def is_strange(gradient, one):
