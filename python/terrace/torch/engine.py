@@ -12,7 +12,7 @@ from .layout import Layout
 from .learning import Learning
 from .loss_scale import LossScaler
 from .passes import Passes
-from .state import Values
+from .state import Values, refuse_without_values
 
 
 class Engine:
@@ -32,7 +32,9 @@ class Engine:
         self._was_applied = True
         self.scaler = LossScaler(config.loss_scale)
         self._hooks = Hooks()
-        self._passes = Passes(store, tracked, config.gradient_accumulation_steps, self._before_step, self._announce)
+        self._passes = Passes(
+            store, tracked, config.gradient_accumulation_steps, self._before_step, self._announce, self._evaluated
+        )
         self._passes.needs_scale = self.scaler.may_skip
         folders = config.store_options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
@@ -42,9 +44,9 @@ class Engine:
         self._layout = Layout(model)
         self._tracked = tracked
         self._placeholders = placeholders
-        self._of = {id(one.parameter): one for one in tracked}
-        self._learning = Learning(model, self._passes, self._of)
-        self._warned_of_autocast = False
+        tracked_of = {id(one.parameter): one for one in tracked}
+        self._learning = Learning(model, self._passes, tracked_of, self._warn_of_autocast)
+        self._warned_of_autocast = self._warned_of_nan = False
         self._layout.mark(model, self.zero_grad)
 
     # --- A training loop ---
@@ -106,7 +108,7 @@ class Engine:
             self._clip_once = None
         self.scaler.note(not result.applied)
         if result.applied:
-            self._stop_learning()
+            self._learning.note_update()
         else:
             self._explain_skip()
 
@@ -127,19 +129,34 @@ class Engine:
     def _explain_skip(self):
         """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
         placeholder."""
-        if not self.scaler.may_skip:
+        if self._passes.has_read_nothing or not self.scaler.may_skip:
             self._say(
                 "warning",
                 "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
                 "parameters that are used outside of their modules",
             )
-            if self._learning is None:
-                self._learning = Learning(self.module, self._passes, self._of)
+            self._learning.watch_steps()
 
-    def _stop_learning(self):
-        if self._learning is not None:
-            self._learning.stop()
-            self._learning = None
+    def _evaluated(self, has_nan):
+        if not self._learning.note_evaluation() and has_nan:
+            self._learning.watch_evaluations()
+            if not self._warned_of_nan:
+                self._warned_of_nan = True
+                self._say(
+                    "warning",
+                    "an evaluation gave NaN: the next one is watched for parameters that are used outside of their "
+                    "modules; where it gives numbers, repeat this one",
+                )
+
+    def _warn_of_autocast(self):
+        if not self._warned_of_autocast:
+            self._warned_of_autocast = True
+            if any(one.type == "fp32" and one.is_managed for one in self._tracked):
+                self._say(
+                    "warning",
+                    "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
+                    "all of the model at once; set bf16.enabled in the configuration instead",
+                )
 
     def _announce(self):
         if self.store.update_when == "during_backward":
@@ -152,14 +169,6 @@ class Engine:
         self._layout.require_unchanged()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)
-        if not self._warned_of_autocast and _is_autocast():
-            self._warned_of_autocast = True
-            if any(one.type == "fp32" and one.is_managed for one in self._tracked):
-                self._say(
-                    "warning",
-                    "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
-                    "all of the model at once; set bf16.enabled in the configuration instead",
-                )
 
     def drop_gradients(self):
         """zero_grad: gives up a step that has gradients, or that failed."""
@@ -322,7 +331,7 @@ class Engine:
         self._passes.abandon()
         self._passes.unmark()
         self._checkpoints.begin_if_due()
-        self._stop_learning()
+        self._learning.stop()
         self._hooks.remove()
         self._values.detach(self.module)
         self._layout.unmark(self.module)
@@ -331,6 +340,8 @@ class Engine:
                 one.leave_store(self._placeholders.like(one.real))
         for one, values in zip(self._tracked, kept):
             one.parameter.data = values
+        if not keep_values:
+            refuse_without_values(self.module)
         self.store.close()
         self._passes.is_closed = True
 
@@ -354,7 +365,3 @@ class Engine:
             self._log(level, line)
         else:
             warnings.warn(line, stacklevel=3)
-
-
-def _is_autocast():
-    return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

@@ -29,6 +29,9 @@ class HandedOver(torch.Tensor):
         one = next(each for each in flat if isinstance(each, HandedOver))
         raise MisuseError(f"cannot use a gradient in {function}", one.label, one.reason, one.advice)
 
+    def __dlpack__(self, **_):
+        raise MisuseError("cannot share a gradient by DLPack", self.label, self.reason, self.advice)
+
     def __reduce_ex__(self, protocol):
         raise MisuseError("cannot copy or save a gradient", self.label, self.reason,
                           "set the gradients to None (zero_grad) before")

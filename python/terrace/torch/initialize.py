@@ -66,6 +66,8 @@ def initialize(
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     discard_commits: a commit of an earlier run in nvme_path may be removed.
     """
+    if resume not in (True, False, "auto"):
+        raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
     config = read_config(_source_of(config, args), total_steps)
     _say_what_has_no_effect(config, log)
     _require_plain(model)
@@ -151,6 +153,13 @@ def _groups(model, config, optimizer, model_parameters):
         [one for one in model.parameters() if one.requires_grad] if model_parameters is None else model_parameters
     )
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        if not callable(optimizer):
+            raise ConfigError(
+                "cannot train a model with Terrace",
+                "optimizer",
+                f"it is {optimizer!r}",
+                "give one of torch.optim, a function that makes it, or optimizer.type in the configuration",
+            )
         optimizer = optimizer(parameters)
     if optimizer is not None:
         return optimizer.param_groups, kind_of(optimizer), dict(optimizer.defaults)
@@ -209,7 +218,7 @@ class _Build:
                 "give parameters of the model",
             )
         found = [(parameter, names) for parameter, names in found if require_trainable_kind(parameter, names[0])]
-        require_storage_of_its_own(found)
+        require_storage_of_its_own(found, self.model)
         self.tracked = []
         for parameter, names in found:
             is_trained = parameter.requires_grad and id(parameter) in group_of

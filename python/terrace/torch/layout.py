@@ -55,7 +55,7 @@ class _NotDivided:
 def _refuse_to_divide():
     raise MisuseError(
         "cannot divide a model among processes or devices",
-        "DataParallel",
-        "its parameters are in a store of this " "process",
+        "DistributedDataParallel or DataParallel",
+        "its parameters are in a store of this process",
         "train with the engine alone",
     )

@@ -2,8 +2,9 @@
 
 Such are a tied table that is used by a function, the output projection of torch's MultiheadAttention, or a
 weight that another module borrows. The innermost unit that is open at that moment has them from then on. It is
-also noted which parameters are read more than once. A step whose gradients are not finite
-without a cause is watched as well, since a new path through the model may have read a placeholder.
+also noted which parameters are read more than once. The first evaluation is watched too. After a step whose
+gradients are not finite without a cause, or an evaluation that gives NaN, watching begins again, since a new path
+through the model may have read a placeholder.
 """
 
 import sys
@@ -81,17 +82,25 @@ _PLAIN_PROPERTIES = frozenset(
 )
 
 
+# After a step that failed so many updates are watched, unless something is learned before: the path through the
+# model that failed may be a rare one.
+_PATIENCE = 100
+
+
 class Watch(TorchFunctionMode):
     """Leases what an operation is about to read."""
 
-    def __init__(self, passes, tracked_of):
+    def __init__(self, passes, tracked_of, found_autocast):
         super().__init__()
         self._passes = passes
         self._tracked_of = tracked_of
+        self._found_autocast = found_autocast
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         named = named or {}
         if self._passes.is_inside and not _reads_nothing(function):
+            if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+                self._found_autocast()
             self._look(arguments)
             if named:
                 self._look(named.values())
@@ -112,49 +121,91 @@ def _reads_nothing(function):
 
 
 class Learning:
-    """Watches the forward passes of a model, in place of its forward, until `stop`.
+    """Watches forward passes of a model, in place of its forward: those of steps, and evaluations.
 
     What is compiled runs uncompiled meanwhile, where every operation can be seen.
     """
 
-    def __init__(self, model, passes, tracked_of):
+    def __init__(self, model, passes, tracked_of, found_autocast):
         self._model = model
         self._passes = passes
-        self._tracked_of = tracked_of
-        self.had_own = model.__dict__.get("forward")
-        self.inner = model.forward
-        self.is_over = False
-        model.forward = Watched(self)
+        self._watch = Watch(passes, tracked_of, found_autocast)
+        self._updates_left = 0
+        self._extensions = 0
+        self._evaluations = False
+        self._place = None  # the forward that stands in for the model's
+        self.watch_steps(1)
+        self.watch_evaluations()
 
-    def run(self, arguments, named):
-        with Watch(self._passes, self._tracked_of), _uncompiled():
-            return self.inner(*arguments, **named)
+    def watch_steps(self, updates=_PATIENCE):
+        self._updates_left = updates
+        self._extensions = self._passes.extensions
+        self._begin()
+
+    def watch_evaluations(self):
+        self._evaluations = True
+        self._begin()
+
+    def note_update(self):
+        """An update was applied."""
+        if self._updates_left:
+            has_learned = self._passes.extensions > self._extensions
+            self._updates_left = 0 if has_learned else self._updates_left - 1
+            self._end_if_over()
+
+    def note_evaluation(self):
+        """An evaluation ended. Returns whether it was watched."""
+        was_watched, self._evaluations = self._evaluations, False
+        if was_watched:
+            self._end_if_over()
+        return was_watched
+
+    def is_due(self):
+        return self._updates_left > 0 if torch.is_grad_enabled() else self._evaluations
+
+    def run(self, inner, arguments, named):
+        with self._watch, _uncompiled():
+            return inner(*arguments, **named)
 
     def stop(self):
-        self.is_over = True
-        if isinstance(self._model.__dict__.get("forward"), Watched):
-            if self.had_own is None:
+        self._updates_left, self._evaluations = 0, False
+        self._end_if_over()
+
+    def _begin(self):
+        if self._place is None:
+            self._place = Watched(self, self._model)
+            self._model.forward = self._place
+        forget_compiled()
+
+    def _end_if_over(self):
+        place = self._place
+        if place is None or self._updates_left or self._evaluations:
+            return
+        self._place = None
+        # Another may stand in front of it, such as accelerate's autocast.
+        if self._model.__dict__.get("forward") is place:
+            if place.stands_for is None:
                 del self._model.forward
             else:
-                self._model.forward = self.had_own
-            forget_compiled()
+                self._model.forward = place.stands_for
+        forget_compiled()
 
 
 class Watched:
     """A forward that looks like the one that it stands for: signatures are asked for by trainers."""
 
-    def __init__(self, learning):
+    def __init__(self, learning, model):
         self._learning = learning
         self._run = torch.compiler.disable(learning.run)
-        self.stands_for = learning.had_own
-        self.__wrapped__ = learning.inner
+        self.stands_for = model.__dict__.get("forward")
+        self.__wrapped__ = model.forward
         self.__name__ = "forward"
-        self.__doc__ = learning.inner.__doc__
+        self.__doc__ = model.forward.__doc__
 
     def __call__(self, *arguments, **named):
-        if self._learning.is_over:  # something else stands in front of it, such as accelerate's autocast
-            return self._learning.inner(*arguments, **named)
-        return self._run(arguments, named)
+        if self._learning.is_due():
+            return self._run(self.__wrapped__, arguments, named)
+        return self.__wrapped__(*arguments, **named)
 
 
 class _Nothing:

@@ -15,6 +15,7 @@ from ..errors import CapacityError, ConfigError, IoError, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
 from .mapped import mapped_empty
+from .overlap import overlapping
 from .state import require_values
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -310,22 +311,16 @@ def _host_gradient(slot, gradient):
 
 def _check_overlap(found):
     """Two parameters in the same memory would be updated twice, and one that overlaps itself in no order."""
-    spans = []
     for parameter, _, name, _ in found:
         require_values(parameter, name, "cannot optimize a parameter")
-        size = parameter.element_size()
-        reach = 1 + sum((extent - 1) * stride for extent, stride in zip(parameter.shape, parameter.stride()))
         if torch._debug_has_internal_overlap(parameter) == 1:
             raise ConfigError("cannot optimize a parameter", name, "its elements share memory with each other",
                               "give it memory of its own: parameter.data = parameter.data.clone()")
-        start = parameter.data_ptr()
-        spans.append((parameter.device.type, parameter.device.index or 0, start, start + reach * size, name))
-    spans.sort()
-    for one, other in zip(spans, spans[1:]):
-        if one[:2] == other[:2] and other[2] < one[3]:
-            raise ConfigError("cannot optimize two parameters in the same memory", f"{one[4]} and {other[4]}",
-                              "an update of one would change the other",
-                              "use one torch.nn.Parameter in both places, or give one memory of its own")
+    shared = overlapping([(parameter, name) for parameter, _, name, _ in found])
+    if shared is not None:
+        raise ConfigError("cannot optimize two parameters in the same memory", " and ".join(shared),
+                          "an update of one would change the other",
+                          "use one torch.nn.Parameter in both places, or give one memory of its own")
 
 
 def _pieces(slot):

@@ -11,6 +11,8 @@ over the whole model, or by the optimizer; a backward pass that fails spoils its
 is given up."""
 
 import ctypes
+import threading
+from threading import get_ident
 
 import torch
 from torch.autograd import Variable
@@ -19,7 +21,7 @@ from .._lib import error_of, undeclared
 from ..errors import MisuseError
 from ..store import KINDS
 from .handed_over import HandedOver
-from .hooks import hook_outputs, refuse_to_pickle
+from .hooks import has_nan, hook_outputs, refuse_to_pickle
 from .placeholders import acquire, is_strange, release, why_strange
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
@@ -57,9 +59,9 @@ class Use:
 
 class Passes:
     """The state of the passes over one model. `before_step` runs between steps, `announce` before a step's last
-    backward."""
+    backward, and `evaluated` after an evaluation, with whether a NaN came out of it."""
 
-    def __init__(self, store, tracked, accumulation_steps, before_step, announce):
+    def __init__(self, store, tracked, accumulation_steps, before_step, announce, evaluated):
         self.store = store
         self.tracked = tracked
         self.accumulation_steps = accumulation_steps
@@ -71,8 +73,13 @@ class Passes:
         self.is_closed = False
         self._before_step = before_step
         self._announce = announce
+        self._evaluated = evaluated
+        self.has_read_nothing = False  # this step, at a place that is not learned yet
+        self.extensions = 0  # of units, by parameters that they had not been expected to read
         self._stamp = 0
         self._clock = 0
+        self._thread = None  # whose pass is open
+        self._entry = threading.Lock()
         self._forward = []  # uses that are open, outermost first
         self._backward = []
         self._task = None  # of autograd, while a backward pass runs
@@ -118,6 +125,8 @@ class Passes:
             self._leave(unit, output)
 
     def _enter(self, unit):
+        if self._thread != get_ident():
+            self._take_turn()
         if unit.is_root and _task() == -1:
             self._begin_anew()
         if self.phase is IDLE:
@@ -133,11 +142,28 @@ class Passes:
         if unit.count:
             self._open(use, keys[0])
 
+    def _take_turn(self):
+        """A pass of another thread would close what this one's opens, and the other way round."""
+        if _task() != -1:
+            return  # autograd computes again what was checkpointed
+        with self._entry:
+            if self._thread in {one.ident for one in threading.enumerate()}:
+                raise _misuse(
+                    "a pass of another thread is running",
+                    "let one thread at a time use it, by a lock",
+                    "go forward",
+                )
+            self._thread = get_ident()
+
     def _leave(self, unit, output):
+        if self._thread != get_ident() and _task() == -1:
+            return  # it was refused
         use = self._forward.pop() if self._forward else None
         while use is not None and use.unit is not unit:  # a unit that an interrupt kept from being left
             self._close(use)
             use = self._forward.pop() if self._forward else None
+        if not self._forward and _task() == -1:
+            self._thread = None
         if use is None:
             return  # it could not be entered
         self._close(use)
@@ -148,6 +174,8 @@ class Passes:
                 hook_outputs(output, use)
         elif not self._forward:
             self._end_evaluation()
+            if output is not None:
+                self._evaluated(has_nan(output))
 
     def _begin_pass(self):
         if torch.is_grad_enabled():
@@ -162,7 +190,7 @@ class Passes:
         self._before_step()
         self.micro_batch = 0
         self._stamp += 1
-        self._step_has_gradients = self._has_gradients = self._is_over = False
+        self._step_has_gradients = self._has_gradients = self._is_over = self.has_read_nothing = False
         self.phase = STEP
         self.store.begin_step()
 
@@ -172,8 +200,9 @@ class Passes:
 
     def _open(self, use, key):
         unit = use.unit
-        kind = _INFERENCE if self.phase is EVALUATION else _FORWARD
-        use.leases = (self.store.open_lease(key, kind, unit.ids, unit.count),)
+        if unit.ids is None:
+            unit.settle(self.store)
+        use.leases = (self.store.open_lease(key, self.reading_kind, unit.ids, unit.count),)
         use.tracked = unit.tracked
         acquire(use.tracked)
 
@@ -202,8 +231,8 @@ class Passes:
         use.leases += (self.store.open_lease(key, self.reading_kind, self.store.ids([one.number]), 1),)
         acquire([one])
         use.tracked += (one,)
-        unit.tracked += (one,)
-        unit.settle(self.store)
+        unit.extend(one)
+        self.extensions += 1
 
     @property
     def reading_kind(self):
@@ -284,8 +313,13 @@ class Passes:
             self._held[one] = None
             return
         gradient = parameter.grad
+        if gradient is None:
+            return  # the parameter was frozen after the forward pass
         parameter.grad = None
         is_unnoticed = one.is_managed and not one.leases and not is_last
+        if is_unnoticed and gradient.isnan().any():
+            self.has_read_nothing = True  # a placeholder was read, and the update is skipped for its NaN
+            is_unnoticed = False
         if one.stamp == self._stamp or is_unnoticed or is_strange(gradient, one):
             self._refuse_gradient(one, gradient, is_unnoticed)
         self.hand_over(one, gradient)
@@ -361,6 +395,7 @@ class Passes:
                 use.is_backward = False
                 use.tracked = use.leases = ()
             self._forward, self._backward = [], []
+            self._thread = None
             for one in self.tracked:
                 one.forget_leases()
             self.store.release_all()
@@ -378,6 +413,7 @@ class Passes:
     def _begin_anew(self):
         """Before a pass over the whole model. Of a step that failed in its first micro-batch nothing is lost."""
         self.close_leftovers()
+        self._thread = get_ident()
         if self.failure is not None and torch.is_grad_enabled():
             if self.micro_batch:
                 raise self.failure

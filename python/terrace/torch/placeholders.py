@@ -10,6 +10,7 @@ import torch
 from .._declarations import ENUMS
 from ..errors import ConfigError, MisuseError
 from .handed_over import HandedOver
+from .overlap import overlapping
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -206,20 +207,19 @@ def require_trainable_kind(parameter, name):
     return False
 
 
-def require_storage_of_its_own(parameters):
-    """Two parameters over the same bytes would be trained twice by torch, and would come apart here."""
-    ranges = []
-    for parameter, names in parameters:
-        if parameter.numel():
-            begin = parameter.data_ptr()
-            extent = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride())) + 1
-            ranges.append((begin, begin + extent * parameter.element_size(), names[0]))
-    ranges.sort()
-    for (_, end, name), (begin, _, other) in zip(ranges, ranges[1:]):
-        if begin < end:
-            raise ConfigError(
-                "cannot take a parameter into Terrace",
-                other,
-                f"it shares its storage with {name}",
-                "use one Parameter object in both places (they are then tied), or give each a copy of its own",
-            )
+def require_storage_of_its_own(parameters, model):
+    """Two parameters over the same bytes would be trained twice by torch, and would come apart here, as a buffer
+    would that is a view of a parameter."""
+    buffers = [
+        (buffer, name)
+        for name, buffer in model.named_buffers()
+        if buffer.device.type != "meta" and buffer.layout == torch.strided
+    ]
+    shared = overlapping([(parameter, names[0]) for parameter, names in parameters], buffers)
+    if shared is not None:
+        raise ConfigError(
+            "cannot take a parameter into Terrace",
+            shared[1],
+            f"it shares its storage with {shared[0]}",
+            "use one Parameter object in both places (they are then tied), or give each a copy of its own",
+        )

@@ -263,6 +263,26 @@ def require_values(parameter, name, what):
             )
 
 
+def refuse_without_values(model):
+    """After an engine that keeps no values, its modules raise where they would run, or be saved, with NaN."""
+    for module in model.modules():
+        if module._parameters:
+            module.register_forward_pre_hook(_refuse_to_run)
+            module._register_state_dict_hook(_refuse_to_save)
+
+
+def _refuse_to_run(module, arguments):
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            require_values(parameter, name, "cannot run a module")
+
+
+def _refuse_to_save(module, state, prefix, metadata):
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            require_values(parameter, prefix + name, "cannot make a state dict")
+
+
 class Copier:
     """Makes copy.deepcopy of a module give a plain one with real values."""
 

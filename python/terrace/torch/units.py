@@ -32,6 +32,12 @@ class Unit:
             self._keys.append((f"{base}/forward{suffix}".encode(), f"{base}/backward{suffix}".encode()))
         return self._keys[use]
 
+    def extend(self, one):
+        """Its leases have one parameter more, from the next one on."""
+        self.tracked += (one,)
+        self.count += 1
+        self.ids = None  # until settle(), since many may come one after the other
+
     def settle(self, store):
         """Makes what a lease needs, after `tracked` has changed."""
         self.ids = store.ids([one.number for one in self.tracked])
@@ -70,6 +76,8 @@ def _blocks(model, units):
     if units == "auto":
         return _repeated(model)
     wanted = [units] if isinstance(units, (str, type)) else list(units)
+    if not wanted:
+        raise ConfigError("cannot find the units of a model", "units", "the list is empty", 'give "leaf"')
     named = dict(model.named_modules())
     found = set()
     for one in wanted:

@@ -5,6 +5,7 @@ import copy
 import os
 import pathlib
 import tempfile
+import threading
 import unittest
 
 from support_torch import (
@@ -41,6 +42,40 @@ class Memory(EngineTest):
                 steps += train(engine, 2, first=1)
             self.assertTrue(all(bool((one == 9.0).all()) for one in others))
         self.assertEqual((told[0], masters(engines[0])), (told[1], masters(engines[1])))
+
+
+class Threads(EngineTest):
+    @isolated
+    def test_a_pass_of_another_thread_is_refused_and_harms_nothing(self):
+        model, other = seeded(Mlp), seeded(Mlp)
+        engine = engine_of(model, persistence_threshold=0)
+        told = train(engine, 1)
+        refused = []
+
+        def evaluate():
+            try:
+                with torch.no_grad():
+                    engine(batch_of(model, 0))
+            except terrace.MisuseError as error:
+                refused.append(error)
+
+        def evaluate_beside(module, arguments):
+            thread = threading.Thread(target=evaluate)
+            thread.start()
+            thread.join()
+
+        handle = model.layers[1].register_forward_pre_hook(evaluate_beside)
+        told += train(engine, 1, first=1)  # in the middle of a step
+        with torch.no_grad():
+            engine(batch_of(model, 0))  # and of an evaluation
+        handle.remove()
+        self.assertEqual(len(refused), 2)
+        self.assert_four_parts(refused[0])
+        evaluate_beside(None, None)  # between passes any thread may come
+        self.assertEqual(len(refused), 2)
+        told += train(engine, 1, first=2)
+        undisturbed = engine_of(other, persistence_threshold=0)
+        self.assertEqual((told, masters(engine)), (train(undisturbed, 3), masters(undisturbed)))
 
 
 class Settings(EngineTest):
