@@ -53,6 +53,27 @@ def _take_gradient(passes, one, parameter):
         passes.take_gradient(one(), parameter)
 
 
+class Use:
+    """One pass through a unit: the clock when it was entered and left, and the leases it has."""
+
+    __slots__ = ("passes", "unit", "keys", "updates", "entered", "left", "tracked", "leases", "is_backward")
+
+    def __init__(self, passes, unit, keys, entered):
+        self.passes = passes
+        self.unit = unit
+        self.keys = keys
+        self.updates = passes.updates
+        self.entered = entered
+        self.left = 0
+        self.tracked = self.leases = ()
+        self.is_backward = False
+
+    def __call__(self, gradients):
+        """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""
+        if not self.is_backward:
+            self.passes.go_backward(self)
+
+
 def hook_outputs(output, use):
     """Registers the use on every tensor of what a module returns, of which a gradient may arrive."""
     if isinstance(output, torch.Tensor):

@@ -11,7 +11,6 @@ over the whole model, or by the optimizer; a backward pass that fails spoils its
 is given up."""
 
 import ctypes
-import threading
 from threading import get_ident
 
 import torch
@@ -21,8 +20,9 @@ from .._lib import error_of, undeclared
 from ..errors import MisuseError
 from ..store import KINDS
 from .handed_over import HandedOver
-from .hooks import has_nan, hook_outputs, refuse_to_pickle
+from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
 from .placeholders import acquire, is_strange, release, why_strange
+from .turn import Turn
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
 # Why p.grad has no values, and what has.
@@ -34,27 +34,6 @@ _CLIP_HERE = (
 _FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
 _task = torch._C._current_graph_task_id
 _is_traced = torch.compiler.is_dynamo_compiling
-
-
-class Use:
-    """One pass through a unit: the clock when it was entered and left, and the leases it has."""
-
-    __slots__ = ("passes", "unit", "keys", "updates", "entered", "left", "tracked", "leases", "is_backward")
-
-    def __init__(self, passes, unit, keys, entered):
-        self.passes = passes
-        self.unit = unit
-        self.keys = keys
-        self.updates = passes.updates
-        self.entered = entered
-        self.left = 0
-        self.tracked = self.leases = ()
-        self.is_backward = False
-
-    def __call__(self, gradients):
-        """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""
-        if not self.is_backward:
-            self.passes.go_backward(self)
 
 
 class Passes:
@@ -78,8 +57,7 @@ class Passes:
         self.extensions = 0  # of units, by parameters that they had not been expected to read
         self._stamp = 0
         self._clock = 0
-        self._thread = None  # whose pass is open
-        self._entry = threading.Lock()
+        self._turn = Turn()
         self._forward = []  # uses that are open, outermost first
         self._backward = []
         self._task = None  # of autograd, while a backward pass runs
@@ -125,8 +103,8 @@ class Passes:
             self._leave(unit, output)
 
     def _enter(self, unit):
-        if self._thread != get_ident():
-            self._take_turn()
+        if self._turn.thread != get_ident() and _task() == -1:  # else autograd computes again what was checkpointed
+            self._turn.take()
         if unit.is_root and _task() == -1:
             self._begin_anew()
         if self.phase is IDLE:
@@ -142,28 +120,15 @@ class Passes:
         if unit.count:
             self._open(use, keys[0])
 
-    def _take_turn(self):
-        """A pass of another thread would close what this one's opens, and the other way round."""
-        if _task() != -1:
-            return  # autograd computes again what was checkpointed
-        with self._entry:
-            if self._thread in {one.ident for one in threading.enumerate()}:
-                raise _misuse(
-                    "a pass of another thread is running",
-                    "let one thread at a time use it, by a lock",
-                    "go forward",
-                )
-            self._thread = get_ident()
-
     def _leave(self, unit, output):
-        if self._thread != get_ident() and _task() == -1:
+        if self._turn.thread != get_ident() and _task() == -1:
             return  # it was refused
         use = self._forward.pop() if self._forward else None
         while use is not None and use.unit is not unit:  # a unit that an interrupt kept from being left
             self._close(use)
             use = self._forward.pop() if self._forward else None
         if not self._forward and _task() == -1:
-            self._thread = None
+            self._turn.thread = None
         if use is None:
             return  # it could not be entered
         self._close(use)
@@ -395,7 +360,7 @@ class Passes:
                 use.is_backward = False
                 use.tracked = use.leases = ()
             self._forward, self._backward = [], []
-            self._thread = None
+            self._turn.thread = None
             for one in self.tracked:
                 one.forget_leases()
             self.store.release_all()
@@ -413,7 +378,7 @@ class Passes:
     def _begin_anew(self):
         """Before a pass over the whole model. Of a step that failed in its first micro-batch nothing is lost."""
         self.close_leftovers()
-        self._thread = get_ident()
+        self._turn.thread = get_ident()
         if self.failure is not None and torch.is_grad_enabled():
             if self.micro_batch:
                 raise self.failure
