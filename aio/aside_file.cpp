@@ -54,6 +54,7 @@ void AsideFile::remove_what_is_left() const {
 
 void AsideFile::write(uint64_t offset, std::span<const std::byte> bytes) {
   uint64_t at = offset;
+  is_synced_ = false;
   for (std::span<const std::byte> rest = bytes; !rest.empty();) {
     const ssize_t written = pwrite(file_.fd(), rest.data(), rest.size(), static_cast<off_t>(at));
     if (written < 0 && errno == EINTR) continue;
@@ -70,12 +71,17 @@ void AsideFile::publish_undurably() {
   if (options_.events != nullptr) options_.events->renamed(aside_, path_);
 }
 
-void AsideFile::publish() {
+void AsideFile::sync() {
   try {
     file_.sync();
   } catch (const Error& error) {
     fail(error);
   }
+  is_synced_ = true;
+}
+
+void AsideFile::publish() {
+  if (!is_synced_) sync();
   publish_undurably();
   const std::filesystem::path folder = path_.parent_path();
   sync_folder(folder.empty() ? "." : folder, options_.events);

@@ -35,6 +35,8 @@ class AsideFile {
   // For everything but writing: its space, its lock. Its path is the other name.
   File& file() { return file_; }
   void write(uint64_t offset, std::span<const std::byte> bytes);
+  // Makes what was written durable, under the other name. publish() does so too.
+  void sync();
   // Puts the file in its place without waiting for the disk: after a power cut it may be there, empty.
   void publish_undurably();
   // Puts the file in its place, so that after a crash at any instruction the path holds the earlier file or
@@ -51,6 +53,7 @@ class AsideFile {
   const AsideOptions options_;
   const std::filesystem::path aside_;
   File file_;
+  bool is_synced_ = false;
   bool is_published_ = false;
 };
 

@@ -34,7 +34,8 @@ void sync_folder(const std::filesystem::path& folder, FileEvents* events) {
 
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes,
                            FileEvents* events) {
-  AsideFile file(path, {.suffix = ".new", .what = "the file", .advice = "", .events = events});
+  AsideFile file(path,
+                 {.advice = "see that its folder is there and that you may write to it", .events = events});
   file.write(0, bytes);
   file.publish();
 }
@@ -55,7 +56,8 @@ std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0) fail("cannot read the file", path, errno);
     if (moved == 0) {
-      throw Error(ErrorKind::io, {"cannot read the file", path.string(), "it became shorter meanwhile", ""});
+      throw Error(ErrorKind::io, {"cannot read the file", path.string(), "it became shorter meanwhile",
+                                  "see what else writes to it"});
     }
     filled += static_cast<size_t>(moved);
   }

@@ -8,7 +8,6 @@
 #include <tbb/task_arena.h>
 #include <tbb/task_scheduler_observer.h>
 
-#include <cfenv>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -83,7 +82,7 @@ void Workers::parallel_for(size_t count, FunctionRef<void(size_t)> body) {
   if (count == 0) return;
   if (thread_count_ == 1 || count == 1) {
     arena_->arena.execute([&] {
-      reset_floating_point_environment();
+      const DefaultFloatingPoint environment;
       for (size_t i = 0; i < count; ++i) body(i);
     });
     return;
@@ -92,7 +91,7 @@ void Workers::parallel_for(size_t count, FunctionRef<void(size_t)> body) {
     tbb::parallel_for(
         tbb::blocked_range<size_t>(0, count, 1),
         [&](const tbb::blocked_range<size_t>& range) {
-          reset_floating_point_environment();
+          const DefaultFloatingPoint environment;
           for (size_t i = range.begin(); i != range.end(); ++i) body(i);
         },
         tbb::simple_partitioner());
@@ -108,12 +107,27 @@ size_t Workers::current_thread_index() const {
   return index < 0 ? 0 : static_cast<size_t>(index);
 }
 
-void reset_floating_point_environment() {
 #if defined(__x86_64__)
+
+DefaultFloatingPoint::DefaultFloatingPoint() : before_(_mm_getcsr()) {
   _mm_setcsr(0x1f80u);  // all exceptions masked, round to nearest, neither FTZ nor DAZ
-#else
-  std::fesetenv(FE_DFL_ENV);
-#endif
 }
+
+DefaultFloatingPoint::~DefaultFloatingPoint() {
+  _mm_setcsr(before_);
+}
+
+#else
+
+DefaultFloatingPoint::DefaultFloatingPoint() {
+  std::fegetenv(&before_);
+  std::fesetenv(FE_DFL_ENV);
+}
+
+DefaultFloatingPoint::~DefaultFloatingPoint() {
+  std::fesetenv(&before_);
+}
+
+#endif
 
 }  // namespace terrace

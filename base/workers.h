@@ -2,6 +2,7 @@
 // because callers cut their work by shape alone and combine it in index order.
 #pragma once
 
+#include <cfenv>
 #include <cstddef>
 #include <memory>
 
@@ -27,9 +28,9 @@ class Workers {
   const Binding& binding() const { return binding_; }
 
   // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every
-  // thread runs with the default floating-point environment (round to nearest, denormals kept). The first
-  // exception thrown by `body` is rethrown here. It must not be called from two threads at once (see
-  // beside()), nor from inside `body`.
+  // thread runs with the default floating-point environment (round to nearest, denormals kept), and has what
+  // it had before afterwards. The first exception thrown by `body` is rethrown here. It must not be called
+  // from two threads at once (see beside()), nor from inside `body`.
   void parallel_for(size_t count, FunctionRef<void(size_t)> body);
 
   // Returns workers for the loops of a second thread. Neither thread waits for the other's loops; the same
@@ -49,7 +50,21 @@ class Workers {
   std::unique_ptr<Arena> arena_;
 };
 
-// Resets rounding, flush-to-zero and denormals-are-zero of the calling thread to the defaults.
-void reset_floating_point_environment();
+// While one lives, rounding, flush-to-zero and denormals-are-zero of the thread that made it have their
+// defaults; then they are again what they were, since the thread may be the program's.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint();
+  ~DefaultFloatingPoint();
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  unsigned before_;
+#else
+  std::fenv_t before_;
+#endif
+};
 
 }  // namespace terrace

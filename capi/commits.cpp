@@ -12,7 +12,7 @@ using c::in_store;
 
 terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint32_t retain) {
   constexpr const char* kCall = "terrace_begin_commit";
-  return in_store(store, kCall, [&](terrace_store& s) {
+  const auto begin = [&](terrace_store& s) {
     c::require_pointer(text, kCall, "text");
     c::require_at_most(std::strlen(text), c::kMostCommitText, kCall, "the length of the text");
     c::require_values(s, kCall);
@@ -20,14 +20,16 @@ terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint
       c::misuse(kCall, "retain", "no room was planned for retained commits",
                 "set terrace_options.retained_commits");
     s.offloader->commits().begin(c::write_commit_text(s.space.chunk_elements(), text), retain != 0);
-  });
+  };
+  return in_store(store, kCall, begin, c::Harmless::all);
 }
 
 terrace_error* terrace_finish_commit(terrace_store* store, uint64_t* number) {
-  return in_store(store, "terrace_finish_commit", [&](terrace_store& s) {
+  const auto finish = [&](terrace_store& s) {
     const uint64_t last = s.offloader->commits().finish();
     if (number != nullptr) *number = last;
-  });
+  };
+  return in_store(store, "terrace_finish_commit", finish, c::Harmless::all);
 }
 
 terrace_error* terrace_commit_in_progress(terrace_store* store, uint32_t* in_progress) {

@@ -14,6 +14,9 @@ static_assert(sizeof(TensorId) == sizeof(uint32_t));
 
 terrace_error* terrace_begin_step(terrace_store* store) {
   constexpr const char* kCall = "terrace_begin_step";
+  // A commit that failed since the last call is told of here, before anything of the step has begun.
+  const auto tell = [](terrace_store& s) { s.offloader->commits().throw_failure(); };
+  if (terrace_error* lost = in_store(store, kCall, tell, c::Harmless::all)) return lost;
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_values(s, kCall);
     s.step_start = s.offloader->report().counters();

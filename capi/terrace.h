@@ -450,7 +450,9 @@ TERRACE_C_API terrace_error* terrace_get_update_when(terrace_store* store, uint3
 /* --- Commits: durable states on NVMe --- */
 
 /* Between steps: begins a commit, with text of the caller's, of at most 1 MiB. It becomes durable while
- * training goes on. */
+ * training goes on. A commit that fails leaves the store and the commit before as they were: it is told of
+ * once, by the next of these two calls or terrace_begin_step, and may be begun again. Where an update that it
+ * waited for has failed, steps and commits fail with TERRACE_CANCELLED from then on. */
 TERRACE_C_API terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint32_t retain);
 /* Waits until the last commit is durable. `number` may be NULL; 0: there is no commit. */
 TERRACE_C_API terrace_error* terrace_finish_commit(terrace_store* store, uint64_t* number);

@@ -132,7 +132,8 @@ EngineChoice choose_engine(std::optional<EngineKind> wanted) {
     }
     refusals += " " + name + " does not work here (" + probe.reason + ")";
   }
-  throw Error(ErrorKind::io, {"cannot use any I/O engine", "", refusals, ""});
+  throw Error(ErrorKind::io,
+              {"cannot use any I/O engine", "this kernel", refusals, "see what forbids all of them here"});
 }
 
 }  // namespace terrace::io

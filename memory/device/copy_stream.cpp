@@ -41,25 +41,47 @@ void CopyStream::enqueue(const CopyTask& task) {
   TERRACE_ASSERT(task.after != task.done, "a copy cannot wait for itself");
   TERRACE_ASSERT(task.destination != nullptr || task.bytes == 0,
                  "a copy of " + std::to_string(task.bytes) + " bytes has no destination");
+  bool is_here = false;
   {
     const MutexLock lock(mutex_);
-    not_full_.wait(mutex_, [this] { return count_ < queue_.size(); });
-    queue_[(first_ + count_) % queue_.size()] = task;
-    ++count_;
+    is_here = is_for_caller(task);
+    if (is_here) {
+      is_running_ = true;
+    } else {
+      not_full_.wait(mutex_, [this] { return count_ < queue_.size(); });
+      queue_[(first_ + count_) % queue_.size()] = task;
+      ++count_;
+    }
+  }
+  if (is_here) {
+    Started started = start(task, 0);
+    finish(started, 0);
+    const MutexLock lock(mutex_);
+    is_running_ = false;
+    if (count_ == 0)
+      return;  // else tasks came meanwhile, and the stream's thread waits for the end of this one
   }
   not_empty_.notify_one();
 }
 
+bool CopyStream::is_for_caller(const CopyTask& task) const {
+  return options_.engine == nullptr && options_.link_bytes_per_second == 0 && !is_running_ && count_ == 0 &&
+         task.bytes <= kCopiedByCaller && (task.after == nullptr || task.after->done());
+}
+
 void CopyStream::run() {
+  bool is_mine = false;  // is_running_ was set here
   while (true) {
     CopyTask task;
     {
       const MutexLock lock(mutex_);
-      not_empty_.wait(mutex_, [this] { return count_ > 0 || stop_; });
+      if (is_mine) is_running_ = false;
+      not_empty_.wait(mutex_, [this] { return !is_running_ && (count_ > 0 || stop_); });
       if (count_ == 0) return;
       task = queue_[first_];
       first_ = (first_ + 1) % queue_.size();
       --count_;
+      is_running_ = is_mine = true;
     }
     not_full_.notify_one();
     if (finisher_.joinable()) {

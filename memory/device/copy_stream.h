@@ -1,6 +1,7 @@
 // CopyStream: an in-order copy queue with a thread of its own. A CopyEngine moves the bytes: a GPU's, or by
-// default memcpy as its stand-in. The stream knows addresses only: it must never decide what is copied, nor
-// touch memory outside of a task.
+// default memcpy as its stand-in, which the caller runs itself where a copy is small and nothing is before
+// it. The stream knows addresses only: it must never decide what is copied, nor touch memory outside of a
+// task.
 #pragma once
 
 #include <atomic>
@@ -52,12 +53,14 @@ class CopyEngine {
   virtual std::exception_ptr finish(const CopyTask& task, uint32_t place) noexcept = 0;
 };
 
+inline constexpr uint64_t kCopiedByCaller = 256 * 1024;
+
 struct CopyStreamOptions {
   uint32_t queue_depth = 256;
   // Copies are paced by sleeping on the real clock, to simulate a link of this rate; 0: as fast as memory. It
   // takes effect only without an engine.
   uint64_t link_bytes_per_second = 0;
-  CopyEngine* engine = nullptr;  // null: memcpy on the stream's thread; must outlive the stream
+  CopyEngine* engine = nullptr;  // null: memcpy; must outlive the stream
 };
 
 // Tasks run one after another in the order of enqueue(). Invariant: everything enqueued is completed exactly
@@ -71,7 +74,9 @@ class CopyStream {
   CopyStream& operator=(const CopyStream&) = delete;
 
   // Thread-safe; allocates nothing. Blocks while queue_depth tasks are waiting, so the thread that completes
-  // a task's `after` must not be one that enqueues.
+  // a task's `after` must not be one that enqueues. Without an engine and a rate, a copy of at most
+  // kCopiedByCaller bytes that has nothing to wait for is over when this returns: waking the stream's thread
+  // and waiting for it would take longer.
   void enqueue(const CopyTask& task);
 
   // Bytes copied so far; a skipped task adds nothing. They include a task as soon as its `done` is done.
@@ -98,11 +103,15 @@ class CopyStream {
   void hand_to_finisher(const CopyTask& task);
   void pace(uint64_t bytes);
 
+  // Whether the calling thread makes this copy itself.
+  bool is_for_caller(const CopyTask& task) const TERRACE_REQUIRES(mutex_);
+
   const CopyStreamOptions options_;
   std::atomic<uint64_t> copied_bytes_{0};
   std::atomic<uint64_t> busy_ns_{0};
   std::chrono::steady_clock::time_point link_free_at_{};  // used by the stream's thread
-  // The next three are used by the thread that finishes tasks.
+  // The next three are used by the thread that finishes tasks: the finisher where there is one, else the
+  // thread that has set is_running_.
   uint64_t last_end_ns_ = 0;
   uint64_t last_noted_end_ns_ = 0;
   const CopyObserver* last_observer_ = nullptr;
@@ -112,6 +121,7 @@ class CopyStream {
   std::vector<CopyTask> queue_ TERRACE_GUARDED_BY(mutex_);  // a ring of queue_depth tasks
   size_t first_ TERRACE_GUARDED_BY(mutex_) = 0;
   size_t count_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool is_running_ TERRACE_GUARDED_BY(mutex_) = false;  // a task that was taken is not over
   bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
   // The rest is for an engine of more than one task. The stream's thread writes a task's place before the

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include <terrace/aio/aside_file.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/file_events.h>
 #include <terrace/base/assert.h>
@@ -258,7 +259,8 @@ void TierSpace::take_up_commits(const std::vector<CommitFile>& found) {
 
 void TierSpace::remove_file(const std::filesystem::path& path) {
   if (unlink(path.c_str()) != 0)
-    throw Error(ErrorKind::io, {"cannot remove the file", path.string(), system_reason(errno), ""});
+    throw Error(ErrorKind::io,
+                {"cannot remove the file", path.string(), system_reason(errno), "remove it by hand"});
   if (options_.events != nullptr) options_.events->removed(path);
 }
 
@@ -274,7 +276,8 @@ TierManifest TierSpace::read_commit(uint64_t commit) const {
   return tier::load_commit(*found, id_, folders_.size());
 }
 
-uint64_t TierSpace::write_commit(const TierManifest& manifest) {
+uint64_t TierSpace::write_commit(const TierManifest& manifest, bool& may_be_there) {
+  may_be_there = false;
   TERRACE_ASSERT(manifest.space == id_, "a manifest of another space");
   TERRACE_ASSERT(commits_.empty() || manifest.commit > commits_.back().commit,
                  "commit " + std::to_string(manifest.commit) + " is not later than those before");
@@ -287,7 +290,13 @@ uint64_t TierSpace::write_commit(const TierManifest& manifest) {
   const CommitFile file{manifest.commit,
                         folders_.front()->path() + "/" + tier::commit_file_name({.commit = manifest.commit}),
                         false};
-  io::write_file_atomically(file.path, bytes, options_.events);
+  io::AsideFile aside(file.path, {.what = "the manifest",
+                                  .advice = "see that the folder is there and that its drive works",
+                                  .events = options_.events});
+  aside.write(0, bytes);
+  aside.sync();
+  may_be_there = true;
+  aside.publish();
   commits_.push_back(file);
   // Earlier manifests go only now: after a crash before this, a run goes on from the last of them. One that
   // cannot be removed is passed over, because a later one exists.
@@ -311,7 +320,8 @@ void TierSpace::retain_commit(uint64_t commit) {
   const std::filesystem::path to =
       folders_.front()->path() + "/" + tier::commit_file_name({.commit = commit, .retained = true});
   if (rename(file.path.c_str(), to.c_str()) != 0)
-    throw Error(ErrorKind::io, {"cannot rename the manifest", file.path.string(), system_reason(errno), ""});
+    throw Error(ErrorKind::io, {"cannot rename the manifest", file.path.string(), system_reason(errno),
+                                "see that its drive works"});
   if (options_.events != nullptr) options_.events->renamed(file.path, to);
   file.path = to;
   file.retained = true;

@@ -83,8 +83,10 @@ class TierSpace {
   // Writes a manifest, later than all others, and returns its bytes. It is durable when this returns: written
   // aside, fsync, rename, fsync of the folder. The blocks that it names must be durable before. The manifest
   // of the previous passing commit is then removed. Throws Error(io) when a lock of the folders was taken
-  // away. Any one thread may call it while no other call of this object runs.
-  uint64_t write_commit(const TierManifest& manifest);
+  // away. `may_be_there` is set before the manifest gets its name: of a failure before that nothing is left,
+  // and after one behind it a crash may bring the commit back. Any one thread may call it while no other call
+  // of this object runs.
+  uint64_t write_commit(const TierManifest& manifest, bool& may_be_there);
   // A retained commit stays until it is removed. The changes of both functions are durable when they return.
   void retain_commit(uint64_t commit);
   void remove_commit(uint64_t commit);

@@ -14,6 +14,21 @@ constexpr uint32_t kNone = UINT32_MAX;
 // So many writes keep a path busy and still let the reads of the next step in between.
 constexpr size_t kWritesInFlightPerPath = 4;
 
+[[noreturn]] void refuse_without_slots(const char* what_failed, const BlockStore& store) {
+  if (store.bad_slot_count() == 0) {
+    throw Error(ErrorKind::capacity, {what_failed, store.name(),
+                                      "no slot is free: those of commits that failed are kept, because it is "
+                                      "not known whether a crash would bring them back",
+                                      "see what the commit failed with, and go on from the last commit or "
+                                      "checkpoint"});
+  }
+  throw Error(ErrorKind::capacity,
+              {what_failed, store.name(),
+               std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +
+                   "), and none is left",
+               "the disk is failing: go on from the last commit or checkpoint on another one"});
+}
+
 }  // namespace
 
 Committer::Committer(CommitStores stores, uint32_t chunk_count, uint32_t retained_commits,
@@ -196,18 +211,7 @@ bool Committer::begin_write(CommitPart part, const io::Engine& engine, ChunkId c
     may_take ? wait_idle() : wait_for_slots(part);
   }
   if (engine.in_flight() > 0) return false;
-  if (store.bad_slot_count() == 0) {
-    throw Error(ErrorKind::capacity, {"cannot write a part of the state to", store.name(),
-                                      "no slot is free: those of commits that failed are kept, because it is "
-                                      "not known whether a crash would bring them back",
-                                      "see what the commit failed with, and go on from the last commit or "
-                                      "checkpoint"});
-  }
-  throw Error(ErrorKind::capacity,
-              {"cannot write a part of the state to", store.name(),
-               std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +
-                   "), and none is left",
-               "the disk is failing: go on from the last commit or checkpoint on another one"});
+  refuse_without_slots("cannot write a part of the state to", store);
 }
 
 // Leaves the commit in progress the slots that it still needs, or both would wait for ever. The order of the
@@ -301,10 +305,11 @@ void Committer::commit() {
   }
   const TierManifest manifest = make_manifest();
   uint64_t bytes = 0;
+  bool may_be_there = false;
   try {
-    bytes = stores_.space->write_commit(manifest);
+    bytes = stores_.space->write_commit(manifest, may_be_there);
   } catch (...) {
-    uncertain_.push_back(std::move(*next_));
+    if (may_be_there) uncertain_.push_back(std::move(*next_));
     throw;
   }
   make_last(bytes);
@@ -327,8 +332,7 @@ void Committer::write_queued() {
     for (Transfer& transfer : transfers_) {
       if (transfer.block.under_way() || write_failure_ != nullptr) continue;
       Cached* cached = next_block();
-      if (cached == nullptr) break;
-      submit_block(transfer, *cached);
+      if (cached == nullptr || !submit_block(transfer, *cached)) break;
     }
     if (engine_->in_flight() == 0) break;
     engine_->wait(1);
@@ -336,21 +340,24 @@ void Committer::write_queued() {
   if (write_failure_ != nullptr) std::rethrow_exception(std::exchange(write_failure_, nullptr));
 }
 
-void Committer::submit_block(Transfer& transfer, Cached& cached) {
+// False: no slot is free, and the writes under way will free some. So it is after a commit that failed, whose
+// blocks have the slots that were planned for this one.
+bool Committer::submit_block(Transfer& transfer, Cached& cached) {
   BlockStore& store = store_of(cached);
   const uint32_t block = cached.blocks_begun++;
   const std::span<const std::byte> bytes = {cached.memory + block * store.block_bytes(cached.chunk, 0),
                                             store.block_bytes(cached.chunk, block)};
   try {
     if (!store.begin_write(cached.chunk, block, bytes, transfer.block.write())) {
-      throw Error(ErrorKind::capacity, {"cannot commit the state", store.name(),
-                                        std::to_string(store.bad_slot_count()) + " slots failed (" +
-                                            store.last_bad_slot() + "), and none is left",
-                                        "the disk is failing: go on from the last commit on another one"});
+      if (engine_->in_flight() > 0) {
+        --cached.blocks_begun;
+        return false;
+      }
+      refuse_without_slots("cannot commit the state", store);
     }
   } catch (...) {
     write_failure_ = std::current_exception();
-    return;
+    return true;
   }
   slots_wanted_[index_of(cached.part)].fetch_sub(1);
   transfer.cached = static_cast<uint32_t>(&cached - cached_.data());
@@ -358,6 +365,7 @@ void Committer::submit_block(Transfer& transfer, Cached& cached) {
   transfer.block.start_write(
       store, TransferPort(*engine_, io::Priority::background),
       {.what = "a commit", .tag = transfer_tag(watch_.events(), role, TransferReason::commit, cached.chunk)});
+  return true;
 }
 
 void Committer::on_written(void* context, BlockTransfer&, const io::Completion&,

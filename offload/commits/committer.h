@@ -166,7 +166,7 @@ class Committer {
   void commit();
   void write_queued();
   Cached* next_block();
-  void submit_block(Transfer& transfer, Cached& cached);
+  bool submit_block(Transfer& transfer, Cached& cached);
   void block_written(const Transfer& transfer, std::exception_ptr failure) noexcept;
   TierManifest make_manifest() const;
   void make_last(uint64_t manifest_bytes);

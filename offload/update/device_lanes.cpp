@@ -185,7 +185,7 @@ void DeviceLanes::note_over() {
 // --- The thread ---
 
 void DeviceLanes::work() {
-  reset_floating_point_environment();
+  const DefaultFloatingPoint environment;
   while (true) {
     uint64_t number = 0;
     bool arrives = false;

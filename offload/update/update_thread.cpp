@@ -87,7 +87,7 @@ void UpdateThread::finish() {
 // --- The thread ---
 
 void UpdateThread::work() {
-  reset_floating_point_environment();
+  const DefaultFloatingPoint environment;
   ask_for_short_slices();  // forward and backward compute all the time, and the drive must not wait for them
   watch_.set_update_thread();
   while (true) {

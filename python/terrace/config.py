@@ -153,6 +153,8 @@ class Config:
         self.train_batch_size = self.train_micro_batch_size_per_gpu * self.gradient_accumulation_steps
         # Without it a loop is not clipped, as with torch and DeepSpeed; the program clips at 1.
         self.gradient_clipping = self._given("gradient_clipping") or 0.0
+        if not self.gradient_clipping >= 0:
+            self._refuse("gradient_clipping", f"{self.gradient_clipping} is no norm", "give a number of at least 0")
         self.steps_per_print = self._value("steps_per_print")
         self.wall_clock_breakdown = self._value("wall_clock_breakdown")
 

@@ -83,6 +83,8 @@ TEST(Workers, ComputeWithDenormalsAndRoundToNearestWhateverTheCallerHadSet) {
       if (half == 0.0f || next == 1.0f) ++wrong;
     });
     EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(_mm_getcsr() & 0xffc0u, (saved | 0x8040u | 0x2000u) & 0xffc0u)
+        << "the caller's is not as it was";
   }
   _mm_setcsr(saved);
 }

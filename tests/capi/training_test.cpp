@@ -123,6 +123,39 @@ TEST(CTraining, ChangesWhenUpdatesRun) {
   }
 }
 
+TEST(CTraining, GoesOnAfterACommitThatFailed) {
+  const ScratchFolder folder;
+  Case c = capi::kOnNvme;
+  c.durable = 1;
+  const std::vector<float> expected = trained(c);
+  Training training(c, folder.path());
+  const std::filesystem::path tier = std::filesystem::directory_iterator(folder.path())->path();
+  uint64_t number = 0;
+  // Where the file of a commit is to be.
+  const auto place_of = [&](char commit) {
+    return tier / ("commit-000000000000000" + std::string(1, commit) + ".manifest.new");
+  };
+  training.step(1);
+  is_well(terrace_begin_commit(training.get(), "first", 0));
+  is_well(terrace_finish_commit(training.get(), &number));
+  for (const char commit : {'2', '3'}) std::filesystem::create_directory(place_of(commit));
+  training.step(2);
+  is_well(terrace_begin_commit(training.get(), "second", 0));
+  capi::expect_kind(TERRACE_IO, terrace_finish_commit(training.get(), &number));
+  training.step(3);
+  is_well(terrace_begin_commit(training.get(), "third", 0));
+  uint32_t in_progress = 1;
+  while (in_progress != 0) is_well(terrace_commit_in_progress(training.get(), &in_progress));
+  capi::expect_kind(TERRACE_IO, terrace_begin_step(training.get()));  // is told of once
+  is_well(terrace_last_commit(training.get(), &number));
+  EXPECT_EQ(number, 1u);
+  training.step(4);
+  EXPECT_EQ(training.state(), expected);
+  is_well(terrace_begin_commit(training.get(), "fourth", 0));
+  is_well(terrace_finish_commit(training.get(), &number));
+  EXPECT_EQ(number, 4u);
+}
+
 TEST(CTraining, GoesOnFromItsCommit) {
   const ScratchFolder folder;
   Case c = capi::kOnNvme;

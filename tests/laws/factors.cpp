@@ -163,47 +163,55 @@ class Cover {
   }
   uint64_t count_new(const Combination& combination) const {
     uint64_t count = 0;
-    visit(combination, [&](uint64_t index) { count += covered_[index] ? 0 : 1; });
+    visit(combination, [&](uint32_t index) { count += 1u - covered_[index]; });
     return count;
   }
   void add(const Combination& combination) {
-    visit(combination, [&](uint64_t index) {
-      missing_ -= covered_[index] ? 0 : 1;
-      covered_[index] = true;
+    visit(combination, [&](uint32_t index) {
+      missing_ -= 1u - covered_[index];
+      covered_[index] = 1;
     });
   }
   uint64_t missing() const { return missing_; }
 
  private:
   static constexpr size_t kNone = kFactorCount;  // of a pair: no third factor
+  // The index of its levels is `begin` and each level times its stride. Every process of the laws makes these
+  // lists.
   struct Group {
-    std::array<size_t, 3> factors;
-    uint64_t begin;
+    std::array<uint32_t, 3> factors;
+    std::array<uint32_t, 3> strides;
+    uint32_t begin;
   };
 
-  static uint64_t level_count(size_t factor) { return factor == kNone ? 1 : kFactors[factor].levels.size(); }
   void add_group(const std::array<size_t, 3>& of, const AllowedLevels& allowed) {
-    groups_.push_back({of, size_});
-    uint64_t levels = 1, wanted = 1;
-    for (const size_t f : of) {
-      levels *= level_count(f);
-      wanted *= f == kNone ? 1 : allowed[f].size();
+    Group group{{}, {}, size_};
+    uint32_t levels = 1;
+    uint64_t wanted = 1;
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (of[i] == kNone) continue;
+      group.factors[i] = static_cast<uint32_t>(of[i]);
+      group.strides[i] = levels;
+      levels *= static_cast<uint32_t>(kFactors[of[i]].levels.size());
+      wanted *= allowed[of[i]].size();
     }
+    groups_.push_back(group);
     size_ += levels;
     missing_ += wanted;
   }
   template <typename Body>
   void visit(const Combination& combination, Body body) const {
     for (const Group& group : groups_) {
-      uint64_t index = 0;
-      for (const size_t f : group.factors) index = index * level_count(f) + (f == kNone ? 0 : combination[f]);
-      body(group.begin + index);
+      uint32_t index = group.begin;
+      for (size_t i = 0; i < group.factors.size(); ++i)
+        index += combination[group.factors[i]] * group.strides[i];
+      body(index);
     }
   }
 
   std::vector<Group> groups_;
-  std::vector<bool> covered_;
-  uint64_t size_ = 0;
+  std::vector<uint8_t> covered_;
+  uint32_t size_ = 0;
   uint64_t missing_ = 0;
 };
 

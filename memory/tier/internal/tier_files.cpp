@@ -111,7 +111,8 @@ std::optional<CommitName> parse_commit_file_name(std::string_view name) {
 
 std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
   const auto fail = [&](int error) {
-    throw Error(ErrorKind::io, {"cannot list the folder", folder, system_reason(error), ""});
+    throw Error(ErrorKind::io,
+                {"cannot list the folder", folder, system_reason(error), "see that you may read it"});
   };
   const int list_fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (list_fd < 0) fail(errno);

@@ -33,7 +33,13 @@ class Engine:
         self.scaler = LossScaler(config.loss_scale)
         self._hooks = Hooks()
         self._passes = Passes(
-            store, tracked, config.gradient_accumulation_steps, self._before_step, self._announce, self._evaluated
+            store,
+            tracked,
+            config.gradient_accumulation_steps,
+            self._before_pass,
+            self._before_step,
+            self._announce,
+            self._evaluated,
         )
         self._passes.needs_scale = self.scaler.may_skip
         folders = config.store_options.get("nvme_paths")
@@ -162,21 +168,25 @@ class Engine:
         if self.store.update_when == "during_backward":
             self.store.announce_update(*self._update_settings())
 
+    def _before_pass(self):
+        with torch._C.DisableTorchFunction():  # a watched pass may begin within another module's forward
+            self._placeholders.require_untouched()
+            self._placeholders.require_in_place(self._tracked)
+
     def _before_step(self):
         self._settle_update()
-        self._placeholders.require_untouched()
-        self._placeholders.require_in_place(self._tracked)
         self._layout.require_unchanged()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)
 
     def drop_gradients(self):
         """zero_grad: gives up a step that has gradients, or that failed."""
+        self._passes.require_turn("drop the gradients")
         self._settle_update()
         if self._passes.has_gradients or self._passes.failure is not None:
             self._passes.abandon()
             self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
-        self._passes.unmark()
+        self._passes.marks.remove()
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -327,10 +337,18 @@ class Engine:
         for it."""
         if self._passes.is_closed:
             return
+        self._passes.require_turn("close the engine")
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []
-        self._passes.abandon()
-        self._passes.unmark()
-        self._checkpoints.begin_if_due()
+        try:
+            self._passes.abandon()
+            self._passes.marks.remove()
+            self._checkpoints.begin_if_due()
+        finally:  # a store that has failed says so at every call
+            self._leave_model(kept)
+            self.store.close()
+            self._passes.is_closed = True
+
+    def _leave_model(self, kept):
         self._learning.stop()
         self._hooks.remove()
         self._values.detach(self.module)
@@ -340,10 +358,8 @@ class Engine:
                 one.leave_store(self._placeholders.like(one.real))
         for one, values in zip(self._tracked, kept):
             one.parameter.data = values
-        if not keep_values:
+        if not kept:
             refuse_without_values(self.module)
-        self.store.close()
-        self._passes.is_closed = True
 
     def __enter__(self):
         return self

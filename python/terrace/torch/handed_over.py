@@ -35,3 +35,34 @@ class HandedOver(torch.Tensor):
     def __reduce_ex__(self, protocol):
         raise MisuseError("cannot copy or save a gradient", self.label, self.reason,
                           "set the gradients to None (zero_grad) before")
+
+
+# Why p.grad has no values, and what has.
+_HANDED_OVER = "it was handed over to Terrace when the backward pass made it, and torch has it no more"
+_CLIP_HERE = (
+    "let Terrace clip: set gradient_clipping in the configuration or call engine.clip_grad_norm_(max_norm), and ask "
+    "engine.get_global_grad_norm() for the norm"
+)
+
+
+class Marks:
+    """From the last backward pass to the next step gradients are in the store of an engine, and p.grad says so."""
+
+    def __init__(self, trainable):
+        self._trainable = trainable
+        self._are_set = False
+
+    def set(self):
+        for one in self._trainable:
+            if one.parameter.grad is None:
+                if one.refusal is None:
+                    one.refusal = HandedOver(one.parameter, one.name, _HANDED_OVER, _CLIP_HERE)
+                one.parameter.grad = one.refusal
+        self._are_set = True
+
+    def remove(self):
+        if self._are_set:
+            self._are_set = False
+            for one in self._trainable:
+                if type(one.parameter.grad) is HandedOver:
+                    one.parameter.grad = None

@@ -96,14 +96,14 @@ def hook_outputs(output, use):
                 hook_outputs(one, use)
 
 
-def has_nan(output):
-    """Whether a tensor that a module returned, by itself or in a container of its own, has a NaN."""
+def has_nan(output, depth=4):
+    """Whether a tensor that a module returned, by itself or in containers of so many levels, has a NaN."""
     if isinstance(output, torch.Tensor):
         return output.is_floating_point() and output.isnan().any().item()
     if dataclasses.is_dataclass(output) and not isinstance(output, dict):
         output = vars(output)
     found = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else ()
-    return any(has_nan(one) for one in found if isinstance(one, torch.Tensor))
+    return depth > 0 and any(has_nan(one, depth - 1) for one in found)
 
 
 def forget_compiled():

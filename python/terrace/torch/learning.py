@@ -82,8 +82,8 @@ _PLAIN_PROPERTIES = frozenset(
 )
 
 
-# After a step that failed so many updates are watched, unless something is learned before: the path through the
-# model that failed may be a rare one.
+# After a step that failed, so many updates are watched in which nothing is learned: the path through the model that
+# failed may be a rare one.
 _PATIENCE = 100
 
 
@@ -98,7 +98,7 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         named = named or {}
-        if self._passes.is_inside and not _reads_nothing(function):
+        if not _reads_nothing(function):
             if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
                 self._found_autocast()
             self._look(arguments)
@@ -121,7 +121,7 @@ def _reads_nothing(function):
 
 
 class Learning:
-    """Watches forward passes of a model, in place of its forward: those of steps, and evaluations.
+    """Watches forward passes, in place of the forwards of a model and its modules: those of steps, and evaluations.
 
     What is compiled runs uncompiled meanwhile, where every operation can be seen.
     """
@@ -130,64 +130,70 @@ class Learning:
         self._model = model
         self._passes = passes
         self._watch = Watch(passes, tracked_of, found_autocast)
-        self._updates_left = 0
+        self._updates_left = self._patience = 1
         self._extensions = 0
-        self._evaluations = False
-        self._place = None  # the forward that stands in for the model's
-        self.watch_steps(1)
-        self.watch_evaluations()
+        self._evaluations = True
+        self._is_everywhere = False  # evaluations are watched that begin in a module below the model
+        self._is_watching = self._has_watched = False
+        self._places = {}  # the forwards that stand in for those of modules
+        self._settle()
 
-    def watch_steps(self, updates=_PATIENCE):
-        self._updates_left = updates
+    def watch_steps(self):
+        self._updates_left = self._patience = _PATIENCE
         self._extensions = self._passes.extensions
-        self._begin()
+        self._settle()
 
     def watch_evaluations(self):
-        self._evaluations = True
-        self._begin()
+        self._evaluations = self._is_everywhere = True
+        self._settle()
 
     def note_update(self):
         """An update was applied."""
         if self._updates_left:
-            has_learned = self._passes.extensions > self._extensions
-            self._updates_left = 0 if has_learned else self._updates_left - 1
-            self._end_if_over()
+            self._updates_left -= 1
+            if self._passes.extensions > self._extensions and self._patience > 1:
+                self._updates_left = self._patience
+            self._extensions = self._passes.extensions
+            if not self._updates_left:
+                self._settle()
 
     def note_evaluation(self):
         """An evaluation ended. Returns whether it was watched."""
-        was_watched, self._evaluations = self._evaluations, False
+        was_watched, self._has_watched = self._has_watched, False
         if was_watched:
-            self._end_if_over()
+            self._evaluations = self._is_everywhere = False
+            self._settle()
         return was_watched
 
+    def stop(self):
+        self._updates_left, self._evaluations, self._is_everywhere = 0, False, False
+        self._settle()
+
     def is_due(self):
+        if self._is_watching:
+            return False
         return self._updates_left > 0 if torch.is_grad_enabled() else self._evaluations
 
     def run(self, inner, arguments, named):
-        with self._watch, _uncompiled():
-            return inner(*arguments, **named)
+        self._is_watching, self._has_watched = True, not torch.is_grad_enabled()
+        try:
+            with self._watch, _uncompiled():
+                return inner(*arguments, **named)
+        finally:
+            self._is_watching = False
 
-    def stop(self):
-        self._updates_left, self._evaluations = 0, False
-        self._end_if_over()
-
-    def _begin(self):
-        if self._place is None:
-            self._place = Watched(self, self._model)
-            self._model.forward = self._place
-        forget_compiled()
-
-    def _end_if_over(self):
-        place = self._place
-        if place is None or self._updates_left or self._evaluations:
-            return
-        self._place = None
-        # Another may stand in front of it, such as accelerate's autocast.
-        if self._model.__dict__.get("forward") is place:
-            if place.stands_for is None:
-                del self._model.forward
-            else:
-                self._model.forward = place.stands_for
+    def _settle(self):
+        """Stands in where a pass may begin that is to be watched, and nowhere else."""
+        wanted = ()
+        if self._updates_left or self._is_everywhere:
+            wanted = [one for one in self._model.modules() if not isinstance(one, torch.jit.ScriptModule)]
+        elif self._evaluations:
+            wanted = [self._model]
+        for module in set(self._places) - set(wanted):
+            self._places.pop(module).leave(module)
+        for module in wanted:
+            if module not in self._places:
+                self._places[module] = module.forward = Watched(self, module)
         forget_compiled()
 
 
@@ -206,6 +212,13 @@ class Watched:
         if self._learning.is_due():
             return self._run(self.__wrapped__, arguments, named)
         return self.__wrapped__(*arguments, **named)
+
+    def leave(self, module):
+        if module.__dict__.get("forward") is self:  # another may stand in front, such as accelerate's autocast
+            if self.stands_for is None:
+                del module.forward
+            else:
+                module.forward = self.stands_for
 
 
 class _Nothing:

@@ -146,6 +146,11 @@ class OffloadOptimizer(torch.optim.Optimizer):
             self._gradients.drop()
         super().zero_grad(set_to_none)
 
+    def state_dict(self):
+        """In torch's layout. The tensors are copies."""
+        with self.state.free():
+            return super().state_dict()
+
     def load_state_dict(self, state_dict):
         """Takes what state_dict() of this class or of torch's own gave. If it fails, nothing has changed."""
         state_dict = dict(state_dict)

@@ -1,22 +1,40 @@
 """Optimizer states in torch's layout, {"exp_avg": ..., "step": ...}, out of a StateStore and back."""
 
+import contextlib
 from collections.abc import Mapping
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MisuseError
 from .optimizer_store import MOMENTS
 
 MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not have.
 
 
 class StateView(Mapping):
-    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, so they
-    are copies; load_state_dict() is the way back."""
+    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, and
+    nothing may be written to them; load_state_dict() is the way back."""
 
     def __init__(self, states, gradients, moment_names, has_step):
         self._states, self._gradients = states, gradients
         self._names, self._has_step = moment_names, has_step
+        self._is_free = False
+
+    @contextlib.contextmanager
+    def free(self):
+        """Within the block what is read is the caller's, to be written to."""
+        self._is_free = True
+        try:
+            yield
+        finally:
+            self._is_free = False
+
+    def _refuse_change(self, *_):
+        raise MisuseError("cannot change the states of an optimizer", "optimizer.state",
+                          "they are in a store, and these are copies",
+                          "change what state_dict() gives, and load it with load_state_dict()")
+
+    clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse_change
 
     def _slots(self):
         """Slots with states, which are those that have had an update, with their numbers of updates."""
@@ -50,6 +68,11 @@ class StateView(Mapping):
         return f"<states of {len(self)} parameters, read when they are asked for>"
 
     def _state_of(self, slot, steps):
+        # torch refuses to write to tensors that were made in inference mode.
+        with contextlib.nullcontext() if self._is_free else torch.inference_mode():
+            return self._read_state(slot, steps)
+
+    def _read_state(self, slot, steps):
         state = {"step": torch.tensor(float(steps))} if self._has_step else {}
         for name, what in zip(self._names, MOMENTS):
             state[name] = self._states.read(slot, what)

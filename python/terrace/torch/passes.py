@@ -17,30 +17,25 @@ import torch
 from torch.autograd import Variable
 
 from .._lib import error_of, undeclared
-from ..errors import MisuseError
+from ..errors import Error, MisuseError
 from ..store import KINDS
-from .handed_over import HandedOver
+from .handed_over import HandedOver, Marks
 from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
 from .placeholders import acquire, is_strange, release, why_strange
 from .turn import Turn
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
-# Why p.grad has no values, and what has.
-_HANDED_OVER = "it was handed over to Terrace when the backward pass made it, and torch has it no more"
-_CLIP_HERE = (
-    "let Terrace clip: set gradient_clipping in the configuration or call engine.clip_grad_norm_(max_norm), and ask "
-    "engine.get_global_grad_norm() for the norm"
-)
 _FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
 _task = torch._C._current_graph_task_id
 _is_traced = torch.compiler.is_dynamo_compiling
 
 
 class Passes:
-    """The state of the passes over one model. `before_step` runs between steps, `announce` before a step's last
-    backward, and `evaluated` after an evaluation, with whether a NaN came out of it."""
+    """The state of the passes over one model. `before_pass` runs before every forward and backward pass that begins,
+    `before_step` between steps, `announce` before a step's last backward, and `evaluated` after an evaluation, with
+    whether a NaN came out of it."""
 
-    def __init__(self, store, tracked, accumulation_steps, before_step, announce, evaluated):
+    def __init__(self, store, tracked, accumulation_steps, before_pass, before_step, announce, evaluated):
         self.store = store
         self.tracked = tracked
         self.accumulation_steps = accumulation_steps
@@ -50,6 +45,7 @@ class Passes:
         self.updates = 0
         self.failure = None
         self.is_closed = False
+        self._before_pass = before_pass
         self._before_step = before_step
         self._announce = announce
         self._evaluated = evaluated
@@ -65,8 +61,8 @@ class Passes:
         self._has_gradients = False  # in this micro-batch
         self._step_has_gradients = False
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
-        self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
+        self.marks = Marks(self.trainable)
         # Such a call is made for every parameter and step: Store.hand_over takes arguments of any kind.
         self._c_hand_over, self._handle = undeclared("terrace_hand_over"), store._handle
         self._address = ctypes.c_void_p()
@@ -104,9 +100,11 @@ class Passes:
 
     def _enter(self, unit):
         if self._turn.thread != get_ident() and _task() == -1:  # else autograd computes again what was checkpointed
-            self._turn.take()
+            self._turn.take("go forward")
         if unit.is_root and _task() == -1:
             self._begin_anew()
+        if not self._forward and _task() == -1:
+            self._before_pass()
         if self.phase is IDLE:
             self._begin_pass()
         if unit.use_stamp != self._stamp:
@@ -151,13 +149,17 @@ class Passes:
             self.store.begin_evaluation()
 
     def _begin_step(self):
-        self.unmark()
+        self.marks.remove()
         self._before_step()
         self.micro_batch = 0
         self._stamp += 1
         self._step_has_gradients = self._has_gradients = self._is_over = self.has_read_nothing = False
         self.phase = STEP
-        self.store.begin_step()
+        try:
+            self.store.begin_step()
+        except Error:  # of the last commit: no step is open
+            self.phase = IDLE
+            raise
 
     def _end_evaluation(self):
         self.store.end_evaluation()
@@ -185,6 +187,13 @@ class Passes:
         one.comes_in_parts = one.comes_in_parts or one.read_stamp == self._stamp
         one.read_stamp = self._stamp
         if one.is_managed and not one.leases:
+            if not self._forward:
+                raise _misuse(
+                    "a module reads it that no pass has begun in",
+                    "call the model itself, or the module that has the parameter",
+                    "read",
+                    one.name,
+                )
             self._extend(one)
 
     def _extend(self, one):
@@ -203,9 +212,8 @@ class Passes:
     def reading_kind(self):
         return _INFERENCE if self.phase is EVALUATION else _FORWARD
 
-    @property
-    def is_inside(self):
-        return bool(self._forward)
+    def require_turn(self, what):
+        self._turn.require(what)
 
     # --- Backward ---
 
@@ -242,6 +250,16 @@ class Passes:
         self._close(use)
 
     def _begin_backward(self):
+        if self.is_closed:
+            raise _misuse("it is closed", "go backward before engine.close()", "go backward", "engine")
+        self._turn.take("go backward")
+        try:
+            self._prepare_backward()
+        except BaseException:
+            self._turn.thread = None
+            raise
+
+    def _prepare_backward(self):
         if self.failure is not None:
             raise self.failure
         if self.needs_scale and not self.is_scaled:
@@ -264,6 +282,7 @@ class Passes:
                 "update",
                 "go backward",
             )
+        self._before_pass()
         self._task = _task()
         Variable._execution_engine.queue_callback(self._end_backward)
         if self.micro_batch + 1 == self.accumulation_steps:
@@ -328,10 +347,10 @@ class Passes:
                 self._end_micro_batch()
             else:
                 self._is_over = True
-                self._mark()
+                self.marks.set()
             self.micro_batch += 1
             self._has_gradients = False
-        self._task = None
+        self._task = self._turn.thread = None
 
     def _end_micro_batch(self):
         self.store.end_micro_batch()
@@ -345,6 +364,7 @@ class Passes:
 
     def close_leftovers(self):
         """Ends what a pass left open that was cut short by an exception or Ctrl-C, at whatever line that came."""
+        self._turn.require("go on")
         if self._forward or self._backward or self._task is not None or self.store._open:
             if self._task is not None and self._has_gradients:
                 self.failure = _misuse(
@@ -459,22 +479,6 @@ class Passes:
         self.updates += 1
         self._stamp += 1
         self._step_has_gradients = False
-
-    def _mark(self):
-        """From the last backward pass to the next step gradients are in the store, and p.grad says so."""
-        for one in self.trainable:
-            if one.parameter.grad is None:
-                if one.refusal is None:
-                    one.refusal = HandedOver(one.parameter, one.name, _HANDED_OVER, _CLIP_HERE)
-                one.parameter.grad = one.refusal
-        self._marked = True
-
-    def unmark(self):
-        if self._marked:
-            self._marked = False
-            for one in self.trainable:
-                if type(one.parameter.grad) is HandedOver:
-                    one.parameter.grad = None
 
 
 def _misuse(reason, advice, what, subject="the model"):

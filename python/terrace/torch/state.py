@@ -59,6 +59,7 @@ class Values:
         return out.copy_(values)
 
     def _read_in_step(self, one, out):
+        self._passes.require_turn("read values")
         key = f"{one.name}/read{self._passes.tick()}".encode()
         lease = self._store.open_lease(key, self._passes.reading_kind, self._store.ids([one.number]), 1)
         acquire([one])
@@ -267,20 +268,34 @@ def refuse_without_values(model):
     """After an engine that keeps no values, its modules raise where they would run, or be saved, with NaN."""
     for module in model.modules():
         if module._parameters:
-            module.register_forward_pre_hook(_refuse_to_run)
+            module.register_forward_pre_hook(Emptied(module))
             module._register_state_dict_hook(_refuse_to_save)
 
 
-def _refuse_to_run(module, arguments):
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            require_values(parameter, name, "cannot run a module")
+class Emptied:
+    """A hook of a module that may have no values: it refuses to run the module, and to pickle it."""
+
+    def __init__(self, module=None):
+        self._module = weakref.ref(module) if module is not None else None
+
+    def __call__(self, module, arguments):
+        _require_own_values(module, "", "cannot run a module")
+
+    def __reduce__(self):
+        module = self._module() if self._module is not None else None
+        if module is not None:
+            _require_own_values(module, "", "cannot pickle a module")
+        return Emptied, ()
 
 
 def _refuse_to_save(module, state, prefix, metadata):
+    _require_own_values(module, prefix, "cannot make a state dict")
+
+
+def _require_own_values(module, prefix, what):
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            require_values(parameter, prefix + name, "cannot make a state dict")
+            require_values(parameter, prefix + name, what)
 
 
 class Copier:

@@ -12,13 +12,19 @@ class Turn:
         self.thread = None
         self._entry = threading.Lock()
 
-    def take(self):
+    def take(self, what):
         with self._entry:
-            if self.thread in {one.ident for one in threading.enumerate()}:
-                raise MisuseError(
-                    "cannot go forward",
-                    "the model",
-                    "a pass of another thread is running",
-                    "let one thread at a time use it, by a lock",
-                )
+            self.require(what)
             self.thread = threading.get_ident()
+
+    def require(self, what):
+        """Raises where another thread's pass is open. A thread that has ended left its pass, and loses it."""
+        if self.thread in (None, threading.get_ident()):
+            return
+        if self.thread in {one.ident for one in threading.enumerate()}:
+            raise MisuseError(
+                f"cannot {what}",
+                "the model",
+                "a pass of another thread is running",
+                "let one thread at a time use the model, its engine and its optimizer, by a lock",
+            )

@@ -106,10 +106,11 @@ class BlockStoreRig {
   uint64_t commit(BlockStore& store, const BlockStore::Snapshot& snapshot, const std::string& info = "") {
     store.sync();
     const uint64_t commit = space->commits().empty() ? 1 : space->commits().back().commit + 1;
-    space->write_commit({space->id(), commit, info, {store.layout_of(snapshot)}});
+    space->write_commit({space->id(), commit, info, {store.layout_of(snapshot)}}, manifest_may_be_there);
     return commit;
   }
 
+  bool manifest_may_be_there = false;  // of the last commit()
   std::vector<ScratchFolder> places;
   MemoryLog log;
   std::unique_ptr<TierSpace> space;

@@ -293,6 +293,21 @@ TEST_F(TierSpaceTest, DoesNotTakeAUsersFilesForItsOwn) {
   EXPECT_TRUE(fs::is_symlink(folder(1) + "/space"));
 }
 
+TEST_F(TierSpaceTest, SaysWhetherACommitThatFailedMayComeBack) {
+  open_space();
+  const auto store = make_store(options());
+  for (uint32_t b = 0; b < 6; ++b) write(*store, ChunkId{0}, b, 100 + b);
+  fs::create_directory(manifest() + ".new");  // where it is written
+  expect_error(ErrorKind::io, {"cannot write the manifest"}, [&] { commit(*store, store->snapshot()); });
+  EXPECT_FALSE(manifest_may_be_there);
+  fs::remove(manifest() + ".new");
+  fs::create_directory(manifest());  // what it is to be called
+  expect_error(ErrorKind::io, {"cannot write the manifest"}, [&] { commit(*store, store->snapshot()); });
+  EXPECT_TRUE(manifest_may_be_there);
+  fs::remove(manifest());
+  EXPECT_EQ(commit(*store, store->snapshot()), 1u);
+}
+
 TEST_F(TierSpaceTest, LosesARetainedCommitThatIsDamagedAloudAndGoesOn) {
   open_space();
   {

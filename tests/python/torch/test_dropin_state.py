@@ -112,8 +112,15 @@ class Exchange(unittest.TestCase):
                 torch.testing.assert_close(optimizer.state[mine][key], theirs.state[its][key], rtol=1e-5, atol=1e-8)
         with self.assertRaises(KeyError):
             optimizer.state[torch.ones(1)]
-        with self.assertRaises(TypeError):
+        self.assertTrue(optimizer.state[model[0].weight]["exp_avg"].any())
+        for write in (optimizer.state.clear, lambda: optimizer.state.pop(model[0].weight)):
+            with self.assertRaises(terrace.MisuseError):
+                write()
+        with self.assertRaises(terrace.MisuseError):
             optimizer.state[model[0].weight] = {}
+        with self.assertRaisesRegex(RuntimeError, "inference tensor"):
+            optimizer.state[model[0].weight]["exp_avg"].zero_()
+        optimizer.state_dict()["state"][0]["exp_avg"].zero_()
 
     def test_hooks_of_state_dicts_are_called(self):
         model, seen = network(), []

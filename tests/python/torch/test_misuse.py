@@ -78,7 +78,67 @@ class Threads(EngineTest):
         self.assertEqual((told, masters(engine)), (train(undisturbed, 3), masters(undisturbed)))
 
 
+    @isolated
+    def test_nothing_ends_the_pass_of_another_thread(self):
+        engine = engine_of(seeded(Mlp), persistence_threshold=0)
+        model = engine.module
+        told = train(engine, 1)
+        refused = []
+
+        def disturb():
+            for use in (engine.zero_grad, engine.optimizer.step, model.state_dict, engine.close):
+                try:
+                    use()
+                except terrace.MisuseError as error:
+                    refused.append(error.reason)
+
+        def disturb_beside(*_):
+            thread = threading.Thread(target=disturb)
+            thread.start()
+            thread.join()
+
+        handle = model.layers[1].register_forward_pre_hook(disturb_beside)
+        told += train(engine, 1, first=1)
+        handle.remove()
+        handle = model.layers[1].register_full_backward_pre_hook(disturb_beside)
+        told += train(engine, 1, first=2)
+        handle.remove()
+        self.assertEqual(refused, ["a pass of another thread is running"] * 8)
+        undisturbed = engine_of(seeded(Mlp), persistence_threshold=0)
+        self.assertEqual((told, masters(engine)), (train(undisturbed, 3), masters(undisturbed)))
+
+
+class Writes(EngineTest):
+    @isolated
+    def test_data_that_is_set_is_found_before_any_pass(self):
+        engine = engine_of(seeded(Mlp), persistence_threshold=0)
+        model = engine.module
+        train(engine, 1)
+        batch = batch_of(model, 1)
+
+        def evaluate():
+            with torch.no_grad():
+                model(batch)
+
+        for write in (lambda one: setattr(one, "data", torch.zeros(one.shape)), lambda one: one.data.zero_()):
+            write(model.last.weight)
+            self.assertIn("gathered", self.raised(terrace.MisuseError, evaluate).advice)
+            evaluate()  # it is told of once, and nothing was changed
+            loss = loss_of(model, batch)
+            write(model.last.weight)
+            self.assertIn("gathered", self.raised(terrace.MisuseError, loss.backward).advice)
+            engine.zero_grad()
+        other = engine_of(seeded(Mlp), persistence_threshold=0)
+        train(other, 1)
+        self.assertEqual((train(engine, 1, first=1), masters(engine)), (train(other, 1, first=1), masters(other)))
+
+
 class Settings(EngineTest):
+    @isolated
+    def test_a_norm_that_is_none_is_refused_at_once(self):
+        config = dict(config_of(), gradient_clipping=float("nan"))
+        self.assertIn("gradient_clipping", self.raised(terrace.ConfigError, engine_of, Mlp(), config).subject)
+
     @isolated
     def test_parameter_groups_are_checked_at_every_step(self):
         """A program may write to them at any time; a step that is refused is still there."""

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 import unittest
 
 from support_torch import (
@@ -254,6 +255,29 @@ class State(EngineTest):
             engine.close()
             self.raised(terrace.ConfigError, engine_of, Gpt(), config, resume=True)
         self.assertEqual(engine_of(seeded(Dropped), config_of(), resume="auto").global_steps, 0)
+
+    @isolated
+    def test_training_goes_on_after_a_commit_that_failed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_of("nvme", "nvme", folder, durable=True, commit_every_steps=0, commit_every_seconds=0)
+            with engine_of(seeded(Gpt), dict(config, terrace=dict(config["terrace"], durable=False))) as undisturbed:
+                expected = train(undisturbed, 4)
+            engine = engine_of(seeded(Gpt), config)
+            told = train(engine, 1)
+            for number in (1, 2):  # where their files are to be
+                os.mkdir(pathlib.Path(folder, "terrace-tier", f"commit-{number:016}.manifest.new"))
+            engine.commit()
+            self.raised(terrace.IoError, engine.finish_commit)
+            told += train(engine, 1, first=1)
+            engine.commit()
+            while engine.store.commit_in_progress:
+                time.sleep(0.01)
+            self.raised(terrace.IoError, engine.module, batch_of(engine.module, 2))
+            told += train(engine, 2, first=2)
+            engine.commit()
+            self.assertEqual(engine.finish_commit(), 3)
+            engine.close()
+            self.assertEqual(told, expected)
 
     def killed_run(self, model, config):
         child = os.fork()

@@ -1,6 +1,7 @@
 """Paths through a model that read parameters outside of their modules, whenever they come: they are learned, or a
 line says that what was read is NaN. And what is left of a model when its engine is closed."""
 
+import pickle
 import unittest
 
 from support_torch import (
@@ -63,10 +64,58 @@ class Autocast(Mlp):
             return super().forward(x)
 
 
+class Actor(nn.Module):
+    """torch's attention reads the weight of its output projection itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixes = nn.MultiheadAttention(32, 2, batch_first=True)
+        self.out = nn.Linear(32, 8)
+        self.is_bare = False
+
+    def forward(self, x):
+        if self.is_bare:
+            return F.linear(x, self.out.weight)
+        return self.out(self.mixes(x, x, x)[0])
+
+
+class Agent(nn.Module):
+    """Its own forward is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = Actor(), Actor()
+
+    def act(self, x):
+        return self.actor(x[None])[0] - self.critic(x[None])[0]
+
+
+class Nested(Mlp):
+    is_late = False
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out, {"more": (F.linear(x, self.first.weight) if self.is_late else out,)}
+
+
+def train_by(model, run, steps):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
+    told = []
+    for step in range(steps):
+        loss = loss_of(model, batch_of(model, step), run)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        told.append(([loss.item()], norm.item()))
+    return told
+
+
 class Watching(EngineTest):
     @isolated
     def test_a_rare_path_is_learned(self):
         """A step of it is skipped once, and other steps between do not end the watch."""
+        terrace.torch.learning._PATIENCE = 3
         for precision in ("fp32", "fp16"):
             said = []
             model = seeded(Paths)
@@ -83,7 +132,8 @@ class Watching(EngineTest):
                 applied.append(engine.was_step_applied())
             self.assertEqual(applied, [True, False] + [True] * 6, precision)
             self.assertEqual(len([line for line in said if "watched" in line]), 1)
-            self.assertIsNone(model.__dict__.get("forward"), "what was learned ends the watch")
+            for module in model.modules():
+                self.assertIsNone(module.__dict__.get("forward"), "nothing new for a while ends the watch")
 
     @isolated
     def test_a_path_of_evaluations_is_learned(self):
@@ -109,6 +159,47 @@ class Watching(EngineTest):
         self.assertEqual(len(said), 1)
         model.path = ""
         train(engine, 2, first=1)
+
+    @isolated
+    def test_rare_paths_that_alternate_cost_one_update_each(self):
+        model = seeded(Paths)
+        engine = engine_of(model, log=lambda level, line: None, persistence_threshold=0)
+        train(engine, 1)
+        applied = []
+        for step, path in enumerate(("side", "", "other", "side", "other", "side other", ""), 1):
+            model.path = path
+            train(engine, 1, first=step)
+            applied.append(engine.was_step_applied())
+        self.assertEqual(applied, [False] + [True] * 6)
+
+    @isolated
+    def test_passes_that_begin_below_the_model_are_watched(self):
+        model, plain = seeded(Agent), seeded(Agent)
+        engine = engine_of(model, persistence_threshold=0)
+        self.assert_near_plain(train(engine, 3, run=model.act), train_by(plain, plain.act, 3))
+        self.assertEqual(engine.global_steps, 3)
+
+    @isolated
+    def test_nan_is_found_within_containers(self):
+        said = []
+        model = seeded(Nested)
+        engine = engine_of(model, log=lambda level, line: said.append(line), persistence_threshold=0)
+        loss_of(model, batch_of(model, 0), lambda batch: model(batch)[0]).backward()
+        engine.step()
+        with torch.no_grad():
+            model(batch_of(model, 0))
+            model.is_late = True
+            self.assertTrue(model(batch_of(model, 0))[1]["more"][0].isnan().any())
+            self.assertEqual(len(said), 1)
+            self.assertFalse(model(batch_of(model, 0))[1]["more"][0].isnan().any())
+
+    @isolated
+    def test_a_parameter_without_a_pass_around_it_is_named(self):
+        model = seeded(Agent)
+        model.actor.is_bare = True
+        engine_of(model, persistence_threshold=0)
+        error = self.raised(terrace.MisuseError, model.act, batch_of(model, 0))
+        self.assertIn("call the model itself", error.advice)
 
     @isolated
     def test_many_parameters_outside_of_modules(self):
@@ -150,12 +241,29 @@ class Closed(EngineTest):
         train(engine, 1)
         state = model.state_dict()
         engine.close()
-        for use in (model.state_dict, lambda: model(batch_of(seeded(Mlp), 0)), model.last.state_dict):
+        uses = (
+            model.state_dict,
+            model.last.state_dict,
+            lambda: model(batch_of(seeded(Mlp), 0)),
+            lambda: pickle.dumps(model),
+        )
+        for use in uses:
             self.assertIn("keep_values=True", self.raised(terrace.MisuseError, use).advice)
         model.load_state_dict(state, assign=True)
         for (name, value) in model.state_dict().items():
             self.assertTrue(torch.equal(value, state[name]), name)
         model(batch_of(model, 0))
+        copied = pickle.loads(pickle.dumps(model))
+        self.assertTrue(torch.equal(copied(batch_of(model, 0)), model(batch_of(model, 0))))
+
+    @isolated
+    def test_a_graph_outlives_its_engine_and_says_so(self):
+        for keep_values in (False, True):
+            model = seeded(Mlp)
+            engine = engine_of(model)
+            loss = loss_of(model, batch_of(model, 0))
+            engine.close(keep_values)
+            self.assertIn("closed", self.raised(terrace.MisuseError, loss.backward).reason)
 
     @isolated
     def test_values_that_are_kept_are_plain(self):
