@@ -99,12 +99,13 @@ class Passes:
             self._leave(unit, output)
 
     def _enter(self, unit):
-        if self._turn.thread != get_ident() and _task() == -1:  # else autograd computes again what was checkpointed
-            self._turn.take("go forward")
-        if unit.is_root and _task() == -1:
-            self._begin_anew()
-        if not self._forward and _task() == -1:
-            self._before_pass()
+        if _task() == -1:  # else autograd computes again what was checkpointed
+            if self._turn.thread != get_ident():
+                self._turn.take("go forward")
+            if unit.is_root:
+                self._begin_anew()
+            if not self._forward:
+                self._before_pass()
         if self.phase is IDLE:
             self._begin_pass()
         if unit.use_stamp != self._stamp:
@@ -119,13 +120,14 @@ class Passes:
             self._open(use, keys[0])
 
     def _leave(self, unit, output):
-        if self._turn.thread != get_ident() and _task() == -1:
+        is_recomputed = _task() != -1
+        if self._turn.thread != get_ident() and not is_recomputed:
             return  # it was refused
         use = self._forward.pop() if self._forward else None
         while use is not None and use.unit is not unit:  # a unit that an interrupt kept from being left
             self._close(use)
             use = self._forward.pop() if self._forward else None
-        if not self._forward and _task() == -1:
+        if not self._forward and not is_recomputed:
             self._turn.thread = None
         if use is None:
             return  # it could not be entered
