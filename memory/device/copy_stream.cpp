@@ -65,7 +65,8 @@ void CopyStream::enqueue(const CopyTask& task) {
 }
 
 bool CopyStream::is_for_caller(const CopyTask& task) const {
-  return options_.engine == nullptr && options_.link_bytes_per_second == 0 && !is_running_ && count_ == 0 &&
+  return options_.caller_makes_small_copies && options_.engine == nullptr &&
+         options_.link_bytes_per_second == 0 && !is_running_ && count_ == 0 &&
          task.bytes <= kCopiedByCaller && (task.after == nullptr || task.after->done());
 }
 

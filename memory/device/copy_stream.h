@@ -61,6 +61,7 @@ struct CopyStreamOptions {
   // takes effect only without an engine.
   uint64_t link_bytes_per_second = 0;
   CopyEngine* engine = nullptr;  // null: memcpy; must outlive the stream
+  bool caller_makes_small_copies = true;
 };
 
 // Tasks run one after another in the order of enqueue(). Invariant: everything enqueued is completed exactly
@@ -74,9 +75,9 @@ class CopyStream {
   CopyStream& operator=(const CopyStream&) = delete;
 
   // Thread-safe; allocates nothing. Blocks while queue_depth tasks are waiting, so the thread that completes
-  // a task's `after` must not be one that enqueues. Without an engine and a rate, a copy of at most
-  // kCopiedByCaller bytes that has nothing to wait for is over when this returns: waking the stream's thread
-  // and waiting for it would take longer.
+  // a task's `after` must not be one that enqueues. Without an engine and a rate, and unless the options
+  // forbid it, a copy of at most kCopiedByCaller bytes that has nothing to wait for is over when this
+  // returns: waking the stream's thread and waiting for it would take longer.
   void enqueue(const CopyTask& task);
 
   // Bytes copied so far; a skipped task adds nothing. They include a task as soon as its `done` is done.

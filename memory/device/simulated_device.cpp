@@ -44,8 +44,10 @@ SimulatedDevice::SimulatedDevice(SimulatedDeviceOptions options)
     : options_(options),
       table_(std::make_unique<SlotTable>(options.budget_bytes, page_bytes())),
       move_method_(probe_move_method()),
-      to_device_({.link_bytes_per_second = options.h2d_bytes_per_second}),
-      to_host_({.link_bytes_per_second = options.d2h_bytes_per_second}) {}
+      to_device_({.link_bytes_per_second = options.h2d_bytes_per_second,
+                  .caller_makes_small_copies = options.caller_makes_small_copies}),
+      to_host_({.link_bytes_per_second = options.d2h_bytes_per_second,
+                .caller_makes_small_copies = options.caller_makes_small_copies}) {}
 
 SimulatedDevice::~SimulatedDevice() = default;
 

@@ -27,6 +27,8 @@ struct SimulatedDeviceOptions {
   // The rates of the simulated link; 0: as fast as memory.
   uint64_t h2d_bytes_per_second = 0;
   uint64_t d2h_bytes_per_second = 0;
+  // False: every copy is made by a thread of the link, as with a GPU.
+  bool caller_makes_small_copies = true;
 };
 
 class SimulatedDevice final : public Device {

@@ -27,7 +27,7 @@ Publication::Publication(const FlatSpace& space, Placement placement, const Memo
       homes_(homes),
       watch_(watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
-      made_on_device_(space.chunk_count(), false) {
+      newer_on_device_(space.chunk_count(), false) {
   leaving_.reserve(kWritesAtOnce);
   const uint32_t writes = placement == Placement::nvme ? std::min(space.chunk_count(), kWritesAtOnce) : 0;
   for (uint32_t w = 0; w < writes; ++w) free_writes_.push_back(&add_write());
@@ -87,7 +87,7 @@ DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint
       slot.id, first_byte, buffer + first_byte, bytes, nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
   h2d_bytes_ += bytes;
-  made_on_device_[index_of(chunk)] = true;
+  note_made_on_device(chunk);
   return slot.in;
 }
 
@@ -161,12 +161,6 @@ void Publication::finish(io::Engine* engine) {
   for (const Leaving& leaving : leaving_) wait(*leaving.gone, engine);
   while (!leaving_.empty()) forget(*leaving_.front().gone);
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
-}
-
-bool Publication::take_made_on_device(ChunkId chunk) {
-  const bool made = made_on_device_[index_of(chunk)];
-  made_on_device_[index_of(chunk)] = false;
-  return made;
 }
 
 }  // namespace terrace

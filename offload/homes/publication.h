@@ -64,10 +64,10 @@ class Publication {
   // The current subject of a wait for published parameters.
   WaitSubject subject() const;
 
-  // Notes that the chunk's parameters on the device are newer than in any commit. take_made_on_device()
-  // returns and clears the note.
-  void note_made_on_device(ChunkId chunk) { made_on_device_[index_of(chunk)] = true; }
-  bool take_made_on_device(ChunkId chunk);
+  // Whether the chunk's parameters on the device are newer than in the tier, from which commits have them.
+  void note_made_on_device(ChunkId chunk) { newer_on_device_[index_of(chunk)] = true; }
+  void note_copied_to_tier(ChunkId chunk) { newer_on_device_[index_of(chunk)] = false; }
+  bool is_newer_on_device(ChunkId chunk) const { return newer_on_device_[index_of(chunk)]; }
 
   // Bytes of requested copies and writes: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
@@ -100,8 +100,8 @@ class Publication {
   std::vector<Leaving> leaving_;
   std::vector<std::unique_ptr<ChunkTransfer>> writes_;  // as many as were ever under way at once
   std::vector<ChunkTransfer*> free_writes_;
-  std::exception_ptr failure_;        // the first failure of forgotten events
-  std::vector<bool> made_on_device_;  // per chunk
+  std::exception_ptr failure_;         // the first failure of forgotten events
+  std::vector<bool> newer_on_device_;  // per chunk
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;
 };

@@ -50,7 +50,7 @@ void Commits::load_last() {
       load_parameters(chunk, *stores[CommitPart::frozen]);
     } else if (run.is_compact()) {
       load_parameters(chunk, *stores[CommitPart::parameters]);
-      blocks_.homes().params.publication().take_made_on_device(chunk);  // the tier has these parameters
+      blocks_.homes().params.publication().note_copied_to_tier(chunk);
     }
   }
   for (const StatePart part : {StatePart::frozen, StatePart::trained}) custody.end_loading(part);
@@ -84,6 +84,7 @@ void Commits::copy_parameters() {
   const RunContext& run = blocks_.run();
   BlockStore& store = *blocks_.tiers().copied();
   io::Engine& engine = *blocks_.tiers().engine();
+  Publication& made = blocks_.homes().params.publication();
   std::array<BlockTransfer, 4> writes;
   size_t turn = 0;
   const auto start_write = [&](ChunkId chunk, uint32_t block, std::span<const std::byte> bytes) {
@@ -100,13 +101,13 @@ void Commits::copy_parameters() {
   try {
     for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
       const ChunkId chunk{c};
-      if (!run.is_trained(chunk) || !blocks_.homes().params.publication().take_made_on_device(chunk))
-        continue;
+      if (!run.is_trained(chunk) || !made.is_newer_on_device(chunk)) continue;
       const std::byte* const parameters = blocks_.parameters_of(chunk);
       for (uint32_t b = 0; b < store.block_count(chunk); ++b)
         start_write(chunk, b, {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)});
       // The next chunk may be copied to the same memory, so the writes end first.
       for (BlockTransfer& write : writes) write.finish(run.watch);
+      made.note_copied_to_tier(chunk);
     }
   } catch (...) {
     for (BlockTransfer& write : writes) write.settle(run.watch);

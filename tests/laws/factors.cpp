@@ -77,6 +77,9 @@ constexpr std::array<std::string_view, 2> kCallingThreads = {"one", "changing"};
 // From where; "written": all tensors after a load of zeros, in runs.
 constexpr std::array<std::string_view, 4> kInitialWays = {"callback", "arrays", "files", "written"};
 
+// Who makes the copies of a simulated device that are small, as nearly all of the laws are.
+constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -123,6 +126,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"owner", kOwners},
     {"caller threads", kCallingThreads},
     {"initial values", kInitialWays},
+    {"device copies", kDeviceCopyWays},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {
@@ -260,6 +264,14 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
     list.push_back(best);
   }
   return list;
+}
+
+std::vector<Combination> covering_array_of_parameter_masters() {
+  return covering_array(Strength::pairs, {{kMaster, {"parameter"}},
+                                          {kOwner, {"caller"}},
+                                          {kGradients, {"handed_over", "borrowed"}},
+                                          {kStates, {"cpu", "nvme"}},
+                                          {kPrecision, {"fp32"}}});
 }
 
 uint64_t missing_triples(std::span<const Combination> list) {

@@ -47,6 +47,7 @@ enum FactorIndex : size_t {
   kOwner,
   kCallers,
   kInitialValues,
+  kDeviceCopies,
   kFactorCount,
 };
 
@@ -74,6 +75,8 @@ struct OnlyLevels {
 // Deterministic.
 enum class Strength : uint8_t { pairs = 2, triples = 3 };
 std::vector<Combination> covering_array(Strength strength, const std::vector<OnlyLevels>& only = {});
+// The same where masters can be the program's parameters, which takes certain levels of six factors at once.
+std::vector<Combination> covering_array_of_parameter_masters();
 // How many triples of levels `list` leaves out.
 uint64_t missing_triples(std::span<const Combination> list);
 // Every combination by its number.

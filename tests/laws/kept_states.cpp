@@ -28,7 +28,10 @@ void expect_same_bits(LawTraining& training, const std::vector<std::vector<std::
 }  // namespace
 
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
-  only.insert(only.end(), {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
+  // No commits are kept of masters that are the program's parameters.
+  only.insert(
+      only.end(),
+      {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}, {kMaster, {"whole", "remainder"}}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {
     if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");

@@ -225,7 +225,9 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, held_);
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
-      SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
+      SimulatedDeviceOptions{.budget_bytes = options_.device_budget_bytes,
+                             .strict = level_of(c_, kStrict) == "on",
+                             .caller_makes_small_copies = level_of(c_, kDeviceCopies) == "caller"});
   call_([&] {
     offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
   });

@@ -33,6 +33,14 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
       static_cast<size_t>(runs), list.size(), kFactorCount, static_cast<size_t>(law.spilling_runs()));
 }
 
+TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {
+  const std::vector<Combination> list = covering_array_of_parameter_masters();
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (size_t i = 0; i < list.size(); i += kStride)
+    EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+}
+
 // Every way to spill, each with many levels of all other factors, and every run of them does: the model is
 // small, so that few runs of the covering array have more gradients than they have slots to spill them
 // through.

@@ -83,6 +83,29 @@ TEST(CopyStream, ASmallCopyWithNothingBeforeItIsOverWhenItWasAskedFor) {
   EXPECT_EQ(destination, source);
 }
 
+TEST(CopyStream, NoCopyIsTheCallersWhereTheOptionsForbidIt) {
+  CopyStream stream({.caller_makes_small_copies = false});
+  std::thread::id copied_by;
+  struct Observer final : CopyObserver {
+    explicit Observer(std::thread::id& by) : by_(by) {}
+    uint64_t now_ns() const noexcept override { return 0; }
+    void copied(const CopyNote&, uint64_t, uint64_t) noexcept override { by_ = std::this_thread::get_id(); }
+    std::thread::id& by_;
+  } observer(copied_by);
+  const std::vector<std::byte> source = filled(8, 1);
+  std::vector<std::byte> destination = filled(8, 0);
+  Event done;
+  done.begin();
+  stream.enqueue({.destination = destination.data(),
+                  .source = source.data(),
+                  .bytes = 8,
+                  .done = &done,
+                  .note = {.observer = &observer}});
+  done.wait();
+  EXPECT_NE(copied_by, std::thread::id());
+  EXPECT_NE(copied_by, std::this_thread::get_id());
+}
+
 TEST(CopyStream, ASmallCopyOvertakesNothing) {
   CopyStream stream;
   const std::vector<std::byte> first = filled(8, 1), second = filled(8, 2);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fstream>
 
+#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
@@ -194,6 +196,48 @@ TEST(CompactCommit, WritesWhatIsNewerAndNothingElse) {
     rig.step(2);
     rig.step(3);
     EXPECT_EQ(commit(), all);
+  }
+}
+
+// Whichever write of a commit fails: the next commit writes again what this one could not.
+TEST(CompactCommit, IsWholeAfterOneThatFailed) {
+  const auto expected = states_without_commits({}, 2);
+  for (const Placement parameters : kPlacements) {
+    uint64_t failures = 0;
+    for (uint64_t failing = 0; failing < 12; ++failing) {
+      SCOPED_TRACE(fmt::format("{}, transfer {}", name_of(parameters), failing));
+      uint64_t first = io::kEveryIndex - 1;
+      io::Fault fault;
+      fault.error = EROFS;  // for which no other slot is tried
+      const ScratchFolder folder;
+      CommitCase c{.parameters = parameters, .cached_quarters = 4, .layout = kCompact};
+      for (const bool fails : {false, true}) {  // the first run says where the second one fails
+        std::filesystem::remove_all(folder.path() / "terrace-tier");
+        fault.index = fails ? first + failing : io::kEveryIndex - 1;
+        io::FaultPlan plan({fault});
+        c.decorate = [&](std::unique_ptr<io::Engine> engine) {
+          return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+        };
+        CommitRig rig(c, folder.path());
+        rig.step(1);
+        rig.offloader->commits().begin(step_info(1));
+        rig.offloader->commits().finish();
+        rig.step(2);
+        first = plan.transfers();
+        try {
+          rig.offloader->commits().begin(step_info(2));
+          rig.offloader->commits().finish();
+        } catch (const Error&) {
+          ++failures;
+        }
+        rig.offloader->commits().begin(step_info(2));
+        rig.offloader->commits().finish();
+      }
+      c.decorate = nullptr;
+      c.start = TierStart::resume;
+      EXPECT_EQ(CommitRig(c, folder.path()).state(), expected[2]);
+    }
+    EXPECT_EQ(failures, 12u) << name_of(parameters);
   }
 }
 

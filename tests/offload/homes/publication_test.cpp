@@ -65,12 +65,14 @@ TEST_F(PublicationTest, ThrowsAForgottenFailureWhenItFinishesUnlessItWasSeen) {
   }
 }
 
-TEST_F(PublicationTest, SaysOnceWhatWasMadeOnTheDevice) {
+TEST_F(PublicationTest, KnowsWhatTheTierLacksUntilItIsCopied) {
   const auto published = publication();
-  EXPECT_FALSE(published->take_made_on_device(ChunkId{2}));
+  EXPECT_FALSE(published->is_newer_on_device(ChunkId{2}));
   published->note_made_on_device(ChunkId{2});
-  EXPECT_TRUE(published->take_made_on_device(ChunkId{2}));
-  EXPECT_FALSE(published->take_made_on_device(ChunkId{2}));
+  EXPECT_TRUE(published->is_newer_on_device(ChunkId{2}));
+  EXPECT_FALSE(published->is_newer_on_device(ChunkId{1}));
+  published->note_copied_to_tier(ChunkId{2});
+  EXPECT_FALSE(published->is_newer_on_device(ChunkId{2}));
 }
 
 }  // namespace
