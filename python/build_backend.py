@@ -31,7 +31,6 @@ OPTIONS = {
     "TERRACE_BUILD_TESTS": "OFF",
     "TERRACE_BUILD_BENCH": "OFF",
     "TERRACE_INSTALL": "OFF",
-    "TERRACE_UNITY_BUILD": "ON",
 }
 
 _ADVICE = "`sudo tools/setup` in the source tree installs what it is built with."

@@ -25,7 +25,7 @@ using data::cannot_read;
 using data::cannot_use;
 
 constexpr size_t kTextBeginningBytes = 8192;
-constexpr const char* kAdvice = "give a text file or a folder with text files";
+constexpr const char* kGiveText = "give a text file or a folder with text files";
 
 class OpenFile {
  public:
@@ -81,7 +81,7 @@ std::string advice_for_binary(const std::filesystem::path& path) {
   if (begins_with(beginning, "\x1F\x8B")) return fmt::format("unpack it first: gunzip -k {}", path.string());
   if (begins_with(beginning, "\x28\xB5\x2F\xFD"))
     return fmt::format("unpack it first: zstd -d {}", path.string());
-  if (!begins_with(beginning, "\x93NUMPY")) return kAdvice;
+  if (!begins_with(beginning, "\x93NUMPY")) return kGiveText;
   std::filesystem::path made = path;
   made.replace_extension(".bin");
   return fmt::format(
@@ -125,26 +125,26 @@ TextFiles::TextFiles(const std::vector<std::filesystem::path>& paths) : paths_(p
   std::string reason = fmt::format("there is no text in it (left out: {} binary, {} hidden, {} empty",
                                    binary_count_, hidden_count_, empty_count_);
   if (dangling_count_ > 0) reason += fmt::format(", {} links that lead nowhere", dangling_count_);
-  cannot_use(paths.front(), reason + ")", binary_count_ > 0 ? advice_for_binary(first_binary_) : kAdvice);
+  cannot_use(paths.front(), reason + ")", binary_count_ > 0 ? advice_for_binary(first_binary_) : kGiveText);
 }
 
 void TextFiles::add_path(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (error) cannot_read(path, system_reason(error.value()), kAdvice);
+  if (error) cannot_read(path, system_reason(error.value()), kGiveText);
   if (std::filesystem::is_directory(status)) {
     for (const std::filesystem::path& file : collect_folder(path))
       add_file(file, file.lexically_relative(path).string());
     return;
   }
   if (!std::filesystem::is_regular_file(status))
-    cannot_use(path, "it is neither a regular file nor a folder", kAdvice);
+    cannot_use(path, "it is neither a regular file nor a folder", kGiveText);
   const size_t count_before = files_.size();
   const uint64_t binary_before = binary_count_;
   add_file(path, path.filename().string());
   if (files_.size() > count_before) return;
   if (binary_count_ > binary_before) cannot_use(path, "it is a binary file", advice_for_binary(path));
-  cannot_use(path, "it is empty", kAdvice);
+  cannot_use(path, "it is empty", kGiveText);
 }
 
 std::vector<std::filesystem::path> TextFiles::collect_folder(const std::filesystem::path& folder) {

@@ -19,14 +19,14 @@ __extension__ using Wide = unsigned __int128;
 // unigram_loss() counts at most these, in pieces.
 constexpr uint64_t kMostCounted = uint64_t{1} << 26;
 constexpr uint64_t kPiece = uint64_t{1} << 16;
-constexpr const char* kAdvice = "give more data or a shorter context";
+constexpr const char* kGiveMore = "give more data or a shorter context";
 
 void require_one_sample(const TokenSource& source, uint64_t context) {
   if (source.token_count() > context) return;
   data::cannot_use(source.path(),
                    fmt::format("it has {} tokens; samples of {} tokens need at least {}",
                                source.token_count(), context, context + 1),
-                   kAdvice);
+                   kGiveMore);
 }
 
 // How many of the tokens are for training; both parts hold one sample and the token after it.
@@ -47,7 +47,7 @@ uint64_t split(const OpenTokens& tokens, const TrainingDataOptions& options) {
                      fmt::format("it has {} tokens; samples of {} tokens need at least {}, half of them for "
                                  "validation",
                                  count, options.context, 2 * sample),
-                     kAdvice);
+                     kGiveMore);
   }
   const auto wanted = static_cast<uint64_t>(static_cast<double>(count) * options.validation_fraction);
   return count - std::clamp(wanted, sample, count - sample);

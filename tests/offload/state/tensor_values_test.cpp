@@ -12,6 +12,7 @@
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 
 namespace terrace::tensor_values_test {
 namespace {
@@ -199,6 +200,10 @@ TEST_P(TensorValues, AreReadAndWrittenWhereTheyLie) {
   }
 }
 
+// Chunks of several blocks, and a tensor that takes most of one.
+constexpr uint64_t kManyTiles = 256 / testing::kOneIn * kTileElements;
+constexpr uint64_t kColumns = 1000 / testing::kOneIn;
+
 INSTANTIATE_TEST_SUITE_P(
     Everywhere, TensorValues,
     ::testing::Combine(
@@ -207,8 +212,8 @@ INSTANTIATE_TEST_SUITE_P(
                           Kind{"fp16_ample", DataType::fp16, {}, 3 * kTileElements, 0, false},
                           Kind{"bf16_moments", DataType::bf16, {MasterForm::whole, 2, DataType::bf16}},
                           Kind{"compact", DataType::bf16, kCompact},
-                          Kind{"compact_blocks", DataType::bf16, kCompact, 256 * kTileElements, 1000, false},
-                          Kind{"fp32_blocks", DataType::fp32, {}, 256 * kTileElements, 1000})),
+                          Kind{"compact_blocks", DataType::bf16, kCompact, kManyTiles, kColumns, false},
+                          Kind{"fp32_blocks", DataType::fp32, {}, kManyTiles, kColumns})),
     [](const auto& instance) {
       return fmt::format("{}_{}_{}", name_of(std::get<0>(instance.param)),
                          name_of(std::get<1>(instance.param)), std::get<2>(instance.param).name);
