@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+// Eigen's own vectors do not compile with GCC where nothing is optimised and headers are precompiled.
+#define EIGEN_DONT_VECTORIZE
 #include <Eigen/Core>
 
 #include <algorithm>
