@@ -15,6 +15,7 @@ enum class ErrorKind {
   corrupt,    // bytes on a drive differ from those written
   cancelled,  // the user or a signal asked to stop
   misuse,     // a call out of order, or on something that is not open
+  peer,       // another rank failed, left, or does something else
 };
 
 // The four parts of every message. `reason` may be empty when the operation speaks for itself.

@@ -41,6 +41,7 @@ uint32_t kind_of(ErrorKind kind) {
     case ErrorKind::corrupt:
       return TERRACE_CORRUPT;
     case ErrorKind::cancelled:
+    case ErrorKind::peer:  // no store for C has ranks
       return TERRACE_CANCELLED;
     case ErrorKind::misuse:
       return TERRACE_MISUSE;

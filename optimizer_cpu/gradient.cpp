@@ -73,15 +73,11 @@ double accumulate_block(InstructionSet set, const Accumulation& block) {
 }
 
 void GradientNorm::add_blocks(std::span<const double> block_sums) {
-  for (const double block : block_sums) sum_of_squares += block;
-}
-
-bool GradientNorm::finite() const {
-  return std::isfinite(sum_of_squares);
+  for (const double block : block_sums) sum_.add(block);
 }
 
 double GradientNorm::norm(double scale) const {
-  return std::sqrt(sum_of_squares) / scale;
+  return std::sqrt(sum_of_squares()) / scale;
 }
 
 void convert_from_float(InstructionSet set, const float* from, std::byte* to, DataType type, size_t count) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include <terrace/base/data_type.h>
+#include <terrace/optimizer_cpu/exact_sum.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
@@ -24,7 +25,7 @@ struct Accumulation {
 };
 void accumulate(InstructionSet set, const Accumulation& arguments);
 
-// The global norm is the sum over blocks of this many consecutive elements of the flat space, in block order.
+// The global norm is made of the sums of squares of so many consecutive elements of the flat space.
 inline constexpr size_t kSumBlockElements = 4096;
 
 // Returns the sum of squares of one block (count <= kSumBlockElements; the last block of a section may be
@@ -38,15 +39,19 @@ double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataT
 // same bits.
 double accumulate_block(InstructionSet set, const Accumulation& block);
 
-// GradientNorm: adds the sums of the blocks of the flat space one after the other, in block order.
-struct GradientNorm {
-  double sum_of_squares = 0;
-
+// GradientNorm: the root of the exact sum of the blocks' sums, in whatever order they come.
+class GradientNorm {
+ public:
   void add_blocks(std::span<const double> block_sums);
+  void merge(const GradientNorm& other) { sum_.merge(other.sum_); }
   // False when any element is infinite or NaN.
-  bool finite() const;
+  bool finite() const { return sum_.is_finite(); }
+  double sum_of_squares() const { return sum_.value(); }
   // The norm of the gradients divided by `scale`.
   double norm(double scale = 1) const;
+
+ private:
+  ExactSum sum_;
 };
 
 // Convert element by element, with the one rounding of base/data_type.h; widening is exact. `from` and `to`

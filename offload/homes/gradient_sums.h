@@ -1,6 +1,5 @@
 // GradientSums: the sums of squares of a step's gradients, one per block of the flat space, and which
-// gradients are complete. The norm adds the sums in the order of the flat space, so it does not depend on the
-// order of landings.
+// gradients are complete.
 //
 // The step thread changes it; the thread of the update may call is_complete() and forget().
 #pragma once

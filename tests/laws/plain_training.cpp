@@ -11,6 +11,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/runtime/model/compute/host_ops.h>
 
+#include "support/bit_sum.h"
 #include "support/in_memory_parameters.h"
 
 namespace terrace::laws {
@@ -121,7 +122,7 @@ float rounded(float value, DataType type) {
 }
 
 double norm_of(const std::vector<float>& gradient) {
-  double sum = 0;
+  testing::BitSum sum;
   for (size_t block = 0; block < gradient.size(); block += 4096) {
     std::array<double, 16> lanes{};
     for (size_t i = 0; i < 4096; ++i) {
@@ -131,9 +132,10 @@ double norm_of(const std::vector<float>& gradient) {
     for (size_t half = 8; half > 0; half /= 2) {
       for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
     }
-    sum += lanes[0];
+    if (!std::isfinite(lanes[0])) return lanes[0];
+    sum.add(lanes[0]);
   }
-  return std::sqrt(sum);
+  return std::sqrt(sum.value());
 }
 
 // `steps` has the step of every tensor, or 0 where it is left out.

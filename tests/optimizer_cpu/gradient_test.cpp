@@ -167,12 +167,18 @@ TEST_P(GradientKernel, FindsOneInfiniteOrNanElementAnywhere) {
   }
 }
 
-TEST(GradientNorm, AddsBlocksInTheirOrder) {
-  GradientNorm norm;
-  norm.add_blocks(std::array{1.0, 0x1p53});
-  norm.add_blocks(std::array{1.0, -0x1p53});
-  EXPECT_EQ(norm.sum_of_squares, ((1.0 + 0x1p53) + 1.0) - 0x1p53);
-  EXPECT_EQ(GradientNorm{}.sum_of_squares, 0);
+TEST(GradientNorm, RoundsOnceHoweverTheBlocksCome) {
+  GradientNorm up, down, merged;
+  up.add_blocks(std::array{1.0, 1.0, 0x1p53});
+  down.add_blocks(std::array{0x1p53, 1.0, 1.0});
+  EXPECT_EQ(up.sum_of_squares(), 0x1p53 + 2);
+  EXPECT_EQ(down.sum_of_squares(), 0x1p53 + 2);
+  merged.add_blocks(std::array{0x1p53, 1.0});
+  GradientNorm rest;
+  rest.add_blocks(std::array{1.0});
+  merged.merge(rest);
+  EXPECT_EQ(merged.sum_of_squares(), 0x1p53 + 2);
+  EXPECT_EQ(GradientNorm{}.sum_of_squares(), 0);
   EXPECT_TRUE(GradientNorm{}.finite());
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::array kCommands = {ControlCommand::status, ControlCommand::set, ControlCommand::save,
                                   ControlCommand::stop};
-constexpr std::array kKinds = {ErrorKind::config,  ErrorKind::capacity,  ErrorKind::io,    ErrorKind::device,
-                               ErrorKind::corrupt, ErrorKind::cancelled, ErrorKind::misuse};
+constexpr std::array kKinds = {ErrorKind::config,  ErrorKind::capacity,  ErrorKind::io,     ErrorKind::device,
+                               ErrorKind::corrupt, ErrorKind::cancelled, ErrorKind::misuse, ErrorKind::peer};
 constexpr const char* kHostMemory = "host-memory";
 constexpr size_t kNear = 2;         // edits
 constexpr size_t kShownBytes = 80;  // of what was not understood
@@ -36,6 +36,8 @@ std::string_view name_of_kind(ErrorKind kind) {
       return "cancelled";
     case ErrorKind::misuse:
       return "misuse";
+    case ErrorKind::peer:
+      return "peer";
   }
   return "io";
 }

@@ -51,7 +51,7 @@ struct AccumulatedInHostTest : ::testing::Test {
       EXPECT_TRUE(all_are(gradients.gradient(ChunkId{c}), value));
       gradients.release(ChunkId{c});
     }
-    EXPECT_EQ(gradients.norm().sum_of_squares, double{value} * value * HomesRig::kChunks * kTileElements);
+    EXPECT_EQ(gradients.norm().sum_of_squares(), double{value} * value * HomesRig::kChunks * kTileElements);
   }
 
   GradientRig rig;

@@ -11,6 +11,7 @@
 #include <terrace/optimizer_cpu/gradient.h>
 
 #include "offload/offloader_rig.h"
+#include "support/bit_sum.h"
 #include "support/sanitized.h"
 
 namespace terrace::gradient_store_test {
@@ -89,15 +90,15 @@ TEST(GradientNorm, IsTheSameWhereverGradientsLieAndHoweverLargeChunksAre) {
   }
 }
 
-// What the norm is, to the last bit: squares in fp64, 16 lanes a block, blocks one after the other.
-TEST(GradientNorm, IsTheRootOfTheBlocksSumsInTheirOrder) {
+// What the norm is, to the last bit: squares in fp64, 16 lanes a block, and the exact sum of the blocks.
+TEST(GradientNorm, IsTheRootOfTheExactSumOfTheBlocks) {
   Case c{Placement::cpu, Placement::cpu, DataType::fp32};
   Rig rig(c);
   Reference reference(rig.specs, 1);
   reference.step(1);
   run_micro_batches(rig, 1);
   const double norm = update(rig, 1).gradient_norm;
-  double sum = 0;
+  testing::BitSum sum;
   std::vector<float> block(kSumBlockElements);
   for (uint64_t first = 0; first < rig.space.sections()[0].elements; first += kSumBlockElements) {
     std::ranges::fill(block, 0.0f);
@@ -108,10 +109,10 @@ TEST(GradientNorm, IsTheRootOfTheBlocksSumsInTheirOrder) {
         if (at >= first && at < first + kSumBlockElements) block[at - first] = reference.sum(t)[e];
       }
     }
-    sum += sum_of_squares_block(InstructionSet::scalar, reinterpret_cast<const std::byte*>(block.data()),
-                                DataType::fp32, block.size());
+    sum.add(sum_of_squares_block(InstructionSet::scalar, reinterpret_cast<const std::byte*>(block.data()),
+                                 DataType::fp32, block.size()));
   }
-  EXPECT_EQ(norm, std::sqrt(sum));
+  EXPECT_EQ(norm, std::sqrt(sum.value()));
 }
 
 TEST(Gradients, AStepThatIsSkippedLeavesEveryWeightAsItWas) {

@@ -27,9 +27,9 @@ TEST_F(GradientSumsTest, HaveRoomForTheBlocksOfTrainableChunksOnly) {
 }
 
 TEST_F(GradientSumsTest, AreAddedUpToTheNormOfAllChunks) {
-  EXPECT_EQ(sums.norm().sum_of_squares, 7.0);
+  EXPECT_EQ(sums.norm().sum_of_squares(), 7.0);
   sums.set_zero(ChunkId{0});
-  EXPECT_EQ(sums.norm().sum_of_squares, 4.0);
+  EXPECT_EQ(sums.norm().sum_of_squares(), 4.0);
 }
 
 TEST_F(GradientSumsTest, SayOfEachChunkWhetherItIsFinite) {
@@ -52,7 +52,7 @@ TEST_F(GradientSumsTest, AreAllFiniteWhereNothingIsComputed) {
   memory[0] = std::numeric_limits<double>::infinity();
   const GradientSums dry(space, std::as_writable_bytes(std::span(memory)), true);
   EXPECT_TRUE(dry.is_finite(ChunkId{0}));
-  EXPECT_EQ(dry.norm().sum_of_squares, 0.0);
+  EXPECT_EQ(dry.norm().sum_of_squares(), 0.0);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST_F(GradientsInHostTest, LandInTheirSlotsAndAreCompleteThen) {
   EXPECT_TRUE(gradients->is_open(kChunk));
   EXPECT_EQ(gradients->gradient(kChunk), rig.slots[1]);
   EXPECT_TRUE(all_are(gradients->gradient(kChunk), to_bf16(3)));
-  EXPECT_EQ(gradients->norm().sum_of_squares, 9.0 * kTileElements);
+  EXPECT_EQ(gradients->norm().sum_of_squares(), 9.0 * kTileElements);
   EXPECT_EQ(gradients->d2h_bytes(), rig.space.param_bytes(kChunk));
   gradients->release(kChunk);
   EXPECT_FALSE(gradients->is_complete(kChunk));
@@ -64,7 +64,7 @@ TEST_F(GradientsInHostTest, AreZeroWhereNothingWasComputed) {
   gradients->land_zero(rig.landing(kChunk));
   EXPECT_TRUE(gradients->is_complete(kChunk));
   EXPECT_TRUE(all_are(gradients->gradient(kChunk), to_bf16(0)));
-  EXPECT_EQ(gradients->norm().sum_of_squares, 0.0);
+  EXPECT_EQ(gradients->norm().sum_of_squares(), 0.0);
   EXPECT_EQ(gradients->d2h_bytes(), 0u);
 }
 
@@ -120,7 +120,7 @@ TEST_F(GradientsInHostTest, GoToNvmeThroughALandingSlotThatOneOfThemHasAtATime) 
     gradients->release(chunk);
   }
   EXPECT_EQ(gradients->opening_read_bytes(), HomesRig::kChunks * rig.plan.slot_bytes);
-  EXPECT_EQ(gradients->norm().sum_of_squares, 5.0 * kTileElements);
+  EXPECT_EQ(gradients->norm().sum_of_squares(), 5.0 * kTileElements);
 }
 
 }  // namespace

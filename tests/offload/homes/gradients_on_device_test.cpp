@@ -19,7 +19,7 @@ TEST(GradientsOnDevice, StayInTheirSlotsUntilTheyAreReleased) {
   gradients.land(rig.landing(kChunk));
   EXPECT_TRUE(gradients.is_complete(kChunk));
   EXPECT_TRUE(rig.cache->has_gradient(kChunk));
-  EXPECT_EQ(gradients.norm().sum_of_squares, 4.0 * kTileElements);
+  EXPECT_EQ(gradients.norm().sum_of_squares(), 4.0 * kTileElements);
   gradients.open(kChunk);
   EXPECT_TRUE(all_are(gradients.gradient(kChunk), to_bf16(2)));
   gradients.close(kChunk);
@@ -70,7 +70,7 @@ TEST_P(AccumulatedOnDeviceTest, AreAddedAtOnceAndGiveTheirSlotsBack) {
   land(1, 2);
   EXPECT_TRUE(gradients->is_complete(kChunk));
   EXPECT_TRUE(holds(3));
-  EXPECT_EQ(gradients->norm().sum_of_squares, 9.0 * kTileElements);
+  EXPECT_EQ(gradients->norm().sum_of_squares(), 9.0 * kTileElements);
 }
 
 TEST_P(AccumulatedOnDeviceTest, CountZerosWhicheverMicroBatchHasThem) {
@@ -81,7 +81,7 @@ TEST_P(AccumulatedOnDeviceTest, CountZerosWhicheverMicroBatchHasThem) {
   gradients->land_zero(rig.landing(kChunk, 1, 2));
   EXPECT_TRUE(gradients->is_complete(kChunk));
   EXPECT_TRUE(holds(5));
-  EXPECT_EQ(gradients->norm().sum_of_squares, 25.0 * kTileElements);
+  EXPECT_EQ(gradients->norm().sum_of_squares(), 25.0 * kTileElements);
 }
 
 }  // namespace

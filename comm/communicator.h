@@ -1,0 +1,91 @@
+// Communicator: how one rank of a run exchanges bytes with the others. It knows ranks, bytes, events and
+// clocks; it must never know a tensor, a file, or a chunk but as a number in a note.
+//
+// An operation is a copy with partners: it waits for its `after`, completes its `done` once, and operations
+// of a lane take effect in the order in which they were asked for. Lanes do not wait for each other. All
+// ranks ask for the same operations of a lane in the same order; where they do not, the operation fails on
+// all of them and says who differs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <terrace/base/event.h>
+
+namespace terrace {
+
+enum class Lane : uint8_t { gather, exchange, control, commit };
+inline constexpr size_t kLaneCount = 4;
+constexpr size_t index_of(Lane lane) {
+  return static_cast<size_t>(lane);
+}
+std::string_view name_of(Lane lane);
+
+struct RankPlace {
+  uint32_t rank = 0;
+  uint32_t host = 0;
+  uint32_t local_rank = 0;  // among the ranks of the host
+  std::string host_name;
+  uint64_t process = 0;
+};
+
+// What an operation is about. Ranks compare their notes; messages and traces name them.
+struct CommNote {
+  std::string_view what;  // "parameters", "gradients"; lives as long as the operation
+  uint32_t chunk = 0;
+  uint64_t decision_count = 0;  // of the step, when the operation was asked for
+
+  bool operator==(const CommNote&) const = default;
+};
+
+// One rank's part of an exchange.
+struct CommPart {
+  std::byte* memory = nullptr;
+  uint64_t bytes = 0;
+  // There is nothing of that rank or for it, and no byte moves: a gradient that no operation made. The sender
+  // says so, the receiver is told.
+  bool absent = false;
+};
+
+struct LaneCounters {
+  uint64_t operations = 0;
+  uint64_t in_bytes = 0;   // received from other ranks
+  uint64_t out_bytes = 0;  // sent to other ranks
+
+  bool operator==(const LaneCounters&) const = default;
+};
+using CommCounters = std::array<LaneCounters, kLaneCount>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t size() const = 0;
+  virtual std::span<const RankPlace> places() const = 0;
+
+  // Both may be called by any one thread at a time for each lane, and block while too many operations of the
+  // lane wait. `after` is null or was begun before; if it failed on one rank, the operation fails on all.
+  // `done` was begun by the caller. Memory, parts and events stay as they are until `done` is done, which
+  // says that the own parts have arrived and the other ranks have theirs.
+
+  // `whole` has size() parts of `part_bytes`. The own one, at rank() * part_bytes, is there after `after`;
+  // the others arrive.
+  virtual void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after,
+                          Event& done, const CommNote& note) = 0;
+  // to[r] goes to rank r, from[r] arrives from it, with as many bytes as that rank sends. The own parts are
+  // not looked at.
+  virtual void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
+                        Event& done, const CommNote& note) = 0;
+  // Gives every rank the bytes of all, in the order of ranks, and blocks until they are there. `all` is
+  // size() times as long as `mine`. Throws where an operation would fail. A lane has either ballots or
+  // operations.
+  virtual void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+
+  virtual CommCounters counters() const = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,281 @@
+#include <terrace/comm/thread_world.h>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/comm/comm_faults.h>
+
+#include "support/expect_error.h"
+
+namespace terrace::thread_world_test {
+namespace {
+
+using testing::expect_error;
+
+// Runs `body` as every rank, each on a thread of its own.
+void on_ranks(ThreadWorld& world, const std::function<void(Communicator&)>& body) {
+  std::vector<std::jthread> threads;
+  for (uint32_t r = 0; r < world.size(); ++r) threads.emplace_back([&, r] { body(world.rank(r)); });
+}
+
+// What rank `from` has for rank `to` in round `round`.
+std::byte value(uint32_t from, uint32_t to, uint64_t round) {
+  return static_cast<std::byte>(from * 31 + to * 7 + round * 3 + 1);
+}
+
+// Parts of sizes that all ranks know, some of them empty.
+uint64_t bytes_of_part(uint32_t from, uint32_t to) {
+  return (from * 3 + to) % 4 * 100;
+}
+
+struct Buffers {
+  Buffers(const Communicator& ranks, uint64_t round) {
+    for (uint32_t r = 0; r < ranks.size(); ++r) {
+      out.emplace_back(bytes_of_part(ranks.rank(), r), value(ranks.rank(), r, round));
+      in.emplace_back(bytes_of_part(r, ranks.rank()), std::byte{0});
+      to.push_back({out[r].data(), out[r].size()});
+      from.push_back({in[r].data(), in[r].size()});
+    }
+  }
+  std::vector<std::vector<std::byte>> out, in;
+  std::vector<CommPart> to, from;
+};
+
+TEST(ThreadWorld, GathersThePartsOfAllRanksInTheirOrder) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
+    ThreadWorld world({.ranks = ranks});
+    on_ranks(world, [](Communicator& mine) {
+      for (uint64_t round = 0; round < 20; ++round) {
+        std::vector<std::byte> whole(mine.size() * 1000);
+        std::memset(whole.data() + mine.rank() * 1000, static_cast<int>(value(mine.rank(), 0, round)), 1000);
+        Event done;
+        done.begin();
+        mine.all_gather(Lane::gather, whole, 1000, nullptr, done, {"parameters", 3, round});
+        done.wait();
+        for (uint32_t r = 0; r < mine.size(); ++r) {
+          for (const size_t at : {0u, 999u}) EXPECT_EQ(whole[r * 1000 + at], value(r, 0, round));
+        }
+      }
+      EXPECT_EQ(mine.counters()[index_of(Lane::gather)],
+                (LaneCounters{20, 20'000 * (mine.size() - 1), 20'000 * (mine.size() - 1)}));
+    });
+  }
+}
+
+TEST(ThreadWorld, GivesEveryRankItsParts) {
+  for (const uint32_t ranks : {1u, 2u, 4u}) {
+    ThreadWorld world({.ranks = ranks});
+    on_ranks(world, [](Communicator& mine) {
+      for (uint64_t round = 0; round < 20; ++round) {
+        Buffers buffers(mine, round);
+        Event done;
+        done.begin();
+        mine.exchange(Lane::exchange, buffers.to, buffers.from, nullptr, done, {"gradients", 1, round});
+        done.wait();
+        for (uint32_t r = 0; r < mine.size(); ++r) {
+          if (r == mine.rank()) continue;
+          EXPECT_EQ(buffers.in[r], std::vector(bytes_of_part(r, mine.rank()), value(r, mine.rank(), round)));
+          EXPECT_FALSE(buffers.from[r].absent);
+        }
+      }
+    });
+  }
+}
+
+TEST(ThreadWorld, SaysWhichPartsThereAreNot) {
+  ThreadWorld world({.ranks = 3});
+  on_ranks(world, [](Communicator& mine) {
+    Buffers buffers(mine, 0);
+    for (CommPart& part : buffers.to) part.absent = mine.rank() == 1;
+    Event done;
+    done.begin();
+    mine.exchange(Lane::exchange, buffers.to, buffers.from, nullptr, done, {});
+    done.wait();
+    for (uint32_t r = 0; r < 3; ++r) {
+      if (r == mine.rank()) continue;
+      EXPECT_EQ(buffers.from[r].absent, r == 1);
+      const std::byte expected = r == 1 ? std::byte{0} : value(r, mine.rank(), 0);
+      EXPECT_EQ(buffers.in[r], std::vector(bytes_of_part(r, mine.rank()), expected));
+    }
+    const LaneCounters counters = mine.counters()[index_of(Lane::exchange)];
+    EXPECT_EQ(counters.out_bytes == 0, mine.rank() == 1);
+  });
+}
+
+TEST(ThreadWorld, TakesABallotOfEveryRanksWords) {
+  ThreadWorld world({.ranks = 4});
+  on_ranks(world, [](Communicator& mine) {
+    for (uint64_t round = 0; round < 50; ++round) {
+      const uint64_t word = mine.rank() * 1000 + round;
+      std::vector<uint64_t> words(mine.size());
+      mine.ballot(round % 2 == 0 ? Lane::control : Lane::commit, std::as_bytes(std::span(&word, 1)),
+                  std::as_writable_bytes(std::span(words)));
+      for (uint32_t r = 0; r < mine.size(); ++r) EXPECT_EQ(words[r], r * 1000 + round);
+    }
+  });
+}
+
+// What depends on earlier operations finds them done, however late each rank is.
+TEST(ThreadWorld, KeepsTheOrderOfALaneAndWaitsForEvents) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    CommFaults faults({}, 200'000, seed);
+    ThreadWorld world({.ranks = 3, .queue_depth = 4, .hook = &faults});
+    on_ranks(world, [](Communicator& mine) {
+      constexpr uint64_t kRounds = 30;
+      std::vector<std::vector<std::byte>> wholes(kRounds, std::vector<std::byte>(mine.size()));
+      std::vector<Event> made(kRounds), gathered(kRounds);
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        made[round].begin(), gathered[round].begin();
+      }
+      std::jthread maker([&] {
+        for (uint64_t round = 0; round < kRounds; ++round) {
+          wholes[round][mine.rank()] = value(mine.rank(), 0, round);
+          made[round].complete_one();
+        }
+      });
+      for (uint64_t round = 0; round < kRounds; ++round)
+        mine.all_gather(Lane::gather, wholes[round], 1, &made[round], gathered[round],
+                        {"parameters", 0, round});
+      gathered.back().wait();
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        EXPECT_TRUE(gathered[round].done());
+        for (uint32_t r = 0; r < mine.size(); ++r) EXPECT_EQ(wholes[round][r], value(r, 0, round));
+      }
+    });
+  }
+}
+
+TEST(ThreadWorld, LanesDoNotWaitForEachOther) {
+  ThreadWorld world({.ranks = 2});
+  Event never_yet;
+  never_yet.begin();
+  on_ranks(world, [&](Communicator& mine) {
+    std::vector<std::byte> whole(2);
+    Event gathered, exchanged;
+    gathered.begin(), exchanged.begin();
+    mine.all_gather(Lane::gather, whole, 1, mine.rank() == 0 ? &never_yet : nullptr, gathered, {});
+    Buffers buffers(mine, 0);
+    mine.exchange(Lane::exchange, buffers.to, buffers.from, nullptr, exchanged, {});
+    exchanged.wait();
+    EXPECT_FALSE(gathered.done());
+    std::array<std::byte, 2> words{};
+    mine.ballot(Lane::control, std::span(words).first(1), words);
+    if (mine.rank() == 0) never_yet.complete_one();
+    gathered.wait();
+  });
+}
+
+TEST(ThreadWorld, FailsOnAllRanksWhereItFailsOnOne) {
+  CommFaults faults({{CommFaultKind::fail, Lane::gather, 1, 2}});
+  ThreadWorld world({.ranks = 3, .hook = &faults});
+  on_ranks(world, [](Communicator& mine) {
+    for (uint64_t index = 0; index < 5; ++index) {
+      std::vector<std::byte> whole(3);
+      Event done;
+      done.begin();
+      mine.all_gather(Lane::gather, whole, 1, nullptr, done, {"parameters", 9, index});
+      done.wait_done();
+      EXPECT_EQ(done.failed(), index == 2) << index;
+      if (index != 2) continue;
+      const auto kind = mine.rank() == 1 ? ErrorKind::io : ErrorKind::peer;
+      expect_error(kind, {"an injected fault", "all-gather 2", "chunk 9"}, [&] { done.wait(); });
+      if (mine.rank() != 1) expect_error(kind, {"rank 1", "commit or checkpoint"}, [&] { done.wait(); });
+    }
+  });
+}
+
+TEST(ThreadWorld, PassesTheFailureOfAnEventOnToAll) {
+  ThreadWorld world({.ranks = 2});
+  on_ranks(world, [](Communicator& mine) {
+    Event read, done;
+    read.begin(), done.begin();
+    std::vector<std::byte> whole(2);
+    mine.all_gather(Lane::gather, whole, 1, mine.rank() == 0 ? &read : nullptr, done, {"parameters", 4, 0});
+    if (mine.rank() == 0) {
+      read.complete_one(std::make_exception_ptr(
+          Error(ErrorKind::io, {"cannot read", "a file", "EIO", "replace the drive"})));
+    } else {
+      read.complete_one();
+    }
+    expect_error(mine.rank() == 0 ? ErrorKind::io : ErrorKind::peer, {"EIO"}, [&] { done.wait(); });
+    if (mine.rank() == 1) expect_error(ErrorKind::peer, {"rank 0"}, [&] { done.wait(); });
+  });
+}
+
+TEST(ThreadWorld, NamesTheRankThatDoesSomethingElse) {
+  struct Other {
+    CommNote note;
+    uint64_t bytes;
+    const char* said;
+  };
+  for (const Other& other :
+       {Other{{"gradients", 1, 5}, 8, "gradients"}, Other{{"parameters", 2, 5}, 8, "chunk 2"},
+        Other{{"parameters", 1, 6}, 8, "after 6 decisions"}, Other{{"parameters", 1, 5}, 16, "16 bytes"}}) {
+    ThreadWorld world({.ranks = 3});
+    on_ranks(world, [&](Communicator& mine) {
+      const bool differs = mine.rank() == 2;
+      const uint64_t bytes = differs ? other.bytes : 8;
+      std::vector<std::byte> whole(3 * bytes);
+      Event done;
+      done.begin();
+      mine.all_gather(Lane::gather, whole, bytes, nullptr, done,
+                      differs ? other.note : CommNote{"parameters", 1, 5});
+      expect_error(ErrorKind::peer, {"rank 2", other.said, "same program"}, [&] { done.wait(); });
+    });
+  }
+}
+
+TEST(ThreadWorld, FailsAtOnceWhereARankHasLeft) {
+  ThreadWorld world({.ranks = 3});
+  on_ranks(world, [&](Communicator& mine) {
+    if (mine.rank() == 2) return world.lose(2, "its training failed");
+    std::vector<std::byte> whole(3);
+    for (int round = 0; round < 3; ++round) {
+      Event done;
+      done.begin();
+      mine.all_gather(Lane::gather, whole, 1, nullptr, done, {"parameters", 0, 0});
+      expect_error(ErrorKind::peer, {"rank 2", "has left", "its training failed"}, [&] { done.wait(); });
+    }
+    std::array<std::byte, 3> words{};
+    expect_error(ErrorKind::peer, {"rank 2", "has left"},
+                 [&] { mine.ballot(Lane::control, std::span(words).first(1), words); });
+  });
+}
+
+TEST(ThreadWorld, EndsWhileOperationsWait) {
+  Event done;
+  std::vector<std::byte> whole(2);
+  {
+    ThreadWorld world({.ranks = 2});
+    done.begin();
+    world.rank(0).all_gather(Lane::gather, whole, 1, nullptr, done, {});
+  }
+  EXPECT_TRUE(done.failed());
+}
+
+TEST(CommFaults, FlipWhatOneRankReceives) {
+  CommFaults faults({{CommFaultKind::corrupt, Lane::exchange, 1, 1}});
+  ThreadWorld world({.ranks = 2, .hook = &faults});
+  on_ranks(world, [](Communicator& mine) {
+    for (uint64_t index = 0; index < 3; ++index) {
+      std::byte out{5}, in{0};
+      std::array<CommPart, 2> to, from;
+      to[1 - mine.rank()] = {&out, 1};
+      from[1 - mine.rank()] = {&in, 1};
+      Event done;
+      done.begin();
+      mine.exchange(Lane::exchange, to, from, nullptr, done, {});
+      done.wait();
+      EXPECT_EQ(in, std::byte{5} ^ std::byte{mine.rank() == 1 && index == 1});
+    }
+  });
+}
+
+}  // namespace
+}  // namespace terrace::thread_world_test
