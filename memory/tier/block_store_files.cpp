@@ -274,15 +274,19 @@ void BlockStore::require_layout(const StoreLayout& layout) const {
                     layout.slot_counts.size() == space_.path_count() &&
                     layout.blocks.size() == first_block_.back();
   if (fits) return;
-  throw Error(
-      ErrorKind::config,
-      {"cannot resume from the nvme tier in", space_.folder(0).path(),
-       fmt::format("its store \"{}\" has {} blocks of {} bytes in {} chunks on {} paths, and this run "
-                   "has {} blocks of {} bytes in {} chunks on {} paths",
-                   layout.name, layout.blocks.size(), layout.block_bytes, layout.chunk_bytes.size(),
-                   layout.slot_counts.size(), first_block_.back(), options_.block_bytes,
-                   options_.chunk_bytes.size(), space_.path_count()),
-       "resume with the model and the settings of the run that wrote it"});
+  std::string reason = fmt::format(
+      "its store \"{}\" has {} blocks of {} bytes in {} chunks on {} paths, and this run "
+      "has {} blocks of {} bytes in {} chunks on {} paths",
+      layout.name, layout.blocks.size(), layout.block_bytes, layout.chunk_bytes.size(),
+      layout.slot_counts.size(), first_block_.back(), options_.block_bytes, options_.chunk_bytes.size(),
+      space_.path_count());
+  const auto [there, here] = std::ranges::mismatch(layout.chunk_bytes, options_.chunk_bytes);
+  if (there != layout.chunk_bytes.end() && here != options_.chunk_bytes.end())
+    reason += fmt::format("; chunk {} has {} bytes there and {} here", there - layout.chunk_bytes.begin(),
+                          *there, *here);
+  throw Error(ErrorKind::config,
+              {"cannot resume from the nvme tier in", space_.folder(0).path(), std::move(reason),
+               "resume with the tensors, in their order, and the settings of the run that wrote it"});
 }
 
 // Returns the number of slots of the file, which may be more than asked for.

@@ -83,10 +83,10 @@ void Commits::begin(std::string_view info, bool retain) {
   require_kept("cannot commit");
   blocks_.run().watch.set_activity("a commit");
   if (put_off_) boundary_.finish_update();  // the commit that was put off begins then
-  const uint64_t number = committer_->next_commit();
   begun_ = 0;
+  throw_failure();
+  const uint64_t number = committer_->next_commit();
   if (boundary_.is_updating()) {
-    committer_->throw_failure();
     put_off_ = PutOff{std::string(info), retain};
   } else {
     commit_now(info, retain);
@@ -97,7 +97,12 @@ void Commits::begin(std::string_view info, bool retain) {
 void Commits::update_over(bool is_whole) {
   if (!put_off_) return;
   const PutOff commit = *std::exchange(put_off_, std::nullopt);
-  if (is_whole) commit_now(commit.info, commit.retain);
+  if (!is_whole) return;
+  try {
+    commit_now(commit.info, commit.retain);
+  } catch (...) {
+    put_off_failure_ = std::current_exception();
+  }
 }
 
 void Commits::commit_now(std::string_view info, bool retain) {
@@ -118,6 +123,7 @@ uint64_t Commits::finish() {
   blocks_.run().watch.set_activity("a commit");
   const uint64_t begun = std::exchange(begun_, 0);
   boundary_.finish_update();
+  throw_failure();
   const uint64_t last = committer_->finish();
   if (last >= begun) return last;
   throw Error(ErrorKind::cancelled, {"the last commit was not made", blocks_.tiers().records()->name(),
@@ -142,6 +148,7 @@ std::unique_ptr<PinnedCommit> Commits::pin() {
 // --- The committer ---
 
 void Commits::throw_failure() {
+  if (put_off_failure_ != nullptr) std::rethrow_exception(std::exchange(put_off_failure_, nullptr));
   if (committer_ != nullptr) committer_->throw_failure();
 }
 

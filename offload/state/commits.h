@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,7 +72,8 @@ class Commits {
   // --- For the Offloader ---
   // Throws the failure of an earlier commit, if there is one.
   void throw_failure();
-  // Says that the update which a commit waits for is over, and whether it left a whole state.
+  // Says that the update which a commit waits for is over, and whether it left a whole state. A commit that
+  // cannot begin then leaves its failure to throw_failure(): the update that ended here has not failed.
   void update_over(bool is_whole);
   void wait_idle();
   // Forgets the resident chunks, because they are about to be loaded anew.
@@ -102,6 +104,7 @@ class Commits {
   std::span<std::byte> pin_memory_;
   std::unique_ptr<Committer> committer_;  // null where no commits are kept
   std::optional<PutOff> put_off_;         // the commit that waits for the running update
+  std::exception_ptr put_off_failure_;    // why it could not begin when the update was over
   uint64_t begun_ = 0;                    // the number of the last begin(), until finish()
   std::string taken_up_info_;
   uint64_t earlier_ = 0;  // a discarded commit of another run, until this run's first commit

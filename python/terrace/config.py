@@ -155,8 +155,6 @@ class Config:
         self.gradient_clipping = self._given("gradient_clipping") or 0.0
         if not self.gradient_clipping >= 0:
             self._refuse("gradient_clipping", f"{self.gradient_clipping} is no norm", "give a number of at least 0")
-        self.steps_per_print = self._value("steps_per_print")
-        self.wall_clock_breakdown = self._value("wall_clock_breakdown")
 
     def _read_precision(self):
         fp16 = bool(self._value("fp16.enabled"))
@@ -174,9 +172,11 @@ class Config:
                          f"give fp32 or {self.precision}")
         self.accumulation_type = sums
         small = self._value("bf16.bf16_optimizer_states")
-        if self._value("bf16.bf16_master_weights_and_grads") and not small:
-            self._refuse("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states is not true",
-                         "leave it out: master weights are always fp32")
+        if self._value("bf16.bf16_master_weights_and_grads"):
+            if not small:
+                self._refuse("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states is not true",
+                             "leave it out: master weights are always fp32")
+            self.without_effect.append("bf16.bf16_master_weights_and_grads: master weights are always fp32")
         full = self._value("optimizer.params.fp32_optimizer_states")
         if self.precision == "fp16" and not full:
             self._refuse("optimizer.params.fp32_optimizer_states", "moments are fp32 or bf16, not fp16",
@@ -280,6 +280,11 @@ class Config:
         self.strict = value("strict")
         self.commit_every_steps = value("commit_every_steps")
         self.commit_every_seconds = value("commit_every_seconds")
+        for key in ("commit_every_steps", "commit_every_seconds", "retained_checkpoints"):
+            if self._given("terrace." + key) and self.store_options["states"] != "nvme":
+                self.without_effect.append(f"terrace.{key}: only optimizer states on nvme are committed")
+            elif self._given("terrace." + key) and not value("durable"):
+                self.without_effect.append(f"terrace.{key}: terrace.durable is false")
         on_nvme = "nvme" in (self.store_options["parameters"], self.store_options["states"])
         when, engine = value("update"), value("engine")
         options = {

@@ -1,6 +1,7 @@
 """Which keys a configuration may have, and with which values: docs/config.md, as a table (config_keys.tsv)."""
 
 import json
+import math
 import os
 import re
 from collections import namedtuple
@@ -50,6 +51,7 @@ class Checked:
         self.keys = read_keys()
         self.where = where  # a function: the place of a key in the file, for errors
         self.values, self.autos, self.sections, self.without_effect, self._said_by = {}, set(), set(), [], {}
+        self._require_texts(found, "")
         self._section(found, "")
 
     def default(self, path):
@@ -63,6 +65,16 @@ class Checked:
 
     def refuse(self, path, reason, advice):
         raise ConfigError("cannot use the configuration", f"{self.where(path)}{path}", reason, advice)
+
+    def _require_texts(self, value, prefix):
+        """Of every key, as in JSON; in a dict it may be anything."""
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            if not isinstance(key, str):
+                self.refuse(f"{prefix}{key!r}", f"a key of type {type(key).__name__} is no text",
+                            "write every key as a text")
+            self._require_texts(inner, f"{prefix}{key}.")
+        for item in value if isinstance(value, (list, tuple)) else ():
+            self._require_texts(item, prefix)
 
     def _section(self, section, prefix):
         if not isinstance(section, dict):
@@ -171,7 +183,7 @@ def _value(rule, value):
 
 
 def _number(rule, value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(rule)
     if rule.startswith("a whole number") or "bytes" in rule:
         if value != int(value):

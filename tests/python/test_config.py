@@ -91,6 +91,31 @@ class Keys(unittest.TestCase):
                 else:
                     self.assertIn(f"{path}: {key.note}", read_config(config).without_effect)
 
+    def test_what_python_does_not_do_is_said_where_it_is_asked_for(self):
+        def said(config):
+            return [line.partition(":")[0] for line in read_config(config).without_effect]
+
+        self.assertEqual(said({"steps_per_print": 10, "wall_clock_breakdown": True}),
+                         ["steps_per_print", "wall_clock_breakdown"])
+        self.assertEqual(said({"steps_per_print": None, "wall_clock_breakdown": False}), [])
+        masters = {"bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}
+        self.assertEqual(said({"bf16": dict(masters, enabled=True)}), ["bf16.bf16_master_weights_and_grads"])
+        commits = {"commit_every_steps": 5, "commit_every_seconds": 300, "retained_checkpoints": 1}
+        names = ["terrace." + name for name in commits]
+        below = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}}
+        self.assertEqual(said({"terrace": commits}), names)
+        self.assertEqual(said({"terrace": dict(commits, durable=False), "zero_optimization": below}), names)
+        self.assertEqual(said({"terrace": commits, "zero_optimization": below}), [])
+        self.assertEqual(said({"terrace": dict.fromkeys(commits, 0)}), [])
+
+    def test_every_key_is_a_text(self):
+        for config, subject in (
+            ({5: 3}, "5"), ({None: 3}, "None"), ({"optimizer": {"params": {("lr",): 1}}}, "optimizer.params.('lr',)"),
+            ({"comms_config": {(1, 2): {}}}, "comms_config.(1, 2)"),
+            ({"terrace": {"parameter_groups": [{b"lr": 1}]}}, "terrace.parameter_groups.b'lr'"),
+        ):
+            self.refused(config, subject)
+
     def test_batch_sizes_give_each_other(self):
         for config, wanted in (
             ({}, (1, 1, 1)), ({"train_batch_size": 8}, (8, 8, 1)),

@@ -1,30 +1,43 @@
 """Progress of a training: checkpoints in a folder, and commits on nvme that survive any crash."""
 
 import base64
+import io
 import json
 import os
 import shutil
 import time
+import zlib
 
 import torch
 
 from .. import safetensors
-from ..errors import ConfigError, CorruptError, IoError
+from ..errors import ConfigError, CorruptError, Error, IoError
+from .export import named_tensors
+from .schedule_of_engine import EngineSchedule
 
 _WEIGHTS, _MOMENTS, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.pt"
 _LOAD = "cannot load a checkpoint"
+# Of what lies in no store, in a commit: its text has a limit of 1 MiB, and this takes a third more there.
+_MOST_BYTES_BESIDE = 600 << 10
 
 
 class Checkpoints:
-    def __init__(self, engine, store, values, exports):
+    def __init__(self, engine, store, tracked, values, exports, say):
         self._engine = engine
+        self._say = say
         self._store = store
+        self._tracked = tracked
         self._values = values
         self._exports = exports
-        self._keeps_commits = bool(engine.config.store_options.get("durable")) and not store.why_no_commits
+        options = engine.config.store_options
+        self._keeps_commits = bool(options.get("durable")) and not store.why_no_commits
+        if options.get("durable") and options["states"] == "nvme" and not self._keeps_commits:
+            self._say("warning", f"no commits are made, and nothing can be resumed: {store.why_no_commits}")
         self._is_new = False  # an update has run since begin_if_due
         self._random = None
         self._last_commit = time.monotonic()
+        self._failure = None  # of a commit
+        self._has_told_of_size = False
         self.client_state = {}
 
     # --- Progress: what is in no tensor ---
@@ -41,6 +54,13 @@ class Checkpoints:
                 for group in engine.optimizer.param_groups
             ],
             "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+        }
+
+    def _beside(self):
+        """{name: tensor} of buffers, and of parameters that are too small for the store and not trained."""
+        known = {id(one.parameter) for one in self._tracked}
+        return {
+            name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known
         }
 
     def _restore(self, progress, with_scheduler=True):
@@ -65,8 +85,9 @@ class Checkpoints:
         if self._is_new:
             self._random = torch.get_rng_state()
 
-    def begin_if_due(self):
-        """Between steps, where the configuration asks for commits."""
+    def begin_if_due(self, is_told=True):
+        """Between steps, where the configuration asks for commits. With is_told=False what an earlier commit failed
+        with is kept for tell(): the update before this has been made, and who calls must not repeat it."""
         config, engine = self._engine.config, self._engine
         if not self._is_new:
             return
@@ -75,38 +96,83 @@ class Checkpoints:
         by_time = (
             config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
         )
-        if by_steps or by_time:
+        if not by_steps and not by_time:
+            return
+        try:
             self.begin(self.client_state, False, self._random)
+        except Error as error:
+            if is_told:
+                raise
+            self._failure = error
+
+    def tell(self):
+        """Raises once what begin_if_due() has kept."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def begin(self, client_state, retain, random=None):
         self._values.come_to_rest("commit")
         if client_state is not None:
             self.client_state = client_state
-        progress = dict(
+        state = dict(
             self._progress(),
-            client_state=self.client_state,
-            random=base64.b64encode(bytes((torch.get_rng_state() if random is None else random).tolist())).decode(),
+            random=torch.get_rng_state() if random is None else random,
+            layout=layout_of(self._tracked),
+            beside=self._beside_in_commits(),
         )
         try:
-            text = json.dumps(progress)
+            text = json.dumps({"client_state": self.client_state, "state": _packed(state)})
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "cannot commit",
-                "client_state or the state of the scheduler",
+                "client_state",
                 str(error),
                 "give what JSON holds: numbers, texts, lists and dicts",
             ) from None
         self._store.begin_commit(text, retain)
         self._last_commit = time.monotonic()
 
+    def _beside_in_commits(self):
+        beside = self._beside()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in beside.values())
+        if size <= _MOST_BYTES_BESIDE:
+            return {name: tensor.detach().cpu() for name, tensor in beside.items()}
+        if not self._has_told_of_size:
+            self._has_told_of_size = True
+            self._say(
+                "warning",
+                f"buffers and small frozen parameters take {size} bytes and are in no commit: a model that is resumed "
+                "keeps those that it is made with",
+            )
+        return {}
+
     def take_up(self):
-        """After a resume: progress, schedule and torch's random numbers go on from the commit."""
+        """After a resume: progress, schedule, buffers and torch's random numbers go on from the commit."""
         text = self._store.taken_up_text
-        if text:
-            progress = json.loads(text)
-            self._restore(progress)
-            self.client_state = progress["client_state"]
-            torch.set_rng_state(torch.tensor(list(base64.b64decode(progress["random"])), dtype=torch.uint8))
+        if not text:
+            return
+        state = _unpacked(text)
+        self._tell_of_other_settings(state["groups"])
+        self._restore(state)
+        self.client_state = json.loads(text)["client_state"]
+        torch.set_rng_state(state["random"])
+        for name, tensor in self._beside().items():
+            if name in state["beside"]:
+                tensor.data.copy_(state["beside"][name])
+
+    def _tell_of_other_settings(self, groups):
+        """Rates that a schedule sets differ in any case."""
+        is_scheduled = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
+        others = []
+        for number, (group, saved) in enumerate(zip(self._engine.optimizer.param_groups, groups)):
+            for name, value in saved.items():
+                if name not in is_scheduled and name in group and not _is_same(group[name], value):
+                    others.append(f"{name} of group {number} is {value}, and not {group[name]}")
+        if others:
+            self._say(
+                "warning", f"the settings of the commit are in force: {'; '.join(others)}; set param_groups to change them"
+            )
 
     # --- Checkpoints in a folder ---
 
@@ -130,7 +196,7 @@ class Checkpoints:
                     tensor_steps=self._exports.steps_by_name(),
                 ),
             )
-            _require_loadable(aside)
+            _read_torch(os.path.join(aside, _PROGRESS), "cannot save a checkpoint")
             if os.path.exists(place):
                 shutil.rmtree(place)
             os.rename(aside, place)
@@ -165,11 +231,29 @@ class Checkpoints:
                 f"its optimizer is {progress['kind']}, and that of the engine {self._engine.optimizer.kind}",
                 "load it with load_optimizer_states=False",
             )
-        self._exports.load_weights(os.path.join(place, _WEIGHTS))
+        weights, moments = os.path.join(place, _WEIGHTS), os.path.join(place, _MOMENTS)
+        self._exports.require_weights(weights)  # before anything changes
         if with_optimizer:
-            self._exports.load_moments(os.path.join(place, _MOMENTS), progress["kind"], progress["tensor_steps"])
+            self._exports.require_moments(moments, progress["kind"])
+            self._require_groups(place, progress, with_scheduler)
+        self._exports.load_weights(weights)
+        if with_optimizer:
+            self._exports.load_moments(moments, progress["kind"], progress["tensor_steps"])
             self._restore(progress, with_scheduler)
         return place, progress["client_state"]
+
+    def _require_groups(self, place, progress, with_scheduler):
+        engine, saved = self._engine, progress["scheduler"]
+        counts = len(progress["groups"]), len(engine.optimizer.param_groups)
+        if counts[0] != counts[1]:
+            raise ConfigError(
+                _LOAD,
+                place,
+                f"its optimizer has {counts[0]} parameter groups, and that of the engine {counts[1]}",
+                "make the groups of the run that saved it, or load it with load_optimizer_states=False",
+            )
+        if with_scheduler and saved is not None and isinstance(engine.lr_scheduler, EngineSchedule):
+            engine.lr_scheduler.require_own(saved, place)
 
 
 def has_commit(options):
@@ -179,6 +263,65 @@ def has_commit(options):
         if os.path.isdir(folder) and any(name.startswith(("commit-", "epoch-")) for name in os.listdir(folder)):
             return True
     return False
+
+
+def layout_of(tracked):
+    """[(name, shape)] of the parameters in a store, in its order."""
+    return [(one.name, tuple(one.parameter.shape)) for one in tracked]
+
+
+def require_same_model(text, tracked, group_count):
+    """Of the text of a commit that is taken up: it was made of these parameters, in so many groups."""
+    if not text:
+        return
+    state = _unpacked(text)
+    what, advice = "cannot resume a training", "make the model that the commit was made of, or load a checkpoint"
+    for saved, here in zip(state["layout"], layout_of(tracked)):
+        if saved[0] != here[0] or tuple(saved[1]) != here[1]:
+            raise ConfigError(
+                what, here[0], f'the commit has "{saved[0]}" of shape {tuple(saved[1])} in its place', advice
+            )
+    if len(state["groups"]) != group_count:
+        raise ConfigError(
+            what,
+            "optimizer",
+            f"the commit has {len(state['groups'])} parameter groups, and there are {group_count}",
+            "make the groups that the commit was made with",
+        )
+
+
+def _packed(state):
+    """As text, losing nothing that torch.save keeps."""
+    data = io.BytesIO()
+    torch.save(state, data)
+    _read_torch(io.BytesIO(data.getvalue()), "cannot commit")
+    return base64.b64encode(zlib.compress(data.getvalue(), 1)).decode()
+
+
+def _unpacked(text):
+    try:
+        data = zlib.decompress(base64.b64decode(json.loads(text)["state"]))
+    except (ValueError, KeyError, TypeError, zlib.error):
+        raise ConfigError(
+            "cannot resume a training",
+            "the text of its commit",
+            "terrace.initialize has not made it",
+            "resume with the program that made the commit, or load a checkpoint",
+        ) from None
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def _read_torch(file, what):
+    """torch writes any object, and reads some alone without running code of the file."""
+    try:
+        return torch.load(file, weights_only=True)
+    except Exception as error:  # torch has no class for it
+        raise ConfigError(
+            what,
+            "client_state or the state of the scheduler",
+            str(error).partition("\n\n")[0],
+            "give numbers, texts, tensors, lists and dicts",
+        ) from None
 
 
 def _progress_at(place):
@@ -193,21 +336,14 @@ def _progress_at(place):
         raise CorruptError(_LOAD, path, reason, "load an earlier checkpoint") from error
 
 
-def _require_loadable(aside):
-    """torch writes any object, and reads some alone without running code of the file."""
-    try:
-        _progress_at(aside)
-    except CorruptError as error:
-        raise ConfigError(
-            "cannot save a checkpoint",
-            "client_state or the state of the scheduler",
-            str(error.__cause__).partition("\n\n")[0],
-            "give numbers, texts, tensors, lists and dicts",
-        ) from None
-
-
 def _is_plain(value):
-    return isinstance(value, (int, float, str, bool, tuple, list)) or value is None
+    return isinstance(value, (int, float, str, bool, tuple, list, torch.Tensor)) or value is None
+
+
+def _is_same(one, other):
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return list(one) == list(other)
+    return bool(one == other)
 
 
 def _save_durably(path, value):

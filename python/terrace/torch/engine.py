@@ -4,10 +4,11 @@ import warnings
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import CancelledError, ConfigError
 from .checkpoint import Checkpoints
 from .export import Exports
 from .hooks import Hooks, refuse_to_pickle
+from .interrupts import uninterrupted
 from .layout import Layout
 from .learning import Learning
 from .loss_scale import LossScaler
@@ -29,6 +30,8 @@ class Engine:
         self._norm = 0.0
         self._clip_once = None
         self._in_update = None  # how many updates had run before the one that runs
+        # Of engine.step(): its update is asked for, it has run, and the schedule has not followed it yet.
+        self._is_in_step = self._has_updated = self._is_schedule_due = False
         self._was_applied = True
         self.scaler = LossScaler(config.loss_scale)
         self._hooks = Hooks()
@@ -45,7 +48,7 @@ class Engine:
         folders = config.store_options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
         self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
-        self._checkpoints = Checkpoints(self, store, self._values, self._exports)
+        self._checkpoints = Checkpoints(self, store, tracked, self._values, self._exports, self._say)
         self._hooks.watch_passes(self._passes, units)
         self._layout = Layout(model)
         self._tracked = tracked
@@ -79,13 +82,29 @@ class Engine:
         """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""
         is_last = self.is_gradient_accumulation_boundary()
         self._passes.require_sound()
-        self.micro_steps += 1
-        if is_last:
-            updates = self._passes.updates
+        if not is_last:
+            self.micro_steps += 1
+            return
+        self._is_in_step = True
+        try:
             self.optimizer.step()
-            if self._passes.updates > updates and self._was_applied and self.lr_scheduler is not None:
+        except Exception:  # it was refused, and can be repeated
+            self._is_in_step = False
+            raise
+        self._has_updated = True
+        self._finish_step()
+        self._checkpoints.begin_if_due(is_told=False)
+
+    def _finish_step(self):
+        """What follows an update of engine.step(). After Ctrl-C it is made up for when the program goes on."""
+        if not self._has_updated:
+            return
+        with uninterrupted():
+            self._is_in_step = self._has_updated = False
+            self.micro_steps += 1
+            if self._is_schedule_due:
+                self._is_schedule_due = False
                 self.lr_scheduler.step()
-            self._checkpoints.begin_if_due()
 
     def update(self):
         """The optimizer's step, where gradients have come."""
@@ -102,9 +121,19 @@ class Engine:
         except KeyboardInterrupt:
             self._settle_update()
             raise
+        if result.partly_applied:
+            raise CancelledError(
+                "cannot go on after an update",
+                "the engine",
+                "a gradient was infinite or NaN when a part of the update had run in the backward pass already",
+                "resume from the last commit, or load a checkpoint into a new engine; set gradient_clipping, or another "
+                "terrace.update, so that such steps are left out",
+            )
         self._checkpoints.note_update()
 
     def _count(self, result):
+        self._is_schedule_due = self._is_in_step and result.applied and self.lr_scheduler is not None
+        self._has_updated = self._is_in_step
         self.global_steps += result.applied
         self.skipped_steps += not result.applied
         self._was_applied = result.applied
@@ -115,18 +144,27 @@ class Engine:
         self.scaler.note(not result.applied)
         if result.applied:
             self._learning.note_update()
-        else:
+        elif not result.partly_applied:
             self._explain_skip()
 
     def _settle_update(self):
         """After Ctrl-C in an update, which may have come before it or after it."""
-        if self._in_update is None:
-            return
-        if self._passes.had_ended():
-            self.global_steps += self.global_steps + self.skipped_steps == self._in_update
-            self._passes.updated()
-            self._values.small_were_updated()
-        self._in_update = None
+        if self._in_update is not None:
+            if self._passes.had_ended():
+                if self.global_steps + self.skipped_steps == self._in_update:
+                    self.global_steps += 1
+                    self._has_updated = self._is_in_step
+                    self._is_schedule_due = self._is_in_step and self.lr_scheduler is not None
+                self._passes.updated()
+                self._values.small_were_updated()
+            else:
+                self._give_up_micro_steps()
+            self._in_update = None
+        self._finish_step()
+
+    def _give_up_micro_steps(self):
+        self._is_in_step = False
+        self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
 
     def _update_settings(self):
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
@@ -176,16 +214,17 @@ class Engine:
     def _before_step(self):
         self._settle_update()
         self._layout.require_unchanged()
+        self._checkpoints.tell()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)
 
     def drop_gradients(self):
         """zero_grad: gives up a step that has gradients, or that failed."""
-        self._passes.require_turn("drop the gradients")
+        self._passes.close_leftovers()
         self._settle_update()
         if self._passes.has_gradients or self._passes.failure is not None:
             self._passes.abandon()
-            self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
+            self._give_up_micro_steps()
         self._passes.marks.remove()
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
@@ -196,6 +235,10 @@ class Engine:
 
     def clip_grad_norm_(self, max_norm):
         """Clips the next update. The norm that it returns is known, and filled in, when the update has run."""
+        if not float(max_norm) > 0:
+            raise ConfigError(
+                "cannot clip gradients", "max_norm", f"it is {max_norm}", "give a norm above 0, or do not clip"
+            )
         norm = torch.full((), float("nan"))
         self._clip_once = (float(max_norm), norm)
         return norm
@@ -264,6 +307,7 @@ class Engine:
 
     def finish_commit(self):
         """Waits until the last commit is durable, and returns its number."""
+        self._checkpoints.tell()
         return self.store.finish_commit()
 
     @property
@@ -343,6 +387,7 @@ class Engine:
             self._passes.abandon()
             self._passes.marks.remove()
             self._checkpoints.begin_if_due()
+            self._checkpoints.tell()
         finally:  # a store that has failed says so at every call
             self._leave_model(kept)
             self.store.close()

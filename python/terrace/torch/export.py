@@ -65,7 +65,7 @@ class Exports:
         """Parameters in their type or in `dtype`, or trained ones as fp32 masters, and the buffers of state
         dicts. A tied parameter is there once, under its first name."""
         entries, seen = Entries(), set()
-        for name, tensor in _named_tensors(self._model):
+        for name, tensor in named_tensors(self._model):
             one = self._of.get(id(tensor))
             if id(tensor) in seen or (
                 leave_out_frozen
@@ -213,27 +213,45 @@ class Exports:
         steps = self._steps()
         return {one.name: steps[one.number] for one in self._tracked}
 
+    def require_weights(self, path):
+        """Raises where a file has not every weight of the model."""
+        for _ in self._weights_of(path):
+            pass
+
+    def require_moments(self, path, kind):
+        for _ in self._moments_of(path, kind):
+            pass
+
     def load_weights(self, path):
-        entries = safetensors.read_header(path)[0]
-        for name, tensor in _named_tensors(self._model):
+        for tensor, entry in self._weights_of(path):
             one = self._of.get(id(tensor))
-            if one is not None and name != one.name:
-                continue
-            values = self._found(entries, name, tensor)
             if one is not None:
-                self._values.write(one, values)
+                self._values.write(one, value_of_entry(entry))
             else:
-                tensor.data.copy_(values)
+                tensor.data.copy_(value_of_entry(entry))
 
     def load_moments(self, path, kind, steps):
-        entries = safetensors.read_header(path)[0]
-        for one in self._tracked:
-            for what in self.moment_whats(kind) if one.is_trainable else ():
-                self._values.write(one, self._found(entries, f"{one.name}.{what}", one.parameter), what)
+        for one, what, entry in self._moments_of(path, kind):
+            self._values.write(one, value_of_entry(entry), what)
         counts = self._steps()
         for one in self._tracked:
             counts[one.number] = steps.get(one.name, 0)
         self._store.set_tensor_steps(counts)
+
+    def _weights_of(self, path):
+        """(tensor of the model, its entry in a file of safetensors)"""
+        entries = safetensors.read_header(path)[0]
+        for name, tensor in named_tensors(self._model):
+            one = self._of.get(id(tensor))
+            if one is None or name == one.name:
+                yield tensor, self._found(entries, name, tensor)
+
+    def _moments_of(self, path, kind):
+        """(tracked parameter, which moment, its entry in a file of safetensors)"""
+        entries = safetensors.read_header(path)[0]
+        for one in self._tracked:
+            for what in self.moment_whats(kind) if one.is_trainable else ():
+                yield one, what, self._found(entries, f"{one.name}.{what}", one.parameter)
 
     def _found(self, entries, name, tensor):
         entry = entries.get(name)
@@ -248,10 +266,10 @@ class Exports:
                 ),
                 "load a checkpoint of the same model",
             )
-        return value_of_entry(entry)
+        return entry
 
 
-def _named_tensors(model):
+def named_tensors(model):
     for prefix, module in model.named_modules(remove_duplicate=False):
         prefix = f"{prefix}." if prefix else ""
         for name, tensor in module._parameters.items():

@@ -13,7 +13,7 @@ from ..config import read_config
 from ..errors import CapacityError, ConfigError, Error, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
-from .checkpoint import has_commit
+from .checkpoint import has_commit, require_same_model
 from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
 from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
@@ -102,6 +102,7 @@ _KEYS = (
     ("budget_bytes of the device", "terrace.device_memory"),
     ("host_bytes", "terrace.host_memory"),
     ("chunk_elements", "terrace.chunk_elements"),
+    ("nvme_paths", "nvme_path"),
 )
 
 
@@ -207,6 +208,7 @@ class _Build:
 
     def describe(self, groups):
         """Which parameters a store gets, and how."""
+        self.group_count = len(groups)
         group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
         found = named_once(self.model)
         strange = set(group_of) - {id(parameter) for parameter, _ in found}
@@ -295,7 +297,9 @@ class _Build:
             faulthandler.enable()  # which says the line of Python beside the tensor that was touched
         store, self.resumed = self._create(resume)
         try:
-            if not self.resumed:
+            if self.resumed:
+                require_same_model(store.taken_up_text, self.tracked, self.group_count)
+            else:
                 self._fill(store)
             placeholders = Placeholders()
             for one in self.tracked:
@@ -363,7 +367,16 @@ class _Build:
 def _scheduler(optimizer, config, given):
     if given is None:
         return EngineSchedule(optimizer, config.schedule) if config.schedule is not None else None
-    return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+    is_maker = callable(given) and (isinstance(given, type) or not hasattr(given, "step"))
+    scheduler = given(optimizer) if is_maker else given
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(
+            "cannot use a learning rate schedule",
+            "ReduceLROnPlateau",
+            "its step wants a metric, and engine.step() has none",
+            "make it for the optimizer that terrace.initialize returns, and step it after evaluations",
+        )
+    return scheduler
 
 
 def _dataloader(data, config, collate_fn):

@@ -61,6 +61,7 @@ class Passes:
         self._has_gradients = False  # in this micro-batch
         self._step_has_gradients = False
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
+        self._is_beginning = False  # a step; where Ctrl-C ends that, nobody knows whether the store has one
         self.trainable = [one for one in tracked if one.is_trainable]
         self.marks = Marks(self.trainable)
         # Such a call is made for every parameter and step: Store.hand_over takes arguments of any kind.
@@ -105,6 +106,8 @@ class Passes:
             if unit.is_root:
                 self._begin_anew()
             if not self._forward:
+                if self._is_beginning:
+                    self.close_leftovers()
                 self._before_pass()
         if self.phase is IDLE:
             self._begin_pass()
@@ -157,11 +160,14 @@ class Passes:
         self._stamp += 1
         self._step_has_gradients = self._has_gradients = self._is_over = self.has_read_nothing = False
         self.phase = STEP
+        self._is_beginning = True
         try:
             self.store.begin_step()
         except Error:  # of the last commit: no step is open
             self.phase = IDLE
+            self._is_beginning = False
             raise
+        self._is_beginning = False
 
     def _end_evaluation(self):
         self.store.end_evaluation()
@@ -388,6 +394,9 @@ class Passes:
             self.store.release_all()
         if self.phase is EVALUATION:
             self._tolerate(self._end_evaluation)
+        if self._is_beginning:
+            self._is_beginning = False
+            self._tolerate(self.store.abandon_step)
 
     def _tolerate(self, end):
         """Ctrl-C may have come before a step or an evaluation began, or after it ended."""

@@ -33,6 +33,7 @@ class Tracked:
         "leases",
         "is_gathered",
         "address",
+        "first_small",
         "stamp",
         "read_stamp",
         "comes_in_parts",
@@ -49,7 +50,7 @@ class Tracked:
         self.is_trainable = is_trainable
         self.group = group
         self.number = None
-        self.address = 0  # of a small one
+        self.address = self.first_small = 0  # of a small one: its memory, its place among those of its type
         self.is_managed = True
         self.is_small = False
         self.real = self.away = None

@@ -1,5 +1,7 @@
 """The configuration's learning rate schedule as an object with torch's and DeepSpeed's methods."""
 
+from ..errors import ConfigError
+
 
 class EngineSchedule:
     """Sets the rates of the next update, once when it is made and with every step()."""
@@ -29,6 +31,16 @@ class EngineSchedule:
 
     def state_dict(self):
         return {"last_epoch": self.last_epoch, "base_rates": list(self._base_rates)}
+
+    def require_own(self, state, place):
+        """Raises where another schedule has made the state."""
+        if set(state) != set(self.state_dict()):
+            raise ConfigError(
+                "cannot load a learning rate schedule",
+                place,
+                "another scheduler has saved it",
+                "load it with load_lr_scheduler_states=False",
+            )
 
     def load_state_dict(self, state):
         self.last_epoch = state["last_epoch"]

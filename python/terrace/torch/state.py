@@ -28,17 +28,16 @@ class Values:
         self._of = {id(one.parameter): one for one in tracked}
         self._by_name = {name: one for one in tracked for name in one.names}
         self._small = _by_type([one for one in tracked if not one.is_managed])
-        self._known = self._small_values()
+        self._known = self._small_values()  # as the store knows them
         managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
         self._export_to_files = managed > MOST_IN_MEMORY
         self._attach(model)
 
     def come_to_rest(self, what):
-        """Between steps, as reading and writing states wants it; see Passes."""
+        """Between steps, as reading and writing states wants it; see Passes. The store has all that was written to
+        small parameters then."""
         self._passes.come_to_rest(what)
-        for ones, _ in self._small.values():
-            for one in ones:
-                self._follow(one)
+        self.take_small(is_between_steps=True)
 
     # --- Single tensors ---
 
@@ -50,7 +49,9 @@ class Values:
             return out.copy_(one.parameter.detach())
         if what == "parameter" and self._passes.has_gradients:
             return self._read_in_step(one, out)
-        self.come_to_rest("read values")
+        self._passes.come_to_rest("read values")
+        if not one.is_managed:
+            self._take_one(one)
         if out.dtype == torch.float32:
             self._store.read_values(one.number, what, out=out.data_ptr(), count=out.numel())
             return out
@@ -74,13 +75,13 @@ class Values:
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
         if not one.is_managed:
-            self._follow(one)
+            self._take_one(one)
             if what is None:
                 one.parameter.data.copy_(values)
         what = what or ("master" if one.is_trainable else "parameter")
         self._store.write_values(one.number, values.data_ptr(), what=what, count=values.numel())
         if not one.is_managed:
-            self._known = self._small_values()
+            self._note_known(one)
 
     # --- Small parameters, which lie in torch's memory, where anyone may write them ---
 
@@ -96,8 +97,6 @@ class Values:
         for ones, _ in self._small.values():
             for one in ones:
                 self._follow(one)
-                if one.parameter.data_ptr() != one.address:  # parameter.data was set
-                    self._take_home(one)
         found = self._small_values()
         for (ones, _), values, known in zip(self._small.values(), found, self._known):
             if not torch.equal(values, known):
@@ -115,15 +114,37 @@ class Values:
                         "it was written within the step",
                         "change parameters between optimizer.step() and the next forward pass",
                     )
-                master = one.real.float().contiguous()
-                self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
+                self._hand_on(one)
+
+    def _take_one(self, one):
+        """take_small() between steps, for one alone."""
+        self._follow(one)
+        place, first, count = self._place_of(one)
+        if not torch.equal(_bits(one.real), self._known[place][first : first + count]):
+            self._hand_on(one)
+            self._note_known(one)
+
+    def _hand_on(self, one):
+        master = one.real.float().contiguous()
+        self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
+
+    def _note_known(self, one):
+        place, first, count = self._place_of(one)
+        self._known[place][first : first + count] = _bits(one.real)
+
+    def _place_of(self, one):
+        """(which of the types, the first element there, how many)"""
+        return list(self._small).index(one.type), one.first_small, one.real.numel()
 
     def _follow(self, one):
-        """share_memory_() moves what a tensor has in memory, and frees where it was."""
+        """share_memory_() moves what a tensor has in memory, and frees where it was; parameter.data = ... sets
+        another tensor."""
         address = one.real.data_ptr()
         if address != one.address:
             self._store.move_tensor(one.number, address)
             one.address = address
+        if one.parameter.data_ptr() != address:
+            self._take_home(one)
 
     def _take_home(self, one):
         moved = one.parameter.data
@@ -238,13 +259,19 @@ class Values:
 
 def _by_type(small):
     """{type: (parameters, their bits as flat integers)}"""
-    found = {}
+    found, counts = {}, {}
     for one in small:
         one.address = one.real.data_ptr()
         ones, values = found.setdefault(one.type, ([], []))
+        one.first_small = counts.get(one.type, 0)
+        counts[one.type] = one.first_small + one.real.numel()
         ones.append(one)
-        values.append(one.real.view(-1).view(torch.int32 if one.real.element_size() == 4 else torch.int16))
+        values.append(_bits(one.real))
     return found
+
+
+def _bits(values):
+    return values.view(-1).view(torch.int32 if values.element_size() == 4 else torch.int16)
 
 
 def has_engine(model):

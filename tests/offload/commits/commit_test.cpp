@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
@@ -314,6 +316,35 @@ TEST(Commit, SaysWhyARunKeepsNoCommits) {
   CommitRig rig({.durable = false}, folder.path());
   EXPECT_FALSE(rig.offloader->commits().are_kept());
   EXPECT_NE(rig.offloader->commits().why_not_kept(), "");
+}
+
+// The second commit begins where an update ends, in the backward pass of the next step. That the first one
+// has failed meanwhile is no failure of that step.
+TEST(Commit, ThatFailsBeforeOneThatWasPutOffIsToldOfBetweenSteps) {
+  io::Fault fault;
+  fault.operation = io::OpKind::write;
+  fault.error = EROFS;  // for which no other slot is tried
+  io::FaultPlan plan({fault});
+  CommitGate gate;
+  CommitCase c{.cached_quarters = 4, .mode = UpdateMode::next_forward};
+  c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    auto failing = std::make_unique<io::FaultEngine>(std::move(engine), plan);
+    return std::make_unique<GateEngine>(std::move(failing), [&gate] { gate(); });
+  });
+  const ScratchFolder folder;
+  CommitRig rig(c, folder.path());
+  rig.step(1);
+  rig.offloader->commits().begin(step_info(1));
+  gate.watch(rig.offloader.get());
+  gate.open(false);
+  rig.step(2);
+  rig.offloader->commits().begin(step_info(2));
+  EXPECT_NO_THROW(rig.step(3));
+  EXPECT_GT(gate.waits_seen(), 0u);
+  testing::expect_error(ErrorKind::io, {"EROFS"}, [&] { rig.offloader->commits().finish(); });
+  EXPECT_EQ(rig.offloader->commits().finish(), 0u);
+  rig.step(4);
+  EXPECT_EQ(rig.state(), states_without_commits({}, 4)[4]);
 }
 
 }  // namespace
