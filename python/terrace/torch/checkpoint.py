@@ -59,9 +59,7 @@ class Checkpoints:
     def _beside(self):
         """{name: tensor} of buffers, and of parameters that are too small for the store and not trained."""
         known = {id(one.parameter) for one in self._tracked}
-        return {
-            name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known
-        }
+        return {name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known}
 
     def _restore(self, progress, with_scheduler=True):
         engine = self._engine
@@ -170,9 +168,8 @@ class Checkpoints:
                 if name not in is_scheduled and name in group and not _is_same(group[name], value):
                     others.append(f"{name} of group {number} is {value}, and not {group[name]}")
         if others:
-            self._say(
-                "warning", f"the settings of the commit are in force: {'; '.join(others)}; set param_groups to change them"
-            )
+            text = "; ".join(others)
+            self._say("warning", f"the settings of the commit are in force: {text}; set param_groups to change them")
 
     # --- Checkpoints in a folder ---
 

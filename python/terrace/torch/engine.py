@@ -126,8 +126,8 @@ class Engine:
                 "cannot go on after an update",
                 "the engine",
                 "a gradient was infinite or NaN when a part of the update had run in the backward pass already",
-                "resume from the last commit, or load a checkpoint into a new engine; set gradient_clipping, or another "
-                "terrace.update, so that such steps are left out",
+                "resume from the last commit, or load a checkpoint into a new engine; set gradient_clipping, or "
+                "another terrace.update, so that such steps are left out",
             )
         self._checkpoints.note_update()
 

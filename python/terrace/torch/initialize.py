@@ -88,7 +88,7 @@ def initialize(
 
 @contextlib.contextmanager
 def _in_words_of_the_configuration():
-    """Options of the store in an error become keys of the configuration."""
+    """Words of the store in an error become those of an engine and its configuration."""
     try:
         yield
     except Error as error:
@@ -103,6 +103,7 @@ _KEYS = (
     ("host_bytes", "terrace.host_memory"),
     ("chunk_elements", "terrace.chunk_elements"),
     ("nvme_paths", "nvme_path"),
+    ("destroy the earlier Offloader", "close the earlier engine"),
 )
 
 
