@@ -32,10 +32,9 @@ std::exception_ptr CommFaults::before(const CommOperation& operation) {
 
 void CommFaults::after(const CommOperation& operation) {
   if (!happens(CommFaultKind::corrupt, operation)) return;
-  for (uint32_t other = 0;; ++other) {
-    if (other == operation.rank) continue;
+  for (uint32_t other = 0; other < operation.rank_count(); ++other) {
     const CommPart part = operation.part_of(other);
-    if (part.absent || part.bytes == 0) continue;
+    if (other == operation.rank || part.absent || part.bytes == 0) continue;
     part.memory[0] ^= std::byte{1};
     return;
   }

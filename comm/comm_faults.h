@@ -13,7 +13,7 @@ namespace terrace {
 
 enum class CommFaultKind : uint8_t {
   fail,     // the rank fails, and the operation with it on all ranks
-  corrupt,  // the lowest bit of the first byte that the rank received is flipped
+  corrupt,  // the lowest bit of the first byte that the rank received, if any, is flipped
 };
 
 struct CommFault {

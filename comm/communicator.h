@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <terrace/base/event.h>
 
@@ -63,9 +64,9 @@ using CommCounters = std::array<LaneCounters, kLaneCount>;
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual uint32_t rank() const = 0;
-  virtual uint32_t size() const = 0;
-  virtual std::span<const RankPlace> places() const = 0;
+  uint32_t rank() const { return rank_; }
+  uint32_t size() const { return static_cast<uint32_t>(places_.size()); }
+  std::span<const RankPlace> places() const { return places_; }
 
   // Both may be called by any one thread at a time for each lane, and block while too many operations of the
   // lane wait. `after` is null or was begun before; if it failed on one rank, the operation fails on all.
@@ -86,6 +87,14 @@ class Communicator {
   virtual void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
   virtual CommCounters counters() const = 0;
+
+ protected:
+  // The rank is one of those at `places`.
+  Communicator(uint32_t rank, std::vector<RankPlace> places);
+
+ private:
+  const uint32_t rank_;
+  const std::vector<RankPlace> places_;
 };
 
 }  // namespace terrace

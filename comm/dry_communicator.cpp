@@ -1,16 +1,10 @@
 #include <terrace/comm/dry_communicator.h>
 
 #include <cstring>
-#include <utility>
 
 #include <terrace/base/assert.h>
 
 namespace terrace {
-
-DryCommunicator::DryCommunicator(uint32_t rank, std::vector<RankPlace> places)
-    : rank_(rank), places_(std::move(places)) {
-  TERRACE_ASSERT(rank < places_.size(), "the rank is one of the run");
-}
 
 void DryCommunicator::all_gather(Lane lane, std::span<std::byte>, uint64_t part_bytes, const Event* after,
                                  Event& done, const CommNote&) {
@@ -29,7 +23,7 @@ void DryCommunicator::exchange(Lane lane, std::span<const CommPart> to, std::spa
   LaneCounters& counters = counters_[index_of(lane)];
   ++counters.operations;
   for (uint32_t r = 0; r < size(); ++r) {
-    if (r == rank_) continue;
+    if (r == rank()) continue;
     counters.out_bytes += to[r].absent ? 0 : to[r].bytes;
     counters.in_bytes += from[r].bytes;
     from[r].absent = false;

@@ -2,6 +2,7 @@
 // when it was asked for.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include <terrace/comm/communicator.h>
@@ -11,11 +12,8 @@ namespace terrace {
 class DryCommunicator final : public Communicator {
  public:
   // One rank of those at `places`.
-  DryCommunicator(uint32_t rank, std::vector<RankPlace> places);
+  DryCommunicator(uint32_t rank, std::vector<RankPlace> places) : Communicator(rank, std::move(places)) {}
 
-  uint32_t rank() const override { return rank_; }
-  uint32_t size() const override { return static_cast<uint32_t>(places_.size()); }
-  std::span<const RankPlace> places() const override { return places_; }
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
   void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
@@ -25,8 +23,6 @@ class DryCommunicator final : public Communicator {
   CommCounters counters() const override { return counters_; }
 
  private:
-  const uint32_t rank_;
-  const std::vector<RankPlace> places_;
   CommCounters counters_{};
 };
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
+#include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 
 namespace terrace {
@@ -27,9 +29,19 @@ std::exception_ptr peer_error(ErrorParts parts) {
 
 }  // namespace
 
+Communicator::Communicator(uint32_t rank, std::vector<RankPlace> places)
+    : rank_(rank), places_(std::move(places)) {
+  TERRACE_ASSERT(rank < places_.size(), "the rank is one of the run");
+}
+
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {"gather", "exchange", "control", "commit"};
   return kNames[index_of(lane)];
+}
+
+uint32_t CommOperation::rank_count() const {
+  if (kind == CommKind::exchange) return static_cast<uint32_t>(to.size());
+  return part_bytes > 0 ? static_cast<uint32_t>(whole.size() / part_bytes) : 0;
 }
 
 CommPart CommOperation::part_for(uint32_t other) const {

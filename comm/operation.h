@@ -29,15 +29,17 @@ struct CommOperation {
   std::span<const CommPart> to = {};
   std::span<CommPart> from = {};
 
+  // The ranks that have a part in it.
+  uint32_t rank_count() const;
   // What this rank has for `other`, and where the bytes of `other` go.
   CommPart part_for(uint32_t other) const;
   CommPart part_of(uint32_t other) const;
 };
 
-// "the 3rd gather: parameters of chunk 17, after 841 decisions".
+// "all-gather 3 of lane gather (parameters, chunk 17, after 841 decisions)".
 std::string text_of(const CommOperation& operation);
 
-// Why `other`, of rank `other_rank`, is not the same operation as `mine`; null where it is.
+// Why `other`, which another rank has asked for, is not the same operation as `mine`; null where it is.
 std::exception_ptr difference(const CommOperation& mine, const CommOperation& other);
 
 // The failure of an operation because of what failed on `rank`.

@@ -16,6 +16,19 @@
 #include <terrace/comm/lane_queue.h>
 
 namespace terrace {
+namespace {
+
+// All of them are this process.
+std::vector<RankPlace> places_of(uint32_t ranks) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  std::vector<RankPlace> places;
+  for (uint32_t r = 0; r < ranks; ++r)
+    places.push_back({r, 0, r, host.data(), static_cast<uint64_t>(getpid())});
+  return places;
+}
+
+}  // namespace
 
 // Meeting: where the operations of one lane meet, one of each rank at a time.
 class ThreadWorld::Meeting {
@@ -124,9 +137,6 @@ class ThreadWorld::Rank final : public Communicator, public LaneRunner {
  public:
   Rank(ThreadWorld& world, uint32_t rank, const ThreadWorldOptions& options);
 
-  uint32_t rank() const override { return rank_; }
-  uint32_t size() const override { return static_cast<uint32_t>(places_.size()); }
-  std::span<const RankPlace> places() const override { return places_; }
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
   void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
@@ -146,19 +156,13 @@ class ThreadWorld::Rank final : public Communicator, public LaneRunner {
   void copy_parts(const CommOperation& operation, const Meeting& meeting);
 
   ThreadWorld& world_;
-  const uint32_t rank_;
   CommHook* const hook_;
-  std::vector<RankPlace> places_;
   std::array<Counts, kLaneCount> counts_;
   std::array<std::unique_ptr<LaneQueue>, 2> queues_;  // of the lanes gather and exchange
 };
 
 ThreadWorld::Rank::Rank(ThreadWorld& world, uint32_t rank, const ThreadWorldOptions& options)
-    : world_(world), rank_(rank), hook_(options.hook) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  for (uint32_t r = 0; r < options.ranks; ++r)
-    places_.push_back({r, 0, r, host.data(), static_cast<uint64_t>(getpid())});
+    : Communicator(rank, places_of(options.ranks)), world_(world), hook_(options.hook) {
   for (std::unique_ptr<LaneQueue>& queue : queues_)
     queue = std::make_unique<LaneQueue>(*this, options.queue_depth);
 }
@@ -168,7 +172,7 @@ CommOperation ThreadWorld::Rank::begin(CommKind kind, Lane lane, const Event* af
   CommOperation operation;
   operation.kind = kind;
   operation.lane = lane;
-  operation.rank = rank_;
+  operation.rank = rank();
   operation.index = counts_[index_of(lane)].asked++;
   operation.note = note;
   operation.after = after;
@@ -207,7 +211,7 @@ void ThreadWorld::Rank::ballot(Lane lane, std::span<const std::byte> mine, std::
   CommOperation operation = begin(CommKind::ballot, lane, nullptr, nullptr, {.what = "a ballot"});
   operation.whole = all;
   operation.part_bytes = mine.size();
-  if (!mine.empty()) std::memcpy(all.data() + rank_ * mine.size(), mine.data(), mine.size());
+  if (!mine.empty()) std::memcpy(all.data() + rank() * mine.size(), mine.data(), mine.size());
   if (const std::exception_ptr failure = carry_out(operation)) std::rethrow_exception(failure);
 }
 
@@ -236,8 +240,8 @@ std::exception_ptr ThreadWorld::Rank::carry_out(const CommOperation& operation) 
 void ThreadWorld::Rank::copy_parts(const CommOperation& operation, const Meeting& meeting) {
   Counts& counts = counts_[index_of(operation.lane)];
   for (uint32_t i = 1; i < size(); ++i) {
-    const uint32_t other = (rank_ + i) % size();
-    const CommPart sent = meeting.of(other).part_for(rank_), mine = operation.part_for(other);
+    const uint32_t other = (rank() + i) % size();
+    const CommPart sent = meeting.of(other).part_for(rank()), mine = operation.part_for(other);
     if (operation.kind == CommKind::exchange) operation.from[other].absent = sent.absent;
     if (!mine.absent) counts.out_bytes += mine.bytes;
     if (sent.absent || sent.bytes == 0) continue;

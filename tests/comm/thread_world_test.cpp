@@ -277,5 +277,17 @@ TEST(CommFaults, FlipWhatOneRankReceives) {
   });
 }
 
+TEST(CommFaults, FlipNothingWhereNothingIsReceived) {
+  CommFaults faults({{CommFaultKind::corrupt, Lane::exchange, 0, 0}});
+  ThreadWorld world({.ranks = 2, .hook = &faults});
+  on_ranks(world, [](Communicator& mine) {
+    std::array<CommPart, 2> to, from;
+    Event done;
+    done.begin();
+    mine.exchange(Lane::exchange, to, from, nullptr, done, {});
+    done.wait();
+  });
+}
+
 }  // namespace
 }  // namespace terrace::thread_world_test
