@@ -273,12 +273,12 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
   return list;
 }
 
-std::vector<Combination> covering_array_of_parameter_masters() {
-  return covering_array(Strength::pairs, {{kMaster, {"parameter"}},
-                                          {kOwner, {"caller"}},
-                                          {kGradients, {"handed_over", "borrowed"}},
-                                          {kStates, {"cpu", "nvme"}},
-                                          {kPrecision, {"fp32"}}});
+std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only) {
+  only.insert(only.end(), {{kMaster, {"parameter"}},
+                           {kOwner, {"caller"}},
+                           {kGradients, {"handed_over", "borrowed"}},
+                           {kPrecision, {"fp32"}}});
+  return covering_array(Strength::pairs, only);
 }
 
 uint64_t missing_triples(std::span<const Combination> list) {

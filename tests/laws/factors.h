@@ -75,8 +75,9 @@ struct OnlyLevels {
 // Deterministic.
 enum class Strength : uint8_t { pairs = 2, triples = 3 };
 std::vector<Combination> covering_array(Strength strength, const std::vector<OnlyLevels>& only = {});
-// The same where masters can be the program's parameters, which takes certain levels of six factors at once.
-std::vector<Combination> covering_array_of_parameter_masters();
+// Pairs where masters can be the program's parameters, which takes certain levels of six factors at once.
+std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only = {
+                                                                 {kStates, {"cpu", "nvme"}}});
 // How many triples of levels `list` leaves out.
 uint64_t missing_triples(std::span<const Combination> list);
 // Every combination by its number.

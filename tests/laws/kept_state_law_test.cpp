@@ -203,9 +203,11 @@ const std::vector<Combination>& combinations_in_memory() {
   static const std::vector<Combination> list = [] {
     std::vector<Combination> all = covering_array(
         Strength::pairs, {{kStates, {"none", "cpu"}}, {kParameters, {"nvme"}}, {kChunk, {"4096"}}});
-    const std::vector<Combination> in_place =
-        covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"in place"}}, {kChunk, {"4096"}}});
-    all.insert(all.end(), in_place.begin(), in_place.end());
+    const std::vector<OnlyLevels> in_place = {
+        {kStates, {"nvme"}}, {kCommits, {"in place"}}, {kChunk, {"4096"}}};
+    for (const std::vector<Combination>& more :
+         {covering_array(Strength::pairs, in_place), covering_array_of_parameter_masters(in_place)})
+      all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
   return list;
