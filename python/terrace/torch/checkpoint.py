@@ -193,7 +193,8 @@ class Checkpoints:
                     tensor_steps=self._exports.steps_by_name(),
                 ),
             )
-            _read_torch(os.path.join(aside, _PROGRESS), "cannot save a checkpoint")
+            progress = os.path.join(aside, _PROGRESS)
+            _read_torch(progress, "cannot save a checkpoint", "client_state or the state of the scheduler")
             if os.path.exists(place):
                 shutil.rmtree(place)
             os.rename(aside, place)
@@ -291,7 +292,7 @@ def _packed(state):
     """As text, losing nothing that torch.save keeps."""
     data = io.BytesIO()
     torch.save(state, data)
-    _read_torch(io.BytesIO(data.getvalue()), "cannot commit")
+    _read_torch(io.BytesIO(data.getvalue()), "cannot commit", "the state of the scheduler")
     return base64.b64encode(zlib.compress(data.getvalue(), 1)).decode()
 
 
@@ -308,14 +309,14 @@ def _unpacked(text):
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def _read_torch(file, what):
+def _read_torch(file, what, subject):
     """torch writes any object, and reads some alone without running code of the file."""
     try:
         return torch.load(file, weights_only=True)
     except Exception as error:  # torch has no class for it
         raise ConfigError(
             what,
-            "client_state or the state of the scheduler",
+            subject,
             str(error).partition("\n\n")[0],
             "give numbers, texts, tensors, lists and dicts",
         ) from None
