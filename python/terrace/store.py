@@ -217,6 +217,16 @@ class Store:
         """The CUstream that kernels belong on; None on the simulated device."""
         return self._asked(self._lib.terrace_compute_stream, ctypes.c_void_p)
 
+    def use_stream(self, stream):
+        """Kernels belong on this CUstream from now on, behind those on the one before; 0 or None is the default
+        stream."""
+        check(self._lib.terrace_use_stream(self._handle, ctypes.c_void_p(stream)))
+
+    @property
+    def cuda_ordinal(self):
+        """The number of the GPU; None on the simulated device."""
+        return self._cuda_ordinal
+
     # --- A step ---
 
     def begin_step(self):

@@ -81,7 +81,7 @@ class Checkpoints:
         """What comes after an update, such as the next batch, may draw random numbers before the commit is made."""
         self._is_new = self._keeps_commits
         if self._is_new:
-            self._random = torch.get_rng_state()
+            self._random = self._random_numbers()
 
     def begin_if_due(self, is_told=True):
         """Between steps, where the configuration asks for commits. With is_told=False what an earlier commit failed
@@ -115,7 +115,7 @@ class Checkpoints:
             self.client_state = client_state
         state = dict(
             self._progress(),
-            random=torch.get_rng_state() if random is None else random,
+            random=random or self._random_numbers(),
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
         )
@@ -130,6 +130,13 @@ class Checkpoints:
             ) from None
         self._store.begin_commit(text, retain)
         self._last_commit = time.monotonic()
+
+    def _random_numbers(self):
+        """Where torch's generators are, by kind of device."""
+        states = {"cpu": torch.get_rng_state()}
+        if self._store.cuda_ordinal is not None:
+            states["cuda"] = torch.cuda.get_rng_state(self._store.cuda_ordinal)
+        return states
 
     def _beside_in_commits(self):
         beside = self._beside()
@@ -154,7 +161,9 @@ class Checkpoints:
         self._tell_of_other_settings(state["groups"])
         self._restore(state)
         self.client_state = json.loads(text)["client_state"]
-        torch.set_rng_state(state["random"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self._store.cuda_ordinal is not None and "cuda" in state["random"]:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self._store.cuda_ordinal)
         for name, tensor in self._beside().items():
             if name in state["beside"]:
                 tensor.data.copy_(state["beside"][name])

@@ -207,6 +207,8 @@ class Engine:
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self):
+        if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
+            self.store.use_stream(torch.cuda.current_stream(self.store.cuda_ordinal).cuda_stream)
         with torch._C.DisableTorchFunction():  # a watched pass may begin within another module's forward
             self._placeholders.require_untouched()
             self._placeholders.require_in_place(self._tracked)

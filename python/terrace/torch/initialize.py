@@ -14,7 +14,7 @@ from ..errors import CapacityError, ConfigError, Error, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
 from .checkpoint import has_commit, require_same_model
-from .device import choose_device, device_that_holds_all, has_small_parameters, tensor_at
+from .device import choose_device, device_that_holds_all, tensor_at, torch_device_of
 from .engine import Engine
 from .optimizer_of_engine import EngineOptimizer, kind_of
 from .placeholders import (
@@ -57,7 +57,8 @@ def initialize(
 ):
     """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
 
-    model: a module on the processor, whose parameters go into a store; outside of its passes they read as NaN.
+    model: a module, whose parameters go into a store; outside of its passes they read as NaN. Leave it on the
+        processor, a GPU needs no room for it: what it computes with goes there here.
     optimizer: one of torch.optim, or a function that makes it from parameters; else the configuration's.
     lr_scheduler: a scheduler of torch for that optimizer, or a function that makes it; else the configuration's.
     units: what is leased together: "auto" (layers, where device memory has room), "leaf", or classes and names.
@@ -198,7 +199,9 @@ class _Build:
         self.device = choose_device(config, device)
         states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
         self.threshold = threshold
-        self.has_small = states_below and has_small_parameters(self.device)
+        self.torch_device = torch_device_of(self.device)
+        # Parameters in torch's own memory can be updated there where it is host memory.
+        self.has_small = states_below and self.torch_device.type == "cpu"
         if config.store_options["layer_major"]:
             raise ConfigError(
                 "cannot use the configuration",
@@ -286,12 +289,12 @@ class _Build:
     def _try(self, units, options):
         self.chosen = choose_units(self.model, self.managed_of, units)
         self.uses = expected_uses(self.model, self.chosen, self.config.gradient_accumulation_steps)
-        device = self.device
-        if device is None and self.managed_of:
-            device = device_that_holds_all(self.config, self.specs, self.uses, options)
+        device = self.device if self.managed_of else None
+        if isinstance(device, type):
+            device = device_that_holds_all(device, self.config, self.specs, self.uses, options)
         self.options = self.config.options_for(self.specs, device, self.uses, **options)
-        plan(self.specs, device if self.managed_of else None, self.uses, **self.options)
-        self.used_device = device if self.managed_of else None
+        plan(self.specs, device, self.uses, **self.options)
+        self.used_device = device
 
     def make(self, resume):
         if self.used_device is not None and self.used_device.strict and not faulthandler.is_enabled():
@@ -308,12 +311,12 @@ class _Build:
                     dtype = (
                         one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
                     )
-                    real = tensor_at(store, one.number, one.parameter.shape, dtype, self.device)
+                    real = tensor_at(store, one.number, one.parameter.shape, dtype, self.used_device)
                     one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
                     one.attach(one.values, one.values)
                     one.values = None
-            self._convert_buffers()
+            self._settle_others()
             for unit in self.chosen:
                 unit.settle(store)
             return Engine(
@@ -345,7 +348,7 @@ class _Build:
         """From the parameters, in their own type: masters keep what a smaller type would lose."""
         sources = {}
         for one in self.tracked:
-            source = one.parameter.detach()
+            source = one.parameter.detach().cpu()
             if not source.is_contiguous():
                 source = source.contiguous()
             sources[one.number] = (source, TYPES[source.dtype])
@@ -354,15 +357,13 @@ class _Build:
                 sources[number] = (torch.zeros(spec.elements), "fp32")
         store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
 
-    def _convert_buffers(self):
-        """As DeepSpeed does with a model in 16 bits; parameters that are neither trained nor large go along."""
+    def _settle_others(self):
+        """Buffers, and parameters that are neither trained nor large, go where the others compute and, as DeepSpeed
+        does with a model in 16 bits, get their type."""
         dtype = _DTYPES.get(self.config.precision)
-        if dtype is None:
-            return
         known = {id(one.parameter) for one in self.tracked}
         for tensor in [*self.model.buffers(), *(one for one in self.model.parameters() if id(one) not in known)]:
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.to(dtype)
+            tensor.data = tensor.data.to(self.torch_device, dtype if tensor.is_floating_point() else None)
 
 
 def _scheduler(optimizer, config, given):

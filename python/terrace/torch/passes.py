@@ -21,6 +21,7 @@ from ..errors import Error, MisuseError
 from ..store import KINDS
 from .handed_over import HandedOver, Marks
 from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
+from .landing import Landing
 from .placeholders import acquire, is_strange, release, why_strange
 from .turn import Turn
 
@@ -67,6 +68,9 @@ class Passes:
         # Such a call is made for every parameter and step: Store.hand_over takes arguments of any kind.
         self._c_hand_over, self._handle = undeclared("terrace_hand_over"), store._handle
         self._address = ctypes.c_void_p()
+        self._landing = None
+        if store.cuda_ordinal is not None:
+            self._landing = Landing(self.trainable, store.cuda_ordinal, self._hand_over_at)
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
         self._enter_untraced = torch.compiler.disable(self._enter)
         self._leave_untraced = torch.compiler.disable(self._leave)
@@ -338,8 +342,14 @@ class Passes:
             gradient = gradient.contiguous()
         self._has_gradients = self._step_has_gradients = True
         one.stamp = self._stamp
+        if self._landing is not None:
+            self._landing.take(one, gradient)
+        else:
+            self._hand_over_at(one, gradient.data_ptr())
+
+    def _hand_over_at(self, one, place):
         address = self._address
-        address.value = gradient.data_ptr()
+        address.value = place
         failure = self._c_hand_over(self._handle, one.number, address, one.type_number, 0)
         if failure is not None:
             raise error_of(failure)
@@ -350,6 +360,8 @@ class Passes:
         self._held.clear()
         while self._backward:
             self._close_backward(self._backward[-1])
+        if self._landing is not None:
+            self._landing.finish()
         if self._has_gradients:
             if self.micro_batch + 1 < self.accumulation_steps:
                 self._end_micro_batch()
@@ -373,6 +385,8 @@ class Passes:
     def close_leftovers(self):
         """Ends what a pass left open that was cut short by an exception or Ctrl-C, at whatever line that came."""
         self._turn.require("go on")
+        if self._landing is not None:
+            self._landing.drop()
         if self._forward or self._backward or self._task is not None or self.store._open:
             if self._task is not None and self._has_gradients:
                 self.failure = _misuse(
@@ -456,6 +470,8 @@ class Passes:
             gradient = one.parameter.grad
             if gradient is not None and type(gradient) is not HandedOver:
                 self._take_set_gradient(one, gradient)
+        if self._landing is not None:
+            self._landing.finish()
         if self.phase is not STEP or not self._step_has_gradients:
             return False
         missing = self.accumulation_steps - self.micro_batch

@@ -1,0 +1,66 @@
+"""Landing: the way of gradients from a GPU to the store, which takes them from host memory.
+
+A gradient is copied to page-locked memory on a stream of its own, behind the operation that made it, and handed over
+when its copy has ended: with one that comes later, or with finish(). Backward passes do not wait for copies."""
+
+from collections import deque
+
+import torch
+
+_LEAST_BYTES = 64 << 20
+_ALIGNED_BYTES = 512
+
+
+class Landing:
+    """`hand_over` is called with a tracked parameter and the host address of its gradient."""
+
+    def __init__(self, tracked, device, hand_over):
+        self._hand_over = hand_over
+        sizes = [_size_of(one.parameter) for one in tracked]
+        # So that one gradient can come while the one before it is handed over.
+        size = min(sum(sizes), max(2 * max(sizes, default=0), _LEAST_BYTES))
+        self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self._stream = torch.cuda.Stream(device)
+        self._coming = deque()  # (tracked, first byte, byte behind, event), in a ring
+        self._next = 0
+
+    def take(self, one, gradient):
+        first = self._room_for(_size_of(gradient))
+        to = self._memory[first : first + gradient.nbytes].view(gradient.dtype).view(gradient.shape)
+        self._stream.wait_stream(torch.cuda.current_stream(gradient.device))
+        with torch.cuda.stream(self._stream):
+            to.copy_(gradient, non_blocking=True)
+        gradient.record_stream(self._stream)
+        self._next = first + _size_of(gradient)
+        self._coming.append((one, first, self._next, self._stream.record_event()))
+        while self._coming and self._coming[0][3].query():
+            self._hand_over_oldest()
+
+    def finish(self):
+        while self._coming:
+            self._hand_over_oldest()
+
+    def drop(self):
+        """Of a step that is given up."""
+        if self._coming:
+            self._stream.synchronize()
+            self._coming.clear()
+
+    def _room_for(self, size):
+        first = self._next
+        if first + size > self._memory.numel():
+            while self._coming and self._coming[0][1] >= first:  # of the lap before
+                self._hand_over_oldest()
+            first = 0
+        while self._coming and self._coming[0][1] < first + size and self._coming[0][2] > first:
+            self._hand_over_oldest()
+        return first
+
+    def _hand_over_oldest(self):
+        one, first, _, copied = self._coming.popleft()
+        copied.synchronize()
+        self._hand_over(one, self._memory.data_ptr() + first)
+
+
+def _size_of(tensor):
+    return -(-tensor.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
