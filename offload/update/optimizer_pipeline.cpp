@@ -176,13 +176,14 @@ std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
   return std::nullopt;
 }
 
-// Updates the next few blocks for every worker.
+// Updates the next few blocks for every worker, or all of the chunk where no stream wants to be tended.
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (!resident_) {
     before_change(chunk);
     resident_ = Resident{chunk};
   }
-  update_resident_tiles(block_tiles_ * run_.blocks_of_a_worker * run_.workers->thread_count());
+  const uint64_t next_few = block_tiles_ * run_.blocks_of_a_worker * run_.workers->thread_count();
+  update_resident_tiles(run_.engine != nullptr ? next_few : space_.chunk(chunk).tile_count());
 }
 
 void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {

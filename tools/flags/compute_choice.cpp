@@ -31,12 +31,9 @@ std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] c
     throw Error(ErrorKind::config, {"cannot multiply matrices by cuBLASLt", "terrace.gpu_products",
                                     found.reason, "install cuBLAS 12 or 13, or set it to auto or own"});
   }
-  log.info(
-      fmt::format("computing on {}, products of matrices by {}; no run of this back end on a GPU is "
-                  "known yet (docs/cuda.md)",
-                  gpu.facts().name,
-                  found.library != nullptr ? "cuBLASLt " + found.library->version_text()
-                                           : "the kernels of this build: " + found.reason));
+  log.info(fmt::format("computing on {}, products of matrices by {}", gpu.facts().name,
+                       found.library != nullptr ? "cuBLASLt " + found.library->version_text()
+                                                : "the kernels of this build: " + found.reason));
   return make_cuda_compute(gpu, {.library = std::move(found.library),
                                  .rounds_rows = wanted.gpu_compute == GpuCompute::parameter_type});
 #else

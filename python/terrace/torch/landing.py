@@ -1,6 +1,6 @@
-"""Landing: the way of gradients from a GPU to the store, which takes them from host memory.
+"""Landing: the way of gradients to the store, which takes them from host memory.
 
-A gradient is copied to page-locked memory on a stream of its own, behind the operation that made it, and handed over
+On a GPU a gradient is copied to page-locked memory on a stream of its own, behind the operation that made it, and handed over
 when its copy has ended: with one that comes later, or with finish(). Backward passes do not wait for copies."""
 
 from collections import deque
@@ -9,6 +9,28 @@ import torch
 
 _LEAST_BYTES = 64 << 20
 _ALIGNED_BYTES = 512
+
+
+def landing_for(store, tracked, hand_over):
+    if store.cuda_ordinal is None:
+        return DirectLanding(hand_over)
+    return Landing(tracked, store.cuda_ordinal, hand_over)
+
+
+class DirectLanding:
+    """Of gradients that are in host memory. Members as of Landing."""
+
+    def __init__(self, hand_over):
+        self._hand_over = hand_over
+
+    def take(self, one, gradient):
+        self._hand_over(one, gradient.data_ptr())
+
+    def finish(self):
+        pass
+
+    def drop(self):
+        pass
 
 
 class Landing:

@@ -21,7 +21,7 @@ from ..errors import Error, MisuseError
 from ..store import KINDS
 from .handed_over import HandedOver, Marks
 from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
-from .landing import Landing
+from .landing import landing_for
 from .placeholders import acquire, is_strange, release, why_strange
 from .turn import Turn
 
@@ -42,8 +42,7 @@ class Passes:
         self.accumulation_steps = accumulation_steps
         self.needs_scale = self.is_scaled = False  # the loss of an fp16 model; it was scaled
         self.phase = IDLE
-        self.micro_batch = 0
-        self.updates = 0
+        self.micro_batch = self.updates = 0
         self.failure = None
         self.is_closed = False
         self._before_pass = before_pass
@@ -52,15 +51,13 @@ class Passes:
         self._evaluated = evaluated
         self.has_read_nothing = False  # this step, at a place that is not learned yet
         self.extensions = 0  # of units, by parameters that they had not been expected to read
-        self._stamp = 0
-        self._clock = 0
+        self._stamp = self._clock = 0
         self._turn = Turn()
         self._forward = []  # uses that are open, outermost first
         self._backward = []
         self._task = None  # of autograd, while a backward pass runs
         self._held = {}  # whose gradients may still grow in this backward pass
-        self._has_gradients = False  # in this micro-batch
-        self._step_has_gradients = False
+        self._has_gradients = self._step_has_gradients = False  # in this micro-batch
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
         self._is_beginning = False  # a step; where Ctrl-C ends that, nobody knows whether the store has one
         self.trainable = [one for one in tracked if one.is_trainable]
@@ -68,9 +65,7 @@ class Passes:
         # Such a call is made for every parameter and step: Store.hand_over takes arguments of any kind.
         self._c_hand_over, self._handle = undeclared("terrace_hand_over"), store._handle
         self._address = ctypes.c_void_p()
-        self._landing = None
-        if store.cuda_ordinal is not None:
-            self._landing = Landing(self.trainable, store.cuda_ordinal, self._hand_over_at)
+        self._landing = landing_for(store, self.trainable, self._hand_over_at)
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
         self._enter_untraced = torch.compiler.disable(self._enter)
         self._leave_untraced = torch.compiler.disable(self._leave)
@@ -342,15 +337,11 @@ class Passes:
             gradient = gradient.contiguous()
         self._has_gradients = self._step_has_gradients = True
         one.stamp = self._stamp
-        if self._landing is not None:
-            self._landing.take(one, gradient)
-        else:
-            self._hand_over_at(one, gradient.data_ptr())
+        self._landing.take(one, gradient)
 
     def _hand_over_at(self, one, place):
-        address = self._address
-        address.value = place
-        failure = self._c_hand_over(self._handle, one.number, address, one.type_number, 0)
+        self._address.value = place
+        failure = self._c_hand_over(self._handle, one.number, self._address, one.type_number, 0)
         if failure is not None:
             raise error_of(failure)
 
@@ -360,8 +351,7 @@ class Passes:
         self._held.clear()
         while self._backward:
             self._close_backward(self._backward[-1])
-        if self._landing is not None:
-            self._landing.finish()
+        self._landing.finish()
         if self._has_gradients:
             if self.micro_batch + 1 < self.accumulation_steps:
                 self._end_micro_batch()
@@ -385,8 +375,7 @@ class Passes:
     def close_leftovers(self):
         """Ends what a pass left open that was cut short by an exception or Ctrl-C, at whatever line that came."""
         self._turn.require("go on")
-        if self._landing is not None:
-            self._landing.drop()
+        self._landing.drop()
         if self._forward or self._backward or self._task is not None or self.store._open:
             if self._task is not None and self._has_gradients:
                 self.failure = _misuse(
@@ -470,8 +459,7 @@ class Passes:
             gradient = one.parameter.grad
             if gradient is not None and type(gradient) is not HandedOver:
                 self._take_set_gradient(one, gradient)
-        if self._landing is not None:
-            self._landing.finish()
+        self._landing.finish()
         if self.phase is not STEP or not self._step_has_gradients:
             return False
         missing = self.accumulation_steps - self.micro_batch

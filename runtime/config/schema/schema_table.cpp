@@ -300,7 +300,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
     {"aio", "single_submit", boolean, "false", without_effect, "Requests are submitted in batches as they arise.", {.boolean_texts = true}},
     {"aio", "overlap_events", boolean, "true", without_effect, "The queue is refilled at every completion.", {.boolean_texts = true}},
-    {"aio", "use_gds", boolean, "false", honoured, "Parameters on nvme are read into the memory of the GPU by cuFile (GPUDirect Storage), through no slot in host memory. Needs terrace.device cuda and terrace.verify_checksums false, since no processor sees these bytes (docs/nvme_tier.md); not yet run on a GPU. \"auto\": where it can be done, else a warning says why not.", {.boolean_texts = true}},
+    {"aio", "use_gds", boolean, "false", honoured, "Parameters on nvme are read into the memory of the GPU by cuFile (GPUDirect Storage), through no slot in host memory. Needs terrace.device cuda and terrace.verify_checksums false, since no processor sees these bytes (docs/nvme_tier.md); no drive has been tried yet that cuFile takes. \"auto\": where it can be done, else a warning says why not.", {.boolean_texts = true}},
 
     // Activations, checkpoints and what surrounds training.
     {"", "activation_checkpointing", section, "", honoured, "What is kept of forward for backward. With or without this section each layer keeps its input only and is computed again; terrace.checkpoint_activations turns that off."},

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <terrace/runtime/model/compute/compute_device.h>
+
 namespace terrace {
 namespace {
 
@@ -43,6 +45,7 @@ UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup) 
   rules.accumulation_steps = config.batch.layer_major ? 1 : config.batch.accumulation_steps;
   rules.clips = config.gradient_clipping > 0;
   rules.scales_loss = config.precision == DataType::fp16;
+  rules.device_computes = facts_of(setup.compute).own_memory.has_value();
   const MemoryPlan& plan = setup.plan.memory;
   rules.read_ahead_bytes = plan.ring_slots * plan.ring_slot_bytes;
   std::vector<bool> is_embedding(setup.tensors.size());
@@ -80,7 +83,8 @@ UpdatePrediction predict_update(const UpdateTimes& times, const UpdateRules& rul
   const auto hidden = [&](double pass, double disk, double most) {
     return std::min(std::max(pass / passes - disk, 0.0), most);
   };
-  const double streamed = times.disk_wait * (1 - rules.embedding_part);
+  const double beside = rules.device_computes ? times.update : times.disk_wait;
+  const double streamed = beside * (1 - rules.embedding_part);
   const double ahead = static_cast<double>(rules.read_ahead_bytes) * seconds_per_byte;
   const bool as_they_land = !rules.clips && !rules.scales_loss;
 

@@ -1,16 +1,18 @@
 // UpdateChoice finds the fastest mode of the update from the times of steps that run it after backward.
-// Another mode can only save the time in which the update waits for the drives while there is something to
-// compute: its arithmetic takes the same cores wherever it runs. The class never changes a number of the
-// training.
+// Where the processor computes the model, another mode can only save the time in which the update waits for
+// the drives while there is something to compute: its arithmetic takes the same cores wherever it runs.
+// Beside a device that computes by itself it can save all of the update. The class never changes a number of
+// the training.
 //
 // Let a step have A micro-batches, and let F, B and U be the times of forward, backward and update. W is the
-// part of U that waits for the drives, P the drives' time for the parameters of one forward or backward pass,
-// G their time for the gradients that one backward pass spills, and e the embeddings' part of the weights:
+// part of U that another mode can save (above), P the drives' time for the parameters of one forward or
+// backward pass, G their time for the gradients that one backward pass spills, and e the embeddings' part of
+// the weights:
 //   after_backward   F + B + U
 //   next_forward     less min(F / A - P, W (1 - e)): forward needs the embeddings before it computes anything
 //   during_backward  less min(B / A - P - G, W (1 - e)) if each gradient can be applied as soon as it is
 //                    complete; the embeddings' is the last. Else records are only read ahead into M bytes:
-//                    less min(B / A - P - G, W, the drives' time for M bytes)
+//                    less min(B / A - P - G, the wait for the drives, their time for M bytes)
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@ namespace terrace {
 struct UpdateRules {
   uint32_t accumulation_steps = 1;  // passes through the model; an update runs beside one of them
   bool clips = false;               // the update needs the norm of all gradients
+  bool device_computes = false;     // the model, beside the processor
   bool scales_loss = false;         // the update waits for all gradients: an overflow skips the step
   double embedding_part = 0;        // part of the trainable weights, 0 to 1
   uint64_t read_ahead_bytes = 0;

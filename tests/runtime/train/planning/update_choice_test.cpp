@@ -48,6 +48,19 @@ TEST(PredictUpdate, StaysAfterBackwardWhereTheDiskIsNotWaitedFor) {
   EXPECT_EQ(predict_update(times, {}).fastest, UpdateMode::after_backward);
 }
 
+// Beside a device that computes by itself the arithmetic of an update is hidden as well.
+TEST(PredictUpdate, HidesTheWholeUpdateBehindADeviceThatComputes) {
+  UpdateTimes times = balanced();
+  times.disk_wait = 0;
+  const UpdatePrediction prediction = predict_update(times, {.device_computes = true});
+  EXPECT_DOUBLE_EQ(prediction.next_forward, 4.2 - 1);
+  EXPECT_DOUBLE_EQ(prediction.during_backward, 4.2 - 1.2);
+  EXPECT_EQ(prediction.fastest, UpdateMode::during_backward);
+  const UpdatePrediction clipped = predict_update(times, {.clips = true, .device_computes = true});
+  EXPECT_DOUBLE_EQ(clipped.during_backward, 4.2);
+  EXPECT_EQ(clipped.fastest, UpdateMode::next_forward);
+}
+
 // Only the first forward and the last backward of a step lie beside an update.
 TEST(PredictUpdate, CountsOnePassOfSeveralMicroBatches) {
   UpdateTimes times = balanced();

@@ -15,9 +15,12 @@
 #define TERRACE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 // Before a loop over an array that has to stay in registers.
 #define TERRACE_UNROLL _Pragma("unroll")
+// Before a loop whose passes would want more registers together.
+#define TERRACE_ROLLED _Pragma("unroll 1")
 #else
 #include "emulator.h"
 #define TERRACE_UNROLL
+#define TERRACE_ROLLED
 #endif
 
 #include <terrace/runtime/model/compute/cuda/cuda_ops.h>

@@ -65,12 +65,14 @@ class CudaAttention : public CudaKernels {
   }
 };
 
-// Around the tiles of every size of head: 32 rows up to 64 elements, 16 up to 128, 8 up to 256.
+// Around the tiles of every size of head (64 rows up to 128 elements, 32 up to 256), and around their slices
+// (32 elements, 16 rows).
 TEST_F(CudaAttention, IsTheHostsForSizesAroundEveryTile) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, 1, 1, 1}, AttentionShape{2, 7, 6, 2, 5}, AttentionShape{1, 65, 2, 1, 33},
-        AttentionShape{1, 32, 1, 1, 64}, AttentionShape{1, 33, 2, 2, 65}, AttentionShape{1, 16, 1, 1, 128},
-        AttentionShape{1, 9, 3, 1, 129}, AttentionShape{1, 17, 1, 1, 256}}) {
+        AttentionShape{1, 64, 1, 1, 64}, AttentionShape{1, 130, 1, 1, 31}, AttentionShape{1, 17, 2, 2, 65},
+        AttentionShape{2, 66, 1, 1, 128}, AttentionShape{1, 33, 3, 1, 129},
+        AttentionShape{1, 32, 1, 1, 256}}) {
     check(shape);
   }
 }
