@@ -10,6 +10,7 @@ namespace {
 
 using namespace checkpoint_tests;
 using power_cut::CutCase;
+using power_cut::CutDisk;
 using power_cut::DiskLog;
 
 struct Saved {
@@ -36,11 +37,11 @@ TEST(CheckpointPowerCut, LeavesTheLastCheckpointOrALaterOneWhole) {
   rig.save(folder.path() / "saved", 3);  // over itself
   TrainingRig resumed(options);
   uint64_t cuts = 0;
-  power_cut::for_each_cut(log.stop(), 20260107, 6, [&](const CutCase& cut, const fs::path& disk) {
+  power_cut::for_each_cut(log.stop(), 20260107, 6, [&](const CutCase& cut, const CutDisk& disk) {
     SCOPED_TRACE(cut.words);
     ++cuts;
     const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
-    const fs::path below = disk / "saved";
+    const fs::path below = disk() / "saved";
     const auto found = fs::exists(below) ? checkpoints_to_resume_from(below) : std::vector<fs::path>();
     if (found.empty()) {
       EXPECT_EQ(durable, 0u);

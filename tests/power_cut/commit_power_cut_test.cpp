@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 using laws::Combination;
 using laws::LawTraining;
 using power_cut::CutCase;
+using power_cut::CutDisk;
 using power_cut::DiskLog;
 
 constexpr uint64_t kSteps = 4;
@@ -88,14 +89,14 @@ TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBi
   uint64_t resumed = 0, fresh = 0;
   std::array<uint64_t, 2> disks = {GetParam(), GetParam()};  // without a commit that had ended, and with one
   power_cut::for_each_cut(
-      events, 20260109 + GetParam(), kDisksOfAMoment, [&](const CutCase& cut, const fs::path& disk) {
+      events, 20260109 + GetParam(), kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
         const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
         const bool is_durable = durable > 0;
         // Few have a commit, and a sanitizer leaves none of these out. The first failure says enough.
         const bool is_looked_at = disks[is_durable]++ % (is_durable ? stride : stride * testing::kOneIn) == 0;
         if (!is_looked_at || ::testing::Test::HasFailure()) return;
         SCOPED_TRACE(cut.words);
-        ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk, expected, durable, false) ? resumed : fresh)++);
+        ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk(), expected, durable, false) ? resumed : fresh)++);
       });
   EXPECT_GT(resumed, 10);
   if (laws::level_of(c, laws::kBegins) == "anew") {

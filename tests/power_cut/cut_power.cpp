@@ -252,7 +252,7 @@ std::vector<std::vector<Fate>> choose_fates(size_t count, size_t most, std::mt19
 }  // namespace
 
 void for_each_cut(const std::vector<DiskEvent>& log, uint64_t seed, size_t most,
-                  const std::function<void(const CutCase& cut, const std::filesystem::path& disk)>& visit) {
+                  const std::function<void(const CutCase& cut, const CutDisk& disk)>& visit) {
   std::mt19937_64 random(seed);
   // The disks that were left: in memory where there is such a file system.
   const std::filesystem::path memory = "/dev/shm";
@@ -263,14 +263,19 @@ void for_each_cut(const std::vector<DiskEvent>& log, uint64_t seed, size_t most,
   for (;;) {
     for (const std::vector<Fate>& fates : choose_fates(power.pending_count(), most, random)) {
       const std::filesystem::path disk = scratch.path() / "disk";
-      std::filesystem::remove_all(disk);
-      std::filesystem::create_directory(disk);
-      power.leave_disk(
-          disk, [&](size_t i) { return fates[i]; }, random);
+      bool is_made = false;
+      const auto make_disk = [&] {
+        if (std::exchange(is_made, true)) return disk;
+        std::filesystem::remove_all(disk);
+        std::filesystem::create_directory(disk);
+        power.leave_disk(
+            disk, [&](size_t i) { return fates[i]; }, random);
+        return disk;
+      };
       visit({power.position(), marked,
              fmt::format("seed {}, after {} of {} events ({}), pending {}", seed, power.position(),
                          log.size(), marked, letters_of(fates))},
-            disk);
+            make_disk);
     }
     if (power.at_end()) return;
     // On to the next event that matters.

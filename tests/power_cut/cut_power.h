@@ -87,13 +87,15 @@ class CutPower {
 
 // Calls `visit` for every moment that can differ from the one before, and there for disks in every state when
 // there are at most `most` of these, else for `most` of them chosen by the seed: always the one where all
-// that is pending has happened, and the one where none of it has.
+// that is pending has happened, and the one where none of it has. `disk` makes the one of this case when it
+// is first called, which takes longer than to decide whether it is looked at, and gives its folder.
 struct CutCase {
   size_t position;     // events that had happened
   std::string marked;  // the last mark
   std::string words;   // to find it again
 };
+using CutDisk = std::function<std::filesystem::path()>;
 void for_each_cut(const std::vector<DiskEvent>& log, uint64_t seed, size_t most,
-                  const std::function<void(const CutCase& cut, const std::filesystem::path& disk)>& visit);
+                  const std::function<void(const CutCase& cut, const CutDisk& disk)>& visit);
 
 }  // namespace terrace::power_cut

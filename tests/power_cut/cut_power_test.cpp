@@ -33,8 +33,8 @@ std::string text_in(const fs::path& path) {
 // What "name" may hold after a cut, by the last mark.
 std::map<std::string, std::set<std::string>> outcomes(const std::vector<DiskEvent>& log) {
   std::map<std::string, std::set<std::string>> found;
-  for_each_cut(log, 1, 300, [&](const CutCase& cut, const fs::path& disk) {
-    found[cut.marked].insert(text_in(disk / "name"));
+  for_each_cut(log, 1, 300, [&](const CutCase& cut, const CutDisk& disk) {
+    found[cut.marked].insert(text_in(disk() / "name"));
   });
   return found;
 }
@@ -95,8 +95,8 @@ TEST(CutPower, AFolderThatNobodySyncedTakesEverythingWithIt) {
     io::write_file_atomically(folder.path() / "below/name", bytes_of("text"));
     log.mark("done");
     std::set<std::string> found;
-    for_each_cut(log.stop(), 1, 100, [&](const CutCase& cut, const fs::path& disk) {
-      if (cut.marked == "done") found.insert(text_in(disk / "below/name"));
+    for_each_cut(log.stop(), 1, 100, [&](const CutCase& cut, const CutDisk& disk) {
+      if (cut.marked == "done") found.insert(text_in(disk() / "below/name"));
     });
     EXPECT_EQ(found.contains("absent"), !sync_parent);
     EXPECT_TRUE(found.contains("text"));

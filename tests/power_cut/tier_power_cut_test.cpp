@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using power_cut::CutCase;
+using power_cut::CutDisk;
 using power_cut::DiskLog;
 
 constexpr uint32_t kChunks = 4;
@@ -187,22 +188,22 @@ TEST(TierPowerCut, LeavesTheLastCommitOrALaterOneWhole) {
   DiskLog log(folder.path());
   const std::map<uint64_t, Seeds> commits = run_and_commit(folder.path(), log);
   uint64_t resumed = 0, fresh = 0;
-  power_cut::for_each_cut(log.stop(), 20260108, 4, [&](const CutCase& cut, const fs::path& disk) {
+  power_cut::for_each_cut(log.stop(), 20260108, 4, [&](const CutCase& cut, const CutDisk& disk) {
     SCOPED_TRACE(cut.words);
     if (::testing::Test::HasFailure()) return;  // the first one says enough
     const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
-    const std::vector<fs::path> paths = {disk / "a", disk / "b"};
+    const std::vector<fs::path> paths = {disk() / "a", disk() / "b"};
     const FoundTier found = look_at_tier(paths);
     if (found.whole) {
       ++resumed;
-      ASSERT_NO_THROW(expect_resumed(disk, durable, commits));
+      ASSERT_NO_THROW(expect_resumed(disk(), durable, commits));
       return;
     }
     EXPECT_EQ(durable, 0u) << found.trouble;
     if (!fs::exists(paths[0]) || !fs::exists(paths[1])) return;
     ++fresh;
     MemoryLog lines;
-    EXPECT_NO_THROW(TierSpace(space_options(disk, TierStart::fresh), lines)) << "nothing is there to lose";
+    EXPECT_NO_THROW(TierSpace(space_options(disk(), TierStart::fresh), lines)) << "nothing is there to lose";
   });
   EXPECT_GT(resumed, 300u);
   EXPECT_GT(fresh, 50u);
@@ -214,11 +215,11 @@ TEST(TierPowerCut, LeavesACommitWholeThatHasTheNameOfAnEarlierTerrace) {
   DiskLog log(folder.path());
   const std::map<uint64_t, Seeds> commits = go_on_from_former_names(folder.path(), log);
   uint64_t resumed = 0;
-  power_cut::for_each_cut(log.stop(), 20260109, 4, [&](const CutCase& cut, const fs::path& disk) {
+  power_cut::for_each_cut(log.stop(), 20260109, 4, [&](const CutCase& cut, const CutDisk& disk) {
     SCOPED_TRACE(cut.words);
     if (::testing::Test::HasFailure() || cut.marked.empty()) return;
     ++resumed;
-    ASSERT_NO_THROW(expect_resumed(disk, std::stoull(cut.marked), commits));
+    ASSERT_NO_THROW(expect_resumed(disk(), std::stoull(cut.marked), commits));
   });
   EXPECT_GT(resumed, 50u);
 }
