@@ -100,7 +100,7 @@ void read_steps(const terrace_options& given, OffloadOptions& options, std::stri
   require_enum(given.gradients, 3, action, "terrace_options.gradients");
   require_enum(given.unused_gradients, 2, action, "terrace_options.unused_gradients");
   require_enum(given.accumulation_type, 3, action, "terrace_options.accumulation_type");
-  options.accumulation_steps = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
+  options.micro_batches = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
   options.layer_major = given.layer_major != 0;
   options.gradients = static_cast<GradientOrigin>(given.gradients);
   options.unused_gradients = static_cast<UnusedGradients>(given.unused_gradients);

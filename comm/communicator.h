@@ -71,7 +71,8 @@ class Communicator {
   // Both may be called by any one thread at a time for each lane, and block while too many operations of the
   // lane wait. `after` is null or was begun before; if it failed on one rank, the operation fails on all.
   // `done` was begun by the caller. Memory, parts and events stay as they are until `done` is done, which
-  // says that the own parts have arrived and the other ranks have theirs.
+  // says that the parts for this rank have arrived, and that those for the others will, whatever becomes of
+  // the memory.
 
   // `whole` has size() parts of `part_bytes`. The own one, at rank() * part_bytes, is there after `after`;
   // the others arrive.

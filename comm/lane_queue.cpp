@@ -15,8 +15,8 @@ void LaneQueue::enqueue(const CommOperation& operation) {
   {
     const MutexLock lock(mutex_);
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-    not_full_.wait(mutex_, [this] { return count_ < queue_.size(); });
-    queue_[(first_ + count_++) % queue_.size()] = operation;
+    not_full_.wait(mutex_, [this] { return !queue_.full(); });
+    queue_.push(operation);
   }
   not_empty_.notify_one();
 }
@@ -26,11 +26,9 @@ void LaneQueue::work() {
     CommOperation operation;
     {
       const MutexLock lock(mutex_);
-      not_empty_.wait(mutex_, [this] { return count_ > 0 || stop_; });
-      if (count_ == 0) return;
-      operation = queue_[first_];
-      first_ = (first_ + 1) % queue_.size();
-      --count_;
+      not_empty_.wait(mutex_, [this] { return !queue_.empty() || stop_; });
+      if (queue_.empty()) return;
+      operation = queue_.pop();
     }
     not_full_.notify_one();
     runner_.run(operation);

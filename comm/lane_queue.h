@@ -3,13 +3,12 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <thread>
-#include <vector>
 
 #include <terrace/base/mutex.h>
 #include <terrace/comm/operation.h>
+#include <terrace/comm/operation_ring.h>
 
 namespace terrace {
 
@@ -38,9 +37,7 @@ class LaneQueue {
   Mutex mutex_;
   std::condition_variable_any not_empty_;
   std::condition_variable_any not_full_;
-  std::vector<CommOperation> queue_ TERRACE_GUARDED_BY(mutex_);  // a ring
-  size_t first_ TERRACE_GUARDED_BY(mutex_) = 0;
-  size_t count_ TERRACE_GUARDED_BY(mutex_) = 0;
+  OperationRing queue_ TERRACE_GUARDED_BY(mutex_);
   bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

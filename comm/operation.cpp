@@ -23,6 +23,11 @@ std::string_view name_of(CommKind kind) {
   return "operation";
 }
 
+CommPart gathered(const CommOperation& operation, uint32_t rank) {
+  const std::span<std::byte> whole = operation.whole;
+  return {whole.empty() ? nullptr : whole.data() + rank * operation.part_bytes, operation.part_bytes};
+}
+
 std::exception_ptr peer_error(ErrorParts parts) {
   return std::make_exception_ptr(Error(ErrorKind::peer, std::move(parts)));
 }
@@ -44,14 +49,17 @@ uint32_t CommOperation::rank_count() const {
   return part_bytes > 0 ? static_cast<uint32_t>(whole.size() / part_bytes) : 0;
 }
 
+std::exception_ptr CommOperation::failure_before(CommHook* hook) const {
+  const std::exception_ptr failure = after != nullptr ? after->failure() : nullptr;
+  return failure == nullptr && hook != nullptr ? hook->before(*this) : failure;
+}
+
 CommPart CommOperation::part_for(uint32_t other) const {
-  if (kind == CommKind::exchange) return to[other];
-  return {whole.data() + rank * part_bytes, part_bytes};
+  return kind == CommKind::exchange ? to[other] : gathered(*this, rank);
 }
 
 CommPart CommOperation::part_of(uint32_t other) const {
-  if (kind == CommKind::exchange) return from[other];
-  return {whole.data() + other * part_bytes, part_bytes};
+  return kind == CommKind::exchange ? from[other] : gathered(*this, other);
 }
 
 std::string text_of(const CommOperation& operation) {
@@ -76,6 +84,11 @@ std::exception_ptr difference(const CommOperation& mine, const CommOperation& ot
                              mine.rank, expected.bytes));
 }
 
+std::exception_ptr left_run(uint32_t rank, std::string why) {
+  return peer_error({"a rank has left the run", fmt::format("rank {}", rank), std::move(why),
+                     "go on from the last commit or checkpoint"});
+}
+
 std::exception_ptr failed_there(const CommOperation& mine, uint32_t rank, const std::exception_ptr& failure) {
   if (rank == mine.rank) return failure;
   std::string reason = "it failed";
@@ -87,6 +100,25 @@ std::exception_ptr failed_there(const CommOperation& mine, uint32_t rank, const 
   }
   return peer_error({fmt::format("cannot take part in {}", text_of(mine)), fmt::format("rank {}", rank),
                      std::move(reason), "see what that rank says; go on from the last commit or checkpoint"});
+}
+
+CommVerdict::CommVerdict(std::span<const PostedOperation> posted) {
+  for (const PostedOperation& one : posted) {
+    if (one.failure == nullptr) continue;
+    failed_rank_ = one.operation.rank;
+    failure_ = one.failure;
+    break;
+  }
+  for (size_t a = 0; a < posted.size(); ++a) {
+    for (size_t b = 0; b < posted.size() && difference_ == nullptr; ++b) {
+      if (a != b) difference_ = difference(posted[a].operation, posted[b].operation);
+    }
+  }
+}
+
+std::exception_ptr CommVerdict::failure_of(const CommOperation& mine) const {
+  if (difference_ != nullptr) return difference_;
+  return failure_ != nullptr ? failed_there(mine, failed_rank_, failure_) : nullptr;
 }
 
 }  // namespace terrace

@@ -12,6 +12,8 @@
 
 namespace terrace {
 
+class CommHook;
+
 enum class CommKind : uint8_t { all_gather, exchange, ballot };
 
 struct CommOperation {
@@ -22,7 +24,7 @@ struct CommOperation {
   CommNote note = {};
   const Event* after = nullptr;
   Event* done = nullptr;
-  // all_gather, ballot
+  // all_gather, ballot; `whole` is empty where the memory is that of another process
   std::span<std::byte> whole = {};
   uint64_t part_bytes = 0;
   // exchange
@@ -31,6 +33,9 @@ struct CommOperation {
 
   // The ranks that have a part in it.
   uint32_t rank_count() const;
+  // What a failed `after` of this rank failed with, or else what `hook`, which may be null, has it fail with;
+  // null where the rank can take part. `after` is done.
+  std::exception_ptr failure_before(CommHook* hook) const;
   // What this rank has for `other`, and where the bytes of `other` go.
   CommPart part_for(uint32_t other) const;
   CommPart part_of(uint32_t other) const;
@@ -42,8 +47,35 @@ std::string text_of(const CommOperation& operation);
 // Why `other`, which another rank has asked for, is not the same operation as `mine`; null where it is.
 std::exception_ptr difference(const CommOperation& mine, const CommOperation& other);
 
+// A rank leaves the run: the failure of everything that it has a part in.
+std::exception_ptr left_run(uint32_t rank, std::string why);
+
 // The failure of an operation because of what failed on `rank`.
 std::exception_ptr failed_there(const CommOperation& mine, uint32_t rank, const std::exception_ptr& failure);
+
+// One rank's side of an operation as it meets the others; `failure` is why the rank cannot take part, or
+// null.
+struct PostedOperation {
+  CommOperation operation;
+  std::exception_ptr failure;
+};
+
+// CommVerdict: whether an operation fails, as every rank finds that knows what all have posted. A difference
+// weighs more than a failure, and of two failures that of the lower rank counts.
+class CommVerdict {
+ public:
+  CommVerdict() = default;
+  // `posted` is in the order of ranks.
+  explicit CommVerdict(std::span<const PostedOperation> posted);
+
+  // Why the operation fails on the rank of `mine`; null where it does not.
+  std::exception_ptr failure_of(const CommOperation& mine) const;
+
+ private:
+  uint32_t failed_rank_ = 0;
+  std::exception_ptr failure_;
+  std::exception_ptr difference_;
+};
 
 // CommHook: goes wrong on purpose, for tests. Called on the thread that carries the operation out.
 class CommHook {

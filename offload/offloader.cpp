@@ -152,7 +152,7 @@ void Offloader::end_micro_batch() {
   if (r.early_update.takes_landings()) r.early_update.take_landed();
   r.counters.landing_wait_ns += r.clock.now_ns() - start;
   r.order.end_micro_batch();
-  const bool more = r.order.micro_batch() < r.options.accumulation_steps;
+  const bool more = r.order.micro_batch() < rounds_of(r.options).count();
   for (uint32_t t = 0; t < r.space.tensor_count(); ++t) {
     const TensorId tensor{t};
     const TensorState state = r.states.state(tensor);

@@ -14,7 +14,7 @@ namespace terrace {
 namespace {
 
 OffloadOptions effective(OffloadOptions options) {
-  options.layer_major = options.layer_major && options.accumulation_steps > 1;
+  options.layer_major = options.layer_major && rounds_of(options).count() > 1;
   return with_tier_folders(std::move(options));
 }
 
@@ -67,6 +67,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                std::span<const TensorUse> trace, Device& accelerator,
                                Workers& compute_workers, Log& user_log, InstructionSet set)
     : space(flat_space),
+      shards(space, 0, 1),
       options(effective(offload_options)),
       named_folders(offload_options, user_log),
       device(accelerator),
@@ -74,9 +75,16 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       account(options.hooks.clock != nullptr ? *options.hooks.clock : clock),
       watch(&account, options.hooks.step_events),
       decisions(options.hooks.decisions, options.hooks.replay, user_log),
-      run{space,   options,         plan,
-          device,  compute_workers, options.hooks.clock != nullptr ? *options.hooks.clock : clock,
-          account, watch,           user_log,
+      run{space,
+          shards,
+          options,
+          plan,
+          device,
+          compute_workers,
+          options.hooks.clock != nullptr ? *options.hooks.clock : clock,
+          account,
+          watch,
+          user_log,
           set},
       arena({plan.host_bytes - host_record_bytes(plan) - plan.bookkeeping_bytes, options.lock_host_memory,
              options.dry},
@@ -88,20 +96,20 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                       : std::span<std::byte>()),
       states(space),
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
-      tiers(space, options, plan, device, arena, user_log),
+      tiers(shards, options, plan, device, arena, user_log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
-      params(space, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
+      params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
              tiers.reader(), watch),
-      runs(space, options.accumulation_steps, options.unused_gradients),
+      runs(space, rounds_of(options).count(), options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
       gradients(make_gradient_store({run, arena, cache, params, runs, spilled.get(), work_memory})),
-      records(space, options.states, plan, record_arena, device, tiers.records(),
+      records(shards, options.states, plan, record_arena, device, tiers.records(),
               tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
       steps(space.tensor_count(), options.unused_gradients),
       homes{params, *gradients, records, runs, steps},
-      order(space, options.accumulation_steps, options.layer_major),
+      order(space, rounds_of(options).count(), options.layer_major),
       custody(has_frozen_section(space)),
       updates(run, homes, cache, tiers, ring, states),
       early_update(run, homes, cache, states, updates),

@@ -10,6 +10,7 @@
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
 #include <terrace/memory/host/host_arena.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/schedule.h>
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/commits/whole_state.h>
@@ -51,6 +52,7 @@ struct OffloaderRooms {
 
   // The request and the observers.
   const FlatSpace& space;
+  const ChunkShards shards;
   const OffloadOptions options;      // with the paths that are in effect
   const NamedFolders named_folders;  // there before the drives are looked at, and until no file is left
   Device& device;

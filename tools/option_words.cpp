@@ -62,7 +62,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(PlacementConfig, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
     TERRACE_OPTION(PlacementConfig, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
     TERRACE_OPTION(BatchConfig, micro_batch_size, "--micro-batch", "train_micro_batch_size_per_gpu"),
-    TERRACE_OPTION(BatchConfig, accumulation_steps, "--accumulation", "gradient_accumulation_steps"),
+    TERRACE_OPTION(BatchConfig, micro_batches, "--accumulation", "gradient_accumulation_steps"),
     TERRACE_OPTION(BatchConfig, layer_major, "--microbatch-order batch", ""),  // layer_major is set to false
     TERRACE_OPTION(ActivationConfig, offload, "", "terrace.offload_activations"),
     TERRACE_OPTION(TrainConfig, precision, "", "bf16.enabled true"),  // precision is set to bf16

@@ -10,6 +10,7 @@ namespace terrace {
 ChunkShards::ChunkShards(const FlatSpace& space, uint32_t rank, uint32_t count)
     : space_(space), rank_(rank), count_(count) {
   TERRACE_ASSERT(rank < count, "a rank is one of the run's");
+  if (count == 1) return;  // the chunks' own segments
   segment_begin_.push_back(0);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ShardTiles tiles = own(ChunkId{c});
@@ -33,7 +34,22 @@ ShardTiles ChunkShards::of(ChunkId chunk, uint32_t rank) const {
   return {begin, end - begin};
 }
 
+uint64_t ChunkShards::param_bytes(ChunkId chunk) const {
+  return elements(chunk) * bytes_of(space_.section_of(chunk).type);
+}
+
+uint64_t ChunkShards::first_param_byte(ChunkId chunk) const {
+  return own(chunk).first_element() * bytes_of(space_.section_of(chunk).type);
+}
+
+uint64_t ChunkShards::end_of_part(ChunkId chunk, size_t index) const {
+  const ShardTiles tiles = own(chunk);
+  const uint64_t begin = tiles.first_element(), end = space_.end_of_part(chunk, index);
+  return end <= begin ? 0 : std::min(end - begin, tiles.elements());
+}
+
 std::span<const Segment> ChunkShards::segments_of(ChunkId chunk) const {
+  if (count_ == 1) return space_.segments_of(chunk);
   const uint32_t begin = segment_begin_[index_of(chunk)], end = segment_begin_[index_of(chunk) + 1];
   return std::span(segments_).subspan(begin, end - begin);
 }

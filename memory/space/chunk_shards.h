@@ -37,6 +37,13 @@ class ChunkShards {
   // The tiles of every rank's part where the parts of a chunk are gathered: the same for all ranks, and N
   // times as many are as many as the chunk has, or up to N - 1 more.
   uint64_t transfer_tiles(ChunkId chunk) const;
+  const FlatSpace& space() const { return space_; }
+  // Of the own tiles: elements, the bytes of their parameters, and where these begin among the chunk's.
+  uint64_t elements(ChunkId chunk) const { return own(chunk).elements(); }
+  uint64_t param_bytes(ChunkId chunk) const;
+  uint64_t first_param_byte(ChunkId chunk) const;
+  // FlatSpace::end_of_part() among the own elements: 0 where the part ends before them.
+  uint64_t end_of_part(ChunkId chunk, size_t index) const;
   // The segments of the own tiles, cut where these end and counted from their first element.
   std::span<const Segment> segments_of(ChunkId chunk) const;
 
@@ -47,7 +54,7 @@ class ChunkShards {
   const FlatSpace& space_;
   const uint32_t rank_;
   const uint32_t count_;
-  std::vector<Segment> segments_;        // concatenated
+  std::vector<Segment> segments_;        // concatenated; with one rank none, as the next
   std::vector<uint32_t> segment_begin_;  // chunk_count + 1 entries
 };
 

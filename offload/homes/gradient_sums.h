@@ -1,4 +1,4 @@
-// GradientSums: the sums of squares of a step's gradients, one per block of the flat space, and which
+// GradientSums: the sums of squares of a step's gradients, one per block of the own tiles, and which
 // gradients are complete.
 //
 // The step thread changes it; the thread of the update may call is_complete() and forget().
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -20,7 +20,7 @@ class GradientSums {
  public:
   // `memory` has room for a double per block of the trainable chunks and outlives this. With `dry` there are
   // no numbers, and all count as finite.
-  GradientSums(const FlatSpace& space, std::span<std::byte> memory, bool dry);
+  GradientSums(const ChunkShards& shards, std::span<std::byte> memory, bool dry);
 
   // The sums of the chunk's blocks.
   std::span<double> of(ChunkId chunk) { return sums_.subspan(first_of(chunk), count_of(chunk)); }

@@ -35,7 +35,7 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
   std::span<std::byte> memory;
   if (parts.run.plan.gradient_sum_bytes > 0)
     memory = parts.arena.take(parts.run.plan.gradient_sum_bytes, "gradient sums");
-  GradientSums sums(parts.run.space, memory, options.dry);
+  GradientSums sums(parts.run.shards, memory, options.dry);
   if (options.states == Placement::none && options.hooks.device_arithmetic != nullptr) {
     return std::make_unique<DeviceGradients>(
         parts.run.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
@@ -49,15 +49,14 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   const OffloadOptions& options = parts.run.options;
-  const AccumulationRules rules{options.accumulation_type, options.accumulation_steps, options.layer_major};
-  const bool accumulates = options.accumulation_steps > 1;
+  const AccumulationRules rules{options.accumulation_type, options.micro_batches, options.layer_major};
   std::vector<std::byte*> slots;
   if (options.states != Placement::none && options.gradients != GradientOrigin::borrowed)
     slots = host_slots(parts);
   std::vector<std::byte*> landing =
       carve_slots(parts.arena, parts.run.plan.slot_bytes, parts.run.plan.landing_slots, "landing gradients");
   std::unique_ptr<GradientArithmetic> arithmetic = make_arithmetic(parts);
-  if (options.states == Placement::none && accumulates) {
+  if (options.states == Placement::none && accumulates(options)) {
     return std::make_unique<AccumulatedOnDevice>(parts.run.space, parts.run.plan, parts.run.device,
                                                  parts.cache, std::move(arithmetic), std::move(landing),
                                                  rules);
@@ -69,7 +68,7 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   if (options.gradients == GradientOrigin::borrowed)
     return std::make_unique<BorrowedGradients>(parts.run.space, std::move(arithmetic), std::move(landing));
   GradientsInHost::Places places{std::move(slots), parts.spilled, std::move(landing)};
-  if (accumulates) {
+  if (accumulates(options)) {
     return std::make_unique<AccumulatedInHost>(parts.run.space, parts.run.device, parts.cache,
                                                std::move(arithmetic), std::move(places), rules,
                                                parts.runs.most_runs());

@@ -8,16 +8,17 @@
 
 namespace terrace {
 
-OldParameters::OldParameters(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, Device& device,
-                             BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch)
-    : space_(space),
+OldParameters::OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena,
+                             Device& device, BlockStore* store, std::span<std::byte* const> homes,
+                             StepWatch& watch)
+    : shards_(shards),
       device_(device),
       store_(store),
       homes_(homes),
       watch_(watch),
       staging_(std::make_unique<Staging[]>(plan.old_parameter_slots)),
       staging_count_(plan.old_parameter_slots),
-      staging_of_(space.chunk_count(), kNone) {
+      staging_of_(shards.space().chunk_count(), kNone) {
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, staging_count_, "parameters before an update");
   const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
@@ -56,15 +57,16 @@ void OldParameters::start_read(Staging& staging, io::Engine& engine) {
       transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, staging.chunk);
   staging.read.start_read(*store_, staging.chunk, staging.memory, TransferPort(engine),
                           {.what = "old parameters", .tag = tag});
-  nvme_read_bytes_ += space_.param_bytes(staging.chunk);
+  nvme_read_bytes_ += shards_.param_bytes(staging.chunk);
 }
 
 void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
-  const uint64_t bytes = space_.param_bytes(staging.chunk);
+  const uint64_t bytes = shards_.param_bytes(staging.chunk);
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
   staging.copied.begin(to_host_copy("old parameters", staging.chunk));
-  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.copied,
+  device_.copy_to_host(staging.memory, slot.id, shards_.first_param_byte(staging.chunk), bytes, &slot.in,
+                       staging.copied,
                        from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
                                         index_of(staging.chunk)));
   d2h_bytes_ += bytes;

@@ -16,7 +16,7 @@
 #include <terrace/base/event.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/plan/memory_plan.h>
@@ -29,7 +29,7 @@ class OldParameters {
  public:
   // `homes` has the host slots by chunk, or null. `store` is null unless parameters are on nvme. All outlive
   // this.
-  OldParameters(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, Device& device,
+  OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena, Device& device,
                 BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch);
   // No transfer may be under way.
   ~OldParameters();
@@ -69,7 +69,7 @@ class OldParameters {
   void start_read(Staging& staging, io::Engine& engine);
   void start_copy(Staging& staging, DeviceCache* cache);
 
-  const FlatSpace& space_;
+  const ChunkShards& shards_;
   Device& device_;
   BlockStore* store_;
   std::span<std::byte* const> homes_;

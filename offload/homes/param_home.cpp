@@ -15,26 +15,27 @@
 
 namespace terrace {
 
-ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
                      Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch)
-    : space_(space),
+    : shards_(shards),
+      space_(shards.space()),
       placement_(placement),
       device_(device),
       stores_(stores),
       reader_(reader),
       watch_(watch),
-      home_(space.chunk_count(), nullptr),
-      expected_(space.chunk_count(), nullptr),
-      fresh_(space.chunk_count(), nullptr),
-      meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
-      callers_(space),
-      old_(space, plan, arena, device, stores.all, home_, watch),
-      publication_(space, placement, plan, device, stores, home_, watch),
+      home_(space_.chunk_count(), nullptr),
+      expected_(space_.chunk_count(), nullptr),
+      fresh_(space_.chunk_count(), nullptr),
+      meeting_(std::make_unique<std::atomic<uint8_t>[]>(space_.chunk_count())),
+      callers_(space_),
+      old_(shards, plan, arena, device, stores.all, home_, watch),
+      publication_(shards, placement, plan, device, stores, home_, watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
-      reading_of_(space.chunk_count(), nullptr),
+      reading_of_(space_.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
-      staging_of_(space.chunk_count(), kNone),
-      copy_of_(space.chunk_count(), 0) {
+      staging_of_(space_.chunk_count(), kNone),
+      copy_of_(space_.chunk_count(), 0) {
   TERRACE_ASSERT((placement == Placement::nvme) == (stores.all != nullptr && reader != nullptr),
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
@@ -45,9 +46,9 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   const uint32_t kept_trainable = plan.host_param_slots - plan.host_frozen_param_slots;
   size_t next = 0;
   uint32_t trainable_seen = 0, frozen_seen = 0;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
     if (callers_.have(ChunkId{c})) continue;
-    const bool kept = space.section_of(ChunkId{c}).trainable
+    const bool kept = space_.section_of(ChunkId{c}).trainable
                           ? is_kept(trainable_seen++, kept_trainable, trainable_chunks)
                           : is_kept(frozen_seen++, plan.host_frozen_param_slots, frozen_chunks);
     if (kept) home_[c] = slots[next++];
@@ -144,7 +145,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 }
 
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
-  h2d_bytes_ += space_.param_bytes(chunk);
+  h2d_bytes_ += shards_.param_bytes(chunk);
   publication_.note_made_on_device(chunk);
   slot.in.begin(copy_name(chunk));
   copy_of_[index_of(chunk)] = ++copy_count_;
@@ -162,7 +163,8 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
   device_.copy_to_device(
-      slot.id, 0, source, space_.param_bytes(chunk), after != nullptr ? after : &slot.out, slot.in,
+      slot.id, shards_.first_param_byte(chunk), source, shards_.param_bytes(chunk),
+      after != nullptr ? after : &slot.out, slot.in,
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
 }
 
@@ -173,7 +175,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
-  h2d_bytes_ += space_.param_bytes(chunk);
+  h2d_bytes_ += shards_.param_bytes(chunk);
   if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin(copy_name(chunk));
     return copy_in(chunk, slot, source, updated, TransferReason::step);
@@ -196,9 +198,9 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   const uint32_t blocks = store_of(chunk).block_count(chunk);
   Reading& reading = *read_past_host_[index_of(chunk)];
   std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
-  direct_read_bytes_ += space_.param_bytes(chunk);
+  direct_read_bytes_ += shards_.param_bytes(chunk);
   reading.slot = &slot;
-  expect_read(chunk, reading, memory, TransferReason::step);
+  expect_read(chunk, reading, memory + shards_.first_param_byte(chunk), TransferReason::step);
   slot.in.begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
@@ -266,7 +268,7 @@ void ParamHome::expect_read(ChunkId chunk, Reading& reading, std::byte* memory, 
       {.what = "parameters",
        .tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk),
        .link = reading.slot != nullptr ? "nvme -> device" : "nvme -> host -> device"});
-  nvme_read_bytes_ += space_.param_bytes(chunk);
+  nvme_read_bytes_ += shards_.param_bytes(chunk);
 }
 
 void ParamHome::submit_read(ChunkId chunk) {
@@ -316,7 +318,7 @@ void ParamHome::before_change(ChunkId chunk) {
 void ParamHome::read(ChunkId chunk, std::byte* destination) {
   TERRACE_ASSERT(placement_ != Placement::none, "there is no home to read from");
   if (const std::byte* home = home_[index_of(chunk)]) {
-    std::memcpy(destination, home, space_.param_bytes(chunk));
+    std::memcpy(destination, home, shards_.param_bytes(chunk));
     return;
   }
   fetch_finished(chunk);  // a fetch ahead of time may still hold a staging slot

@@ -22,7 +22,7 @@
 #include <terrace/aio/io_thread.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
@@ -39,7 +39,7 @@ namespace terrace {
 class ParamHome {
  public:
   // `stores` and `reader` are given where parameters are on nvme. All references outlive the home.
-  ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+  ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
             Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
 
@@ -156,6 +156,7 @@ class ParamHome {
   bool is_read_past_host(ChunkId chunk) const;
   BlockStore& store_of(ChunkId chunk) const { return stores_.of(space_, chunk); }
 
+  const ChunkShards& shards_;
   const FlatSpace& space_;
   Placement placement_;
   Device& device_;

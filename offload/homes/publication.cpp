@@ -18,18 +18,20 @@ constexpr const char* kWhat = "fresh parameters";
 
 }  // namespace
 
-Publication::Publication(const FlatSpace& space, Placement placement, const MemoryPlan& plan, Device& device,
-                         const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch)
-    : space_(space),
+Publication::Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan,
+                         Device& device, const ParameterStores& stores, std::span<std::byte* const> homes,
+                         StepWatch& watch)
+    : shards_(shards),
+      space_(shards.space()),
       placement_(placement),
       device_(device),
       stores_(stores),
       homes_(homes),
       watch_(watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
-      newer_on_device_(space.chunk_count(), false) {
+      newer_on_device_(space_.chunk_count(), false) {
   leaving_.reserve(kWritesAtOnce);
-  const uint32_t writes = placement == Placement::nvme ? std::min(space.chunk_count(), kWritesAtOnce) : 0;
+  const uint32_t writes = placement == Placement::nvme ? std::min(space_.chunk_count(), kWritesAtOnce) : 0;
   for (uint32_t w = 0; w < writes; ++w) free_writes_.push_back(&add_write());
 }
 
@@ -84,7 +86,7 @@ DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint
   CacheSlot& slot = device.param_slot(chunk);
   slot.in.begin(to_device_copy(kWhat, chunk));
   device_.copy_to_device(
-      slot.id, first_byte, buffer + first_byte, bytes, nullptr, slot.in,
+      slot.id, shards_.first_param_byte(chunk) + first_byte, buffer + first_byte, bytes, nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
   h2d_bytes_ += bytes;
   note_made_on_device(chunk);
@@ -92,7 +94,7 @@ DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint
 }
 
 const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
-  DeviceCopy& copy = start_copy(chunk, buffer, 0, space_.param_bytes(chunk), device);
+  DeviceCopy& copy = start_copy(chunk, buffer, 0, shards_.param_bytes(chunk), device);
   leaving_.push_back({&copy, nullptr, &copy});
   return &copy;
 }
@@ -107,7 +109,7 @@ const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer
       [&](uint32_t block, std::span<const std::byte> source, BlockStore::Write& taken) {
         take_slot(chunk, block, source, taken, engine);
       });
-  nvme_write_bytes_ += space_.param_bytes(chunk);
+  nvme_write_bytes_ += shards_.param_bytes(chunk);
   return &write.event();
 }
 

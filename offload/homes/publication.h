@@ -14,7 +14,7 @@
 #include <terrace/aio/engine.h>
 #include <terrace/base/event.h>
 #include <terrace/memory/device/device.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
@@ -38,7 +38,7 @@ struct ParameterStores {
 class Publication {
  public:
   // `homes` has the host slots by chunk, or null. All references outlive this.
-  Publication(const FlatSpace& space, Placement placement, const MemoryPlan& plan, Device& device,
+  Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, Device& device,
               const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch);
 
   // Makes writes to the tier file take slots that commits leave; null: there are no commits.
@@ -89,6 +89,7 @@ class Publication {
   ChunkTransfer& add_write();
   ChunkTransfer& take_write();
 
+  const ChunkShards& shards_;
   const FlatSpace& space_;
   const Placement placement_;
   Device& device_;

@@ -14,10 +14,10 @@ constexpr const char* kStates = "optimizer states";  // the name that the watch 
 
 }  // namespace
 
-RecordStore::RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan,
+RecordStore::RecordStore(const ChunkShards& shards, Placement placement, const MemoryPlan& plan,
                          HostArena& arena, Device& device, BlockStore* store, io::Engine* engine,
                          StepWatch& watch)
-    : space_(space),
+    : shards_(shards),
       placement_(placement),
       device_(device),
       store_(store),
@@ -27,12 +27,13 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       slot_bytes_(plan.record_slot_bytes),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / plan.record_layout.tile_bytes()),
-      memory_(space.chunk_count(), nullptr),
-      is_newer_(space.chunk_count()),
-      locked_for_device_(space.chunk_count()),
-      locks_(space.chunk_count()) {
+      memory_(shards.space().chunk_count(), nullptr),
+      is_newer_(memory_.size()),
+      locked_for_device_(memory_.size()),
+      locks_(memory_.size()) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
                  "a store and its engine belong to states on nvme");
+  const FlatSpace& space = shards.space();
   std::vector<uint32_t> trainable;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (space.section_of(ChunkId{c}).trainable) trainable.push_back(c);
@@ -58,13 +59,14 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       memory_[trainable[t]] = host[next_host++];
       ++kept_count_;
     } else {
-      streamed_bytes_ += space.chunk(chunk).tile_count() * tile_bytes_;
+      streamed_bytes_ += record_bytes(chunk);
     }
   }
 }
 
 bool RecordStore::is_streamed(ChunkId chunk) const {
-  return memory_[index_of(chunk)] == nullptr && space_.section_of(chunk).trainable;
+  return memory_[index_of(chunk)] == nullptr && shards_.space().section_of(chunk).trainable &&
+         shards_.own(chunk).tile_count > 0;
 }
 
 void RecordStore::open(ChunkId chunk) {

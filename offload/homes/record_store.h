@@ -1,8 +1,8 @@
-// RecordStore: the place of every trainable chunk's optimizer states: device memory, host slots, or the tier
-// file with some chunks resident in host slots. The resident set changes with the host budget alone: all
-// records are used once per step and become dirty, so a fixed set has the least traffic of any policy (least
-// recently used would save nothing). One thread at a time uses it: the step thread, or the thread that runs
-// an update for it.
+// RecordStore: the place of the own tiles of every trainable chunk's optimizer states: device memory, host
+// slots, or the tier file with some chunks resident in host slots. The resident set changes with the host
+// budget alone: all records are used once per step and become dirty, so a fixed set has the least traffic of
+// any policy (least recently used would save nothing). One thread at a time uses it: the step thread, or the
+// thread that runs an update for it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 #include <terrace/aio/engine.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/options/placement.h>
@@ -26,7 +26,7 @@ class RecordStore {
  public:
   // `store` and `engine` are null unless states are on nvme. Host slots are carved from `arena`. No engine
   // registers them, so their pages can be given back.
-  RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+  RecordStore(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
               Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
 
   Placement placement() const { return placement_; }
@@ -83,7 +83,7 @@ class RecordStore {
 
  private:
   uint32_t block_at(uint64_t first_tile) const { return static_cast<uint32_t>(first_tile / block_tiles_); }
-  uint64_t record_bytes(ChunkId chunk) const { return space_.chunk(chunk).tile_count() * tile_bytes_; }
+  uint64_t record_bytes(ChunkId chunk) const { return shards_.own(chunk).tile_count * tile_bytes_; }
   std::vector<ChunkId> trainable_chunks(bool kept) const;
   void lock(ChunkId chunk);
   void write_back(ChunkId chunk);
@@ -93,7 +93,7 @@ class RecordStore {
   void start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
                          BlockTransfer& write);
 
-  const FlatSpace& space_;
+  const ChunkShards& shards_;
   Placement placement_;
   Device& device_;
   BlockStore* store_;

@@ -18,8 +18,8 @@ constexpr size_t kTransfers = 8;
 
 std::vector<ChunkId> RecordStore::trainable_chunks(bool kept) const {
   std::vector<ChunkId> chunks;
-  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (space_.section_of(ChunkId{c}).trainable && (memory_[c] != nullptr) == kept)
+  for (uint32_t c = 0; c < shards_.space().chunk_count(); ++c) {
+    if (shards_.space().section_of(ChunkId{c}).trainable && (memory_[c] != nullptr) == kept)
       chunks.push_back(ChunkId{c});
   }
   return chunks;

@@ -15,6 +15,7 @@
 #include <terrace/memory/tier/tier_start.h>
 #include <terrace/offload/options/offload_hooks.h>
 #include <terrace/offload/options/placement.h>
+#include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
 
 namespace terrace {
@@ -79,7 +80,7 @@ struct OffloadOptions {
   std::vector<uint32_t> activation_get_order;  // every entry once, in the order of its return; nvme only
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
-  uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate
+  uint32_t micro_batches = 1;  // per update, over all ranks; above 1 gradients accumulate
   // Opens all micro-batches of a step together, so that each operation can run for all of them before the
   // next operation, and its parameters come once. Gradients are added in the same order either way: no bit
   // depends on this option.
@@ -116,9 +117,19 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
   return options.states == Placement::nvme ? options.state_paths : options.parameter_paths;
 }
 
+// The rounds in which this rank takes part in the micro-batches of a step.
+inline StepRounds rounds_of(const OffloadOptions& options) {
+  return {options.micro_batches};
+}
+
+// True if a gradient is the sum of several, and so has an accumulator.
+inline bool accumulates(const OffloadOptions& options) {
+  return options.micro_batches > 1;
+}
+
 // True if a complete gradient stays in its device slot until the update.
 inline bool gradients_stay(const OffloadOptions& options) {
-  return options.states == Placement::none && options.accumulation_steps == 1;
+  return options.states == Placement::none && !accumulates(options);
 }
 
 }  // namespace terrace

@@ -15,7 +15,7 @@ constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 
 // Returns the bytes that a step moves to and from nvme because the host has no room for them.
 uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
-  const uint32_t passes = options.layer_major ? 1 : options.accumulation_steps;
+  const uint32_t passes = options.layer_major ? 1 : rounds_of(options).count();
   uint64_t bytes = uint64_t{2} * passes * plan.spilled_chunks * plan.spill_slot_bytes;
   bytes += uint64_t{2} * passes * plan.nvme_activation_entries * plan.activation_entry_bytes;
   if (options.states == Placement::nvme)

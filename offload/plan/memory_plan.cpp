@@ -137,7 +137,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
     plan.record_slot_bytes = whole(plan.record_slot_bytes);
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
     plan.device_record_slots = counts.trainable_chunks;
-    if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
+    if (accumulates(options)) plan.device_accumulator_slots = counts.trainable_chunks;
   }
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
@@ -199,7 +199,7 @@ bool stages_parameters(const OffloadOptions& options) {
 // Plans what the host needs in any case, except for gradients.
 void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool states_on_device = options.states == Placement::none;
-  const bool accumulates = options.accumulation_steps > 1;
+  const bool has_sums = accumulates(options);
   plan.bookkeeping_bytes = counts.chunks * kBookkeepingBytesPerChunk;
   if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
   if (options.parameters == Placement::cpu) {
@@ -212,13 +212,13 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
   // Landing slots also hold new parameters that wait to be copied or written, if these cannot take the place
   // of their gradients.
-  const bool over_gradients = !states_on_device && !accumulates && counts.frozen_chunks() == 0;
+  const bool over_gradients = !states_on_device && !has_sums && counts.frozen_chunks() == 0;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
   // The only memory in which parameters can be loaded and read, between steps.
   if (options.gradients == GradientOrigin::borrowed) plan.landing_slots = 1;
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
-  plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
+  plan.gradients_take_over = !states_on_device && !has_sums && options.parameters != Placement::none &&
                              plan.record_layout.master == MasterForm::whole &&
                              options.gradients == GradientOrigin::leases;
   plan.gradient_sum_bytes =
@@ -238,7 +238,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
 // Gives the gradients of `count` chunks room on the host, wherever they are held, and spills the others.
 void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_t count, MemoryPlan& plan) {
   plan.spilled_chunks = counts.trainable_chunks - count;
-  if (options.accumulation_steps > 1) {
+  if (accumulates(options)) {
     plan.host_accumulator_slots = count;
   } else if (!plan.gradients_take_over) {
     plan.host_gradient_slots = count;
@@ -259,7 +259,7 @@ void plan_host_gradients(const OffloadOptions& options, const Counts& counts, Me
   MemoryPlan spilling = plan;
   hold_gradients(options, counts, 0, spilling);
   spilling.spill_slots = kSpillSlots;
-  spilling.spill_slot_bytes = options.accumulation_steps > 1 ? plan.accumulator_slot_bytes : plan.slot_bytes;
+  spilling.spill_slot_bytes = accumulates(options) ? plan.accumulator_slot_bytes : plan.slot_bytes;
   spilling.host_minimum_bytes = host_total(spilling);
   if (spilling.host_minimum_bytes >= plan.host_minimum_bytes) return;
   plan.host_minimum_bytes = spilling.host_minimum_bytes;
@@ -305,7 +305,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
         plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
   }
   // With compact state the parameters are read once more, and gradients do not take over their slots.
-  const bool parameters_first = !plan.gradients_take_over && options.accumulation_steps == 1;
+  const bool parameters_first = !plan.gradients_take_over && !accumulates(options);
   const auto keep_parameters = [&] {
     plan.host_param_slots +=
         room_for(plan.slot_bytes, counts.placed_trainable_chunks() - plan.host_param_slots);
@@ -371,7 +371,7 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
 
 MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace,
                       const OffloadOptions& options) {
-  TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
+  TERRACE_ASSERT(options.micro_batches > 0, "an update needs at least one micro-batch");
   require_possible(space, options);
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
@@ -427,7 +427,7 @@ std::string reason_without_commits(const SpaceLayout& space, const OffloadOption
 }
 
 DataType held_gradient_type(const Section& section, const OffloadOptions& options) {
-  return options.accumulation_steps > 1 ? options.accumulation_type : section.type;
+  return accumulates(options) ? options.accumulation_type : section.type;
 }
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {

@@ -57,8 +57,8 @@ void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
     throw Error(ErrorKind::config,
                 {"cannot borrow gradients", std::move(what), std::move(reason), std::move(advice)});
   };
-  if (options.accumulation_steps > 1)
-    refuse(fmt::format("of {} micro-batches", options.accumulation_steps), "their sums need memory",
+  if (accumulates(options))
+    refuse(fmt::format("of {} micro-batches", options.micro_batches), "their sums need memory",
            "add them up in the program, or set OffloadOptions::gradients to handed_over");
   for (const TensorSpec& tensor : space.tensors()) {
     if (tensor.trainable && tensor.home == TensorHome::managed)

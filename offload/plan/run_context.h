@@ -7,6 +7,7 @@
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/device.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/plan/memory_plan.h>
@@ -18,6 +19,7 @@ namespace terrace {
 
 struct RunContext {
   const FlatSpace& space;
+  const ChunkShards& shards;  // of the space
   const OffloadOptions& options;
   const MemoryPlan& plan;
   Device& device;

@@ -200,7 +200,7 @@ void GradientLandings::note_tensors_landing(ChunkId chunk, uint32_t micro_batch)
     const TensorId tensor = held[i];
     if (!runs_.is_pending(chunk, i) || --unlanded_chunks_[index_of(tensor)] > 0) continue;
     follow(tensor, micro_batch);
-    if (!run_.options.layer_major || micro_batch + 1 == run_.options.accumulation_steps) continue;
+    if (!run_.options.layer_major || rounds_of(run_.options).is_last(micro_batch)) continue;
     unlanded_chunks_[index_of(tensor)] = run_.space.place(tensor).chunk_count;
     uses_[index_of(tensor)] = {};
     if (states_.state(tensor) == TensorState::reducing) states_.change(tensor, TensorState::hold);

@@ -66,7 +66,7 @@ class LeastTraffic {
   // Every micro-batch's gradient leaves the device for states below it. One that is handed over is in host
   // memory at first, without the padding of the flat space.
   void add_gradient(ChunkId chunk) {
-    const uint64_t passes = run_.options.accumulation_steps;
+    const uint64_t passes = rounds_of(run_.options).count();
     if (run_.options.gradients == GradientOrigin::leases) {
       if (states_move_) bound_.d2h_bytes += run_.space.param_bytes(chunk) * passes;
     } else if (!states_move_) {
@@ -79,7 +79,7 @@ class LeastTraffic {
   // micro-batches are open together, it is written once, after the last, and read once by the update.
   void add_spilled_gradient(ChunkId chunk) {
     if (homes_.gradients.is_held(chunk)) return;
-    const uint32_t passes = run_.options.layer_major ? 1 : run_.options.accumulation_steps;
+    const uint32_t passes = run_.options.layer_major ? 1 : rounds_of(run_.options).count();
     bound_.gradient_write_bytes += gradient_bytes(chunk) * passes;
     bound_.gradient_read_bytes += gradient_bytes(chunk) * passes;
   }

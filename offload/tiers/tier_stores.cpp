@@ -89,9 +89,15 @@ void TierStores::register_files(io::Engine& with) {
   }
 }
 
-TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
+TierStores::TierStores(const ChunkShards& shards, const OffloadOptions& options, const MemoryPlan& plan,
                        Device& device, HostArena& arena, Log& log)
-    : space_(space), options_(options), plan_(plan), device_(device), arena_(arena), log_(log) {
+    : shards_(shards),
+      space_(shards.space()),
+      options_(options),
+      plan_(plan),
+      device_(device),
+      arena_(arena),
+      log_(log) {
   if (options_.parameters != Placement::nvme && options_.states != Placement::nvme) return;
   engine_ = make_engine("step");
   if (!engine_->register_buffer(arena_.memory())) {
@@ -180,14 +186,13 @@ bool TierStores::can_write_beside_commit(std::span<const TierPath> paths) const 
 // Returns the bytes of records per chunk.
 std::vector<uint64_t> TierStores::record_bytes() const {
   return of_every_chunk(space_, [&](ChunkId c) {
-    return space_.section_of(c).trainable ? space_.chunk(c).tile_count() * plan_.record_layout.tile_bytes()
-                                          : 0;
+    return space_.section_of(c).trainable ? shards_.own(c).tile_count * plan_.record_layout.tile_bytes() : 0;
   });
 }
 
 std::vector<uint64_t> TierStores::trained_param_bytes() const {
   return of_every_chunk(
-      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? space_.param_bytes(c) : 0; });
+      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? shards_.param_bytes(c) : 0; });
 }
 
 void TierStores::require_found_layout() const {
@@ -244,10 +249,10 @@ void TierStores::make_param_stores() {
   params.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) {
     const Section& section = space_.section_of(c);
     if (section.home == TensorHome::caller) return uint64_t{0};
-    return section.trainable || !apart ? space_.param_bytes(c) : 0;
+    return section.trainable || !apart ? shards_.param_bytes(c) : 0;
   });
   frozen.chunk_bytes = of_every_chunk(
-      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? 0 : space_.param_bytes(c); });
+      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? 0 : shards_.param_bytes(c); });
   const std::span<const TierManifest> found = found_commits_;
   params_ =
       make_store(*tier_, std::move(params), found.first(are_in_commits ? found.size() : 0), *engine_, log_);
@@ -264,7 +269,7 @@ void TierStores::make_gradient_store() {
   store.leave_bytes = bytes_of_later_stores(kGradients);
   store.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) -> uint64_t {
     if (!spills[index_of(c)]) return 0;
-    return space_.chunk(c).elements * bytes_of(held_gradient_type(space_.section_of(c), options_));
+    return shards_.elements(c) * bytes_of(held_gradient_type(space_.section_of(c), options_));
   });
   gradients_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
 }

@@ -15,7 +15,7 @@
 #include <terrace/base/log.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/options/offload_options.h>
@@ -29,7 +29,7 @@ class TierStores {
   // Creates or opens everything that the options place on nvme, if anything. All references outlive this;
   // engines register the memory of `arena`. Throws Error(capacity) where room is missing, Error(config) where
   // a resumed commit does not fit, else Error(io).
-  TierStores(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan, Device& device,
+  TierStores(const ChunkShards& shards, const OffloadOptions& options, const MemoryPlan& plan, Device& device,
              HostArena& arena, Log& log);
   TierStores(const TierStores&) = delete;
   TierStores& operator=(const TierStores&) = delete;
@@ -85,6 +85,7 @@ class TierStores {
   void make_activation_store();
   void make_file_reader();
 
+  const ChunkShards& shards_;
   const FlatSpace& space_;
   const OffloadOptions& options_;
   const MemoryPlan& plan_;

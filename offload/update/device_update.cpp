@@ -7,10 +7,10 @@
 
 namespace terrace {
 
-DeviceUpdate::DeviceUpdate(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
+DeviceUpdate::DeviceUpdate(const ChunkShards& shards, RecordStore& records, GradientStore& gradients,
                            ParamHome& home, TileUpdate& tiles, DeviceCache& cache, Device& device,
                            Workers& workers, io::Engine* engine, const MemoryPlan& plan)
-    : space_(space),
+    : shards_(shards),
       records_(records),
       gradients_(gradients),
       home_(home),
@@ -56,11 +56,11 @@ void DeviceUpdate::compute(ChunkId chunk) {
   cache_.attach_param(chunk);
   records_.open(chunk);
   gradients_.open(chunk);
-  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  const uint64_t tiles = shards_.own(chunk).tile_count;
   const auto update_block = [&](uint64_t first, uint64_t count) {
     const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk, count * tile_bytes_);
     tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_,
-                       cache_.param_address(chunk));
+                       cache_.param_address(chunk) + shards_.first_param_byte(chunk));
   };
   if (tiles_.is_on_workers()) {
     workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
@@ -82,10 +82,11 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   slot.out.begin(to_host_copy("fresh parameters", chunk));
-  device_.copy_to_host(buffer, slot.id, 0, space_.param_bytes(chunk), nullptr, slot.out,
+  device_.copy_to_host(buffer, slot.id, shards_.first_param_byte(chunk), shards_.param_bytes(chunk), nullptr,
+                       slot.out,
                        from_device_note(cache_.watch().events(), TransferRole::param, TransferReason::update,
                                         index_of(chunk)));
-  d2h_bytes_ += space_.param_bytes(chunk);
+  d2h_bytes_ += shards_.param_bytes(chunk);
   slot.out.wait(cache_.watch());
   const Event* const gone = home_.publication().publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;

@@ -23,7 +23,7 @@ namespace terrace {
 class DeviceUpdate {
  public:
   // `engine` is null when nothing lives on nvme.
-  DeviceUpdate(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
+  DeviceUpdate(const ChunkShards& shards, RecordStore& records, GradientStore& gradients, ParamHome& home,
                TileUpdate& tiles, DeviceCache& cache, Device& device, Workers& workers, io::Engine* engine,
                const MemoryPlan& plan);
 
@@ -39,7 +39,7 @@ class DeviceUpdate {
   void send_home(ChunkId chunk);
   std::byte* landing();
 
-  const FlatSpace& space_;
+  const ChunkShards& shards_;
   RecordStore& records_;
   GradientStore& gradients_;
   ParamHome& home_;

@@ -25,27 +25,28 @@ class AddedTime {
 
 }  // namespace
 
-OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientSource& gradients,
-                                     ParamHome& home, TileUpdate& tiles, UpdateProgress& progress,
-                                     StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan,
-                                     Sides sides)
-    : space_(space),
+OptimizerPipeline::OptimizerPipeline(const ChunkShards& shards, RecordStore& records,
+                                     GradientSource& gradients, ParamHome& home, TileUpdate& tiles,
+                                     UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
+                                     const MemoryPlan& plan, Sides sides)
+    : shards_(shards),
       records_(records),
       gradients_(gradients),
       home_(home),
       tiles_(tiles),
       progress_(progress),
       watch_(watch),
-      stream_(space, records, ring, plan, progress, watch.events()),
+      stream_(shards, records, ring, plan, progress, watch.events()),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       needs_old_(plan.record_layout.master == MasterForm::remainder),
       sides_(std::move(sides)),
-      tiles_left_(space.chunk_count()),
-      position_(space.chunk_count(), kNone),
-      tiles_sent_(space.chunk_count()) {
-  order_.reserve(space.chunk_count());
-  leaving_.reserve(std::min(space.chunk_count(), 64u));  // more chunks are seldom on their way
+      tiles_left_(shards.space().chunk_count()),
+      handed_on_(shards.space().chunk_count()),
+      position_(shards.space().chunk_count(), kNone),
+      tiles_sent_(shards.space().chunk_count()) {
+  order_.reserve(shards.space().chunk_count());
+  leaving_.reserve(std::min(shards.space().chunk_count(), 64u));  // more chunks are seldom on their way
 }
 
 void OptimizerPipeline::begin(const UpdateRun& run) {
@@ -67,7 +68,8 @@ void OptimizerPipeline::allow(const UpdateConstants& constants) {
 void OptimizerPipeline::add(ChunkId chunk) {
   TERRACE_ASSERT(position_[index_of(chunk)] == kNone, "a chunk is updated once in an update");
   position_[index_of(chunk)] = static_cast<uint32_t>(order_.size());
-  tiles_left_[index_of(chunk)] = space_.chunk(chunk).tile_count();
+  tiles_left_[index_of(chunk)] = shards_.own(chunk).tile_count;
+  handed_on_[index_of(chunk)] = false;
   tiles_sent_[index_of(chunk)] = 0;
   order_.push_back(chunk);
 }
@@ -144,8 +146,7 @@ void OptimizerPipeline::before_change(ChunkId chunk) {
 }
 
 void OptimizerPipeline::update_block(RecordStream::Block& block) {
-  if (tiles_left_[index_of(block.chunk)] == space_.chunk(block.chunk).tile_count())
-    before_change(block.chunk);
+  if (tiles_left_[index_of(block.chunk)] == shards_.own(block.chunk).tile_count) before_change(block.chunk);
   {
     const AddedTime computing(clock_, times_.compute_ns);
     const RecordedUpdate recorded(watch_.events(), block.chunk, block.tile_count * tile_bytes_);
@@ -183,13 +184,13 @@ void OptimizerPipeline::update_resident(ChunkId chunk) {
     resident_ = Resident{chunk};
   }
   const uint64_t next_few = block_tiles_ * run_.blocks_of_a_worker * run_.workers->thread_count();
-  update_resident_tiles(run_.engine != nullptr ? next_few : space_.chunk(chunk).tile_count());
+  update_resident_tiles(run_.engine != nullptr ? next_few : shards_.own(chunk).tile_count);
 }
 
 void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
   const ChunkId chunk = resident_->chunk;
   const uint64_t begin = resident_->next_tile;
-  const uint64_t end = std::min(begin + tile_count, space_.chunk(chunk).tile_count());
+  const uint64_t end = std::min(begin + tile_count, shards_.own(chunk).tile_count);
   {
     const AddedTime computing(clock_, times_.compute_ns);
     run_.workers->parallel_for(divide_up(end - begin, block_tiles_), [&](size_t task) {
@@ -201,7 +202,7 @@ void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
     });
   }
   resident_->next_tile = end;
-  if (end == space_.chunk(chunk).tile_count()) resident_.reset();
+  if (end == shards_.own(chunk).tile_count) resident_.reset();
   tiles_done(chunk, end - begin);
 }
 
@@ -209,7 +210,8 @@ void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
 
 void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
   tiles_left_[index_of(chunk)] -= count;
-  if (!is_done(chunk)) return;
+  if (tiles_left_[index_of(chunk)] > 0) return;
+  handed_on_[index_of(chunk)] = true;
   hand_on(chunk);
   while (turn_ < order_.size() && is_done(order_[turn_])) ++turn_;
 }

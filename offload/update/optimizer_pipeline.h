@@ -80,9 +80,9 @@ class OptimizerPipeline {
     DeviceLanes* lanes = nullptr;  // null: none is updated there
   };
 
-  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientSource& gradients, ParamHome& home,
-                    TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
-                    const MemoryPlan& plan, Sides sides);
+  OptimizerPipeline(const ChunkShards& shards, RecordStore& records, GradientSource& gradients,
+                    ParamHome& home, TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch,
+                    io::RingBuffer& ring, const MemoryPlan& plan, Sides sides);
 
   void begin(const UpdateRun& run);
   void allow(const UpdateConstants& constants);
@@ -118,7 +118,7 @@ class OptimizerPipeline {
   void open_ahead();
   bool start_open_next();
   bool is_open(ChunkId chunk) const;
-  bool is_done(ChunkId chunk) const { return tiles_left_[index_of(chunk)] == 0; }
+  bool is_done(ChunkId chunk) const { return handed_on_[index_of(chunk)]; }
   bool is_on_device(ChunkId chunk) const { return sides_.on_device[index_of(chunk)]; }
   bool needs_old(ChunkId chunk) const { return needs_old_ && !is_made_there(chunk); }
   void stream_ahead();
@@ -153,7 +153,7 @@ class OptimizerPipeline {
   void wait_for_io();
   WaitSubject io_subject() const;
 
-  const FlatSpace& space_;
+  const ChunkShards& shards_;
   RecordStore& records_;
   GradientSource& gradients_;
   ParamHome& home_;
@@ -170,7 +170,8 @@ class OptimizerPipeline {
   UpdateRun run_;
   bool allowed_ = false;
   std::vector<ChunkId> order_;        // chunks in the order of add()
-  std::vector<uint64_t> tiles_left_;  // by ChunkId
+  std::vector<uint64_t> tiles_left_;  // by ChunkId, as the next
+  std::vector<bool> handed_on_;       // in this update; of a chunk without own tiles too
   std::vector<uint32_t> position_;    // by ChunkId, in order_; or kNone
   size_t turn_ = 0;                   // in order_: all chunks before it are done
   size_t opened_ = 0;                 // in order_: the first chunk that is not opened

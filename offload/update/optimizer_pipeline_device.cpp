@@ -30,7 +30,7 @@ bool OptimizerPipeline::send_resident(bool may_wait) {
   }
   const ChunkId chunk = sending_->chunk;
   const uint64_t first = sending_->next_tile;
-  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  const uint64_t tiles = shards_.own(chunk).tile_count;
   const uint64_t count = std::min(sides_.lanes->run_tiles(), tiles - first);
   send_run(chunk, first, count, records_.resident(chunk) + first * tile_bytes_, nullptr);
   sending_->next_tile += count;

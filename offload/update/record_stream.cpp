@@ -20,16 +20,16 @@ std::vector<ChunkId> trainable_chunks(const FlatSpace& space) {
 
 }  // namespace
 
-RecordStream::RecordStream(const FlatSpace& space, RecordStore& records, io::RingBuffer& ring,
+RecordStream::RecordStream(const ChunkShards& shards, RecordStore& records, io::RingBuffer& ring,
                            const MemoryPlan& plan, UpdateProgress& progress, StepEvents* events)
-    : space_(space),
+    : shards_(shards),
       records_(records),
       ring_(ring),
       progress_(progress),
       events_(events),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
-      order_(records.store(), trainable_chunks(space)),
+      order_(records.store(), trainable_chunks(shards.space())),
       blocks_(ring.slot_count()) {
   for (Block& block : blocks_) {
     block.stream = this;
@@ -62,7 +62,7 @@ void RecordStream::start_read(std::span<std::byte> slot) {
   block.slot = slot;
   block.chunk = item.chunk;
   block.first_tile = item.block * block_tiles_;
-  block.tile_count = std::min(block_tiles_, space_.chunk(item.chunk).tile_count() - block.first_tile);
+  block.tile_count = std::min(block_tiles_, shards_.own(item.chunk).tile_count - block.first_tile);
   block.number = reads_started_++;
   block.phase = Phase::reading;
   totals_.read_bytes += tiles_of(block).size();

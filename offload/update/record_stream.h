@@ -16,7 +16,7 @@
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/homes/record_store.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/transfer/block_transfer.h>
@@ -33,7 +33,7 @@ class RecordStream {
     RecordStream* stream = nullptr;
     std::span<std::byte> slot;  // a slot of the ring
     ChunkId chunk{};
-    uint64_t first_tile = 0;
+    uint64_t first_tile = 0;  // of the own ones
     uint64_t tile_count = 0;
     uint64_t number = 0;  // counts the reads of this update
     Phase phase = Phase::idle;
@@ -46,7 +46,7 @@ class RecordStream {
   };
 
   // The ring's slots hold a block each. `events` is null where nothing is recorded.
-  RecordStream(const FlatSpace& space, RecordStore& records, io::RingBuffer& ring, const MemoryPlan& plan,
+  RecordStream(const ChunkShards& shards, RecordStore& records, io::RingBuffer& ring, const MemoryPlan& plan,
                UpdateProgress& progress, StepEvents* events);
 
   // `engine` is null when nothing streams. With `chunk_by_chunk` all blocks of a chunk are read before any of
@@ -96,7 +96,7 @@ class RecordStream {
     return static_cast<uint32_t>(block.first_tile / block_tiles_);
   }
 
-  const FlatSpace& space_;
+  const ChunkShards& shards_;
   RecordStore& records_;
   io::RingBuffer& ring_;
   UpdateProgress& progress_;

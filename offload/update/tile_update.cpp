@@ -12,10 +12,11 @@ constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
 
 }  // namespace
 
-TileUpdate::TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home,
+TileUpdate::TileUpdate(const ChunkShards& shards, GradientSource& gradients, ParamHome& home,
                        const RecordLayout& layout, InstructionSet instruction_set,
                        DeviceArithmetic* device_arithmetic, bool dry)
-    : space_(space),
+    : shards_(shards),
+      space_(shards.space()),
       gradients_(gradients),
       home_(home),
       layout_(layout),
@@ -73,7 +74,7 @@ void TileUpdate::update_callers(ChunkId chunk, uint64_t first_tile, uint64_t til
   alignas(64) std::byte joined[kWidestTileBytes];
   alignas(64) std::byte joined_gradient[kWidestTileBytes];
   for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
-    const uint64_t first = t * kTileElements;
+    const uint64_t first = (shards_.own(chunk).first_tile + t) * kTileElements;
     std::byte* const in_place = tensors.find(chunk, first, kTileElements);
     std::byte* const parameters = in_place != nullptr ? in_place : joined;
     if (in_place == nullptr && layout_.master == MasterForm::parameter)
@@ -90,7 +91,7 @@ std::byte* TileUpdate::complete(ChunkId chunk, uint64_t run_tiles) const {
   std::byte* const begin = output_of(chunk, 0);
   if (!spreads(chunk) || dry_) return begin;
   const uint64_t parameter_bytes = parameter_tile_bytes(chunk);
-  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  const uint64_t tiles = shards_.own(chunk).tile_count;
   for (uint64_t t = run_tiles; t < tiles; t += run_tiles) {
     std::memmove(begin + t * parameter_bytes, output_of(chunk, t),
                  std::min(run_tiles, tiles - t) * parameter_bytes);
@@ -141,15 +142,15 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
 void TileUpdate::for_each_run(ChunkId chunk,
                               FunctionRef<void(const OptimizerStep&, uint64_t, uint64_t)> body) const {
   if (constants_.tensors.empty()) {
-    for (const Segment& segment : space_.segments_of(chunk))
+    for (const Segment& segment : shards_.segments_of(chunk))
       body(constants_.groups[segment.group], segment.first_element, segment.first_element + segment.elements);
     return;
   }
   uint64_t first = 0;
   const std::span<const TensorId> tensors = space_.tensors_of(chunk);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const uint64_t end = space_.end_of_part(chunk, i);
-    body(constants_.tensors[index_of(tensors[i])], first, end);
+    const uint64_t end = shards_.end_of_part(chunk, i);
+    if (end > first) body(constants_.tensors[index_of(tensors[i])], first, end);
     first = end;
   }
 }

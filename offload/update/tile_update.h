@@ -38,8 +38,9 @@ struct TilePlaces {
 
 class TileUpdate {
  public:
-  TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home, const RecordLayout& layout,
-             InstructionSet instruction_set, DeviceArithmetic* device_arithmetic, bool dry);
+  TileUpdate(const ChunkShards& shards, GradientSource& gradients, ParamHome& home,
+             const RecordLayout& layout, InstructionSet instruction_set, DeviceArithmetic* device_arithmetic,
+             bool dry);
 
   // Begins an update; what `constants` refer to stays until it is over. The constants of a tensor may still
   // be set before the first of its chunks is updated.
@@ -87,10 +88,11 @@ class TileUpdate {
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
            DeviceArithmetic* device = nullptr) const;
   // Calls `body` with the constants of every run of elements that are updated alike, its first element and
-  // its end, in the chunk.
+  // its end, among the own elements.
   void for_each_run(ChunkId chunk,
                     FunctionRef<void(const OptimizerStep& step, uint64_t first, uint64_t end)> body) const;
 
+  const ChunkShards& shards_;
   const FlatSpace& space_;
   GradientSource& gradients_;
   ParamHome& home_;

@@ -19,13 +19,13 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
       tiers_(tiers),
       states_(states),
       progress_(run.space.chunk_count()),
-      tiles_(run.space, homes.gradients, homes.params, run.plan.record_layout, run.instruction_set,
+      tiles_(run.shards, homes.gradients, homes.params, run.plan.record_layout, run.instruction_set,
              run.options.hooks.device_arithmetic, run.options.dry),
       lanes_(run.plan.device_lanes == 0
                  ? nullptr
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
                                                  run.options.dry)),
-      pipeline_(run.space, homes.records, homes.gradients, homes.params, tiles_, progress_, run.watch, ring,
+      pipeline_(run.shards, homes.records, homes.gradients, homes.params, tiles_, progress_, run.watch, ring,
                 run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
       in_order_(run.space.chunk_count()),
       unsettled_(run.space.chunk_count()),
@@ -38,8 +38,8 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
     homes.records.lock_for_device(run.plan.device_side);
   if (run.options.states == Placement::none)
     device_update_ =
-        std::make_unique<DeviceUpdate>(run.space, homes.records, homes.gradients, homes.params, tiles_, cache,
-                                       run.device, run.workers, tiers.engine(), run.plan);
+        std::make_unique<DeviceUpdate>(run.shards, homes.records, homes.gradients, homes.params, tiles_,
+                                       cache, run.device, run.workers, tiers.engine(), run.plan);
   order_.reserve(run.space.chunk_count());
 }
 

@@ -17,6 +17,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/memory/space/eviction_policy.h>
 #include <terrace/offload/options/placement.h>
+#include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/runtime/config/lr_schedule.h>
@@ -24,11 +25,13 @@
 namespace terrace {
 
 struct BatchConfig {
-  uint32_t micro_batch_size = 1;    // sequences
-  uint32_t accumulation_steps = 1;  // micro-batches per update
+  uint32_t micro_batch_size = 1;  // sequences
+  uint32_t micro_batches = 1;     // per update, over all ranks
   // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
-  uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * accumulation_steps; }
+  uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * micro_batches; }
+  // The micro-batches that a rank goes through in a step.
+  StepRounds rounds() const { return {micro_batches}; }
 };
 
 // Optimizers by the names of the configuration.

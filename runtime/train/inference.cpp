@@ -46,7 +46,7 @@ DryRun run_dry(const Model& model, const InferenceOptions& options, Workers& wor
 
 TrainConfig without_states(TrainConfig config) {
   config.placement.states = Placement::none;
-  config.batch.accumulation_steps = 1;
+  config.batch.micro_batches = 1;
   config.batch.layer_major = false;
   config.grad_accum_type.reset();
   config.terrace.update.reset();  // nothing is updated

@@ -22,7 +22,7 @@ MicroBatches::MicroBatches(const Model& model, const TrainingData& data, const O
                  fmt::format("samples of {} tokens below {} for {} below {}", data.context(),
                              data.vocabulary(), config.context, config.vocabulary));
   const size_t tokens_each = size_t{batch.micro_batch_size} * config.context;
-  const uint32_t together = batch.layer_major ? batch.accumulation_steps : 1;
+  const uint32_t together = batch.layer_major ? batch.rounds().count() : 1;
   tokens_.resize(together * tokens_each);
   targets_.resize(tokens_.size());
   for (uint32_t m = 0; m < together; ++m) {
@@ -35,7 +35,7 @@ MicroBatches::MicroBatches(const Model& model, const TrainingData& data, const O
 
 MicroBatches::Result MicroBatches::run(uint64_t first_sample, float loss_scale,
                                        FunctionRef<void()> before_last) {
-  const float scale = loss_scale / static_cast<float>(batch_.accumulation_steps);
+  const float scale = loss_scale / static_cast<float>(batch_.micro_batches);
   Result result;
   use_ns_.clear();
   PassTimer timed(offloader_, clock_, use_ns_);
@@ -45,7 +45,7 @@ MicroBatches::Result MicroBatches::run(uint64_t first_sample, float loss_scale,
   } else {
     result.loss = run_in_turn(first_sample, timed, scale, before_last);
   }
-  result.loss /= batch_.accumulation_steps;
+  result.loss /= batch_.micro_batches;
   result.samples = batch_.train_batch_size();
   result.tokens = result.samples * model_.config().context;
   result.forward_ns = timed.forward_ns();
@@ -56,9 +56,9 @@ MicroBatches::Result MicroBatches::run(uint64_t first_sample, float loss_scale,
 double MicroBatches::run_in_turn(uint64_t first_sample, PassTimer& timed, float scale,
                                  FunctionRef<void()> before_last) {
   double loss = 0;
-  for (uint32_t m = 0; m < batch_.accumulation_steps; ++m) {
+  for (uint32_t m = 0; m < batch_.rounds().count(); ++m) {
     timed.begin_micro_batch();
-    if (m + 1 == batch_.accumulation_steps) before_last();
+    if (batch_.rounds().is_last(m)) before_last();
     data_.fill(first_sample + uint64_t{m} * batch_.micro_batch_size, tokens_, targets_);
     {
       // Operations without a lease compute too; what the offloader does in between it says itself.

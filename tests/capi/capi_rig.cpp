@@ -344,7 +344,7 @@ OffloadOptions offload_options(const Case& c, const std::filesystem::path& folde
   options.parameter_paths = options.state_paths = {{folder}};
   options.device_budget_bytes = device_bytes(c);
   options.host_budget_bytes = kHostBytes;
-  options.accumulation_steps = c.accumulation;
+  options.micro_batches = c.accumulation;
   options.gradients = static_cast<GradientOrigin>(c.gradients);
   options.lock_host_memory = false;
   options.io.kind = io::EngineKind::threads;

@@ -58,7 +58,7 @@ const Standings& standing_of_options() {
       {"activations_fill_device", Reason{"activations belong to a step and are never kept"}},
       {"activation_get_order", kActivations},
       {"lock_host_memory", Reason{"the kernel's, and often refused in a container"}},
-      {"accumulation_steps", kAccumulation},
+      {"micro_batches", kAccumulation},
       {"layer_major", kOrder},
       {"holds_gradients", Reason{"a budget is refused with it, or it changes nothing"}},
       {"gradients", kGradients},

@@ -90,7 +90,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.record_layout.master = MasterForm::remainder;
   if (has_masters_in_parameters(c)) options.record_layout.master = MasterForm::parameter;
   options.processor_share = std::stod(std::string(level_of(c, kShare)));
-  options.accumulation_steps = training.accumulation;
+  options.micro_batches = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.layer_major = is_layer_major(c);
   options.gradients = training.gradients;

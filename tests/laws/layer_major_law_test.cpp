@@ -73,7 +73,7 @@ Trained train(const Scene& scene, bool layer_major) {
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
-  options.accumulation_steps = scene.accumulation;
+  options.micro_batches = scene.accumulation;
   options.layer_major = layer_major;
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   const double layer_bytes = static_cast<double>(roomy.slot_bytes) * space.chunk_count() / 8;

@@ -61,7 +61,7 @@ class PathLaw : public ::testing::Test {
     options.parameters = Placement::cpu;
     options.state_paths = {{path(0), setting.measured[0]}, {path(1), setting.measured[1]}};
     options.durable = setting.durable;
-    options.accumulation_steps = setting.accumulation;
+    options.micro_batches = setting.accumulation;
     options.device_budget_bytes = useful_device_bytes(testing::plan_roomy(options, space, uses));
     options.host_budget_bytes = plan_memory(space, uses, options).host_holding_bytes;
     while (plan_memory(space, uses, options).ring_slots < kRingSlots)

@@ -188,7 +188,7 @@ TEST(LayerMajor, ASpilledGradientIsWrittenOnceWhereItsLayerHasTheSlots) {
   run(recorder);
   const ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, recorder.take_trace(), folder.path());
-  options.accumulation_steps = kMicroBatches;
+  options.micro_batches = kMicroBatches;
   options.layer_major = true;
   options.host_budget_bytes = kGiB;
   options.host_budget_bytes = plan_memory(space, {}, options).host_minimum_bytes;
@@ -245,7 +245,7 @@ TEST(LayerMajor, ATensorsUsesInOneMicroBatchFollowEachOther) {
   const FlatSpace space(twice, kTileElements);
   OffloadOptions options;
   options.parameters = options.states = Placement::cpu;
-  options.accumulation_steps = 2;
+  options.micro_batches = 2;
   options.layer_major = true;
   options.lock_host_memory = false;
   options.device_budget_bytes = options.host_budget_bytes = 64 * kMiB;

@@ -12,9 +12,9 @@ void expect_same_as_reference(Rig& rig, const Reference& reference) {
 
 void expect_to_train(Rig& rig, uint64_t steps) {
   const OffloadOptions& options = rig.options;
-  Reference reference(rig.specs, options.accumulation_steps, options.accumulation_type);
+  Reference reference(rig.specs, options.micro_batches, options.accumulation_type);
   for (uint64_t step = 1; step <= steps; ++step) {
-    EXPECT_TRUE(rig.step(step, options.accumulation_steps).applied);
+    EXPECT_TRUE(rig.step(step, options.micro_batches).applied);
     reference.step(step);
   }
   expect_same_as_reference(rig, reference);

@@ -82,7 +82,7 @@ TEST(OffloaderPrecision, HalvesTheAccumulatorsThatAreOfTheParametersType) {
 TEST(OffloaderPrecision, RefusesToAccumulateInAnother16BitType) {
   const FlatSpace space(toy::tensors(DataType::bf16, false), kTileElements);
   OffloadOptions options;
-  options.accumulation_steps = 2;
+  options.micro_batches = 2;
   options.accumulation_type = DataType::fp16;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   try {

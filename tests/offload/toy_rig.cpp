@@ -69,7 +69,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   for (const std::filesystem::path& folder : folders) options.state_paths.push_back({folder});
   options.parameter_paths = options.state_paths;
   options.tier_name = c.tier_name;
-  options.accumulation_steps = c.accumulation;
+  options.micro_batches = c.accumulation;
   options.layer_major = c.layer_major;
   options.gradients = c.gradients;
   options.unused_gradients = c.unused;

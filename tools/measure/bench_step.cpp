@@ -193,7 +193,7 @@ void BenchStep::plan_model(StepPlan& plan) const {
   plan_optimizer(plan);
   if (flags_.accumulation > 1024)
     refuse(fmt::format("--accumulation {}", flags_.accumulation), "it is more than 1024", "");
-  plan.options.accumulation_steps = static_cast<uint32_t>(flags_.accumulation);
+  plan.options.micro_batches = static_cast<uint32_t>(flags_.accumulation);
 }
 
 void BenchStep::plan_optimizer(StepPlan& plan) const {

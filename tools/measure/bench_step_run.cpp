@@ -135,7 +135,7 @@ class StepRun {
         console_(console),
         tensors_(step_tensors(plan)),
         space_(tensors_, plan.chunk_elements),
-        names_(use_names(tensors_.size(), plan.options.accumulation_steps)),
+        names_(use_names(tensors_.size(), plan.options.micro_batches)),
         gradients_(gradient_noise(tensors_.front().element_count(), plan.type)),
         workers_(plan.threads),
         device_({.budget_bytes = plan.options.device_budget_bytes}),
@@ -183,8 +183,8 @@ class StepRun {
     double cpu = cpu_seconds_now();
     const uint64_t step_begun_ns = clock.now_ns();
     offloader_.begin_step();
-    for (uint32_t m = 0; m < plan_.options.accumulation_steps; ++m) {
-      if (m + 1 == plan_.options.accumulation_steps && plan_.update_mode == UpdateMode::during_backward)
+    for (uint32_t m = 0; m < plan_.options.micro_batches; ++m) {
+      if (m + 1 == plan_.options.micro_batches && plan_.update_mode == UpdateMode::during_backward)
         offloader_.announce_update(settings);
       run_micro_batch(offloader_, tensors_.size(), m, names_, [&](TensorId tensor, GradientView gradient) {
         std::memcpy(gradient.data, gradients_.data(),
@@ -232,8 +232,8 @@ std::vector<TensorSpec> step_tensors(const StepPlan& plan) {
 
 std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors) {
   UseRecorder recorder;
-  const std::vector<std::string> names = use_names(tensors.size(), plan.options.accumulation_steps);
-  for (uint32_t m = 0; m < plan.options.accumulation_steps; ++m)
+  const std::vector<std::string> names = use_names(tensors.size(), plan.options.micro_batches);
+  for (uint32_t m = 0; m < plan.options.micro_batches; ++m)
     run_micro_batch(recorder, tensors.size(), m, names, [](TensorId, GradientView) {});
   return recorder.take_trace();
 }

@@ -1,14 +1,15 @@
 // `terrace train`: resolves and checks all flags, says what is going to happen, lets TrainingRun train, and
 // reports.
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <vector>
 
+#include <terrace/comm/rank_identity.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
@@ -130,20 +131,16 @@ void Train::record_schedule(const Trainer& trainer) {
 
 // Each of several processes would train by itself, in the same folders and with the memory of all.
 void require_one_process() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_NTASKS"}) {
-    const char* const value = std::getenv(name);
-    const std::string_view count = value != nullptr ? value : "";
-    uint64_t processes = 0;
-    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), processes);
-    if (error != std::errc() || end != count.data() + count.size() || processes <= 1) continue;
-    throw Error(
-        ErrorKind::config,
-        {"cannot train as one of several processes", fmt::format("{}={}", name, count),
-         fmt::format("a launcher started {} of them, and Terrace trains in one process", processes),
-         fmt::format("start it once, without mpirun, torchrun or srun; where only one was started: env "
-                     "-u {} terrace train ...",
-                     name)});
-  }
+  const RankIdentity identity = identify_rank(environment_from(environ));
+  if (identity.alone()) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot train as one of several processes", fmt::format("rank {} of {}", identity.rank, identity.size),
+       fmt::format("{} started {} of them, and Terrace trains in one process", name_of(identity.launcher),
+                   identity.size),
+       fmt::format("start it once, without mpirun, torchrun or srun; where only one was started, unset "
+                   "the variables of {}",
+                   name_of(identity.launcher))});
 }
 
 // Returns the tokenizer that an export of the model needs; empty if the model has none.

@@ -144,7 +144,7 @@ std::string order_text(const TrainConfig& config) {
 std::string precision_text(const TrainConfig& config) {
   std::string text =
       fmt::format("{} parameters and gradients, fp32 master weights", name_of(config.precision));
-  if (config.batch.accumulation_steps > 1 &&
+  if (config.batch.micro_batches > 1 &&
       config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
     text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
   if (config.precision != DataType::fp16) return text;
@@ -229,8 +229,8 @@ std::string batch_text(const TrainerOptions& options, const TrainingData& data) 
   const uint64_t samples = batch.train_batch_size();
   std::string text = fmt::format("{} of {} tokens = {} tokens a step", counted(samples, "sequence"),
                                  grouped(options.model.context), grouped(samples * options.model.context));
-  if (batch.accumulation_steps > 1)
-    text += fmt::format(" ({} micro-batches of {})", batch.accumulation_steps, batch.micro_batch_size);
+  if (batch.micro_batches > 1)
+    text += fmt::format(" ({} micro-batches of {})", batch.micro_batches, batch.micro_batch_size);
   const double passes = static_cast<double>(options.steps) * static_cast<double>(samples) /
                         static_cast<double>(data.sample_count());
   return text + fmt::format("; {} = {:.{}f} passes over the data", counted(options.steps, "step"), passes,
@@ -251,7 +251,7 @@ void add_details(std::vector<ReportFact>& facts, const TrainerOptions& options, 
     const std::string sides = side_text(config.placement, plan);
     if (!sides.empty()) add("", sides);
   }
-  if (config.batch.accumulation_steps > 1) add("order", order_text(config));
+  if (config.batch.micro_batches > 1) add("order", order_text(config));
   add("threads", compute_threads_text(make_compute_threads(config.terrace)));
   add("device", device_text(plan));
   add("host", host_text(plan));

@@ -14,7 +14,7 @@ _ALIGNED_BYTES = 512
 def landing_for(store, tracked, hand_over):
     if store.cuda_ordinal is None:
         return DirectLanding(hand_over)
-    return Landing(tracked, store.cuda_ordinal, hand_over)
+    return Landing(tracked, GpuCopies(store.cuda_ordinal), hand_over)
 
 
 class DirectLanding:
@@ -33,28 +33,43 @@ class DirectLanding:
         pass
 
 
+class GpuCopies:
+    """Copies from a GPU to page-locked memory, on a stream of their own."""
+
+    def __init__(self, device):
+        self._stream = torch.cuda.Stream(device)
+
+    def memory(self, size):
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def begin(self, to, gradient):
+        """The event of the copy's end. The gradient's memory is not used again before."""
+        self._stream.wait_stream(torch.cuda.current_stream(gradient.device))
+        with torch.cuda.stream(self._stream):
+            to.copy_(gradient, non_blocking=True)
+        gradient.record_stream(self._stream)
+        return self._stream.record_event()
+
+    def finish(self):
+        self._stream.synchronize()
+
+
 class Landing:
     """`hand_over` is called with a tracked parameter and the host address of its gradient."""
 
-    def __init__(self, tracked, device, hand_over):
-        self._hand_over = hand_over
+    def __init__(self, tracked, copies, hand_over, least_bytes=_LEAST_BYTES):
+        self._copies, self._hand_over = copies, hand_over
         sizes = [_size_of(one.parameter) for one in tracked]
         # So that one gradient can come while the one before it is handed over.
-        size = min(sum(sizes), max(2 * max(sizes, default=0), _LEAST_BYTES))
-        self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self._stream = torch.cuda.Stream(device)
+        self._memory = copies.memory(min(sum(sizes), max(2 * max(sizes, default=0), least_bytes)))
         self._coming = deque()  # (tracked, first byte, byte behind, event), in a ring
         self._next = 0
 
     def take(self, one, gradient):
         first = self._room_for(_size_of(gradient))
         to = self._memory[first : first + gradient.nbytes].view(gradient.dtype).view(gradient.shape)
-        self._stream.wait_stream(torch.cuda.current_stream(gradient.device))
-        with torch.cuda.stream(self._stream):
-            to.copy_(gradient, non_blocking=True)
-        gradient.record_stream(self._stream)
         self._next = first + _size_of(gradient)
-        self._coming.append((one, first, self._next, self._stream.record_event()))
+        self._coming.append((one, first, self._next, self._copies.begin(to, gradient)))
         while self._coming and self._coming[0][3].query():
             self._hand_over_oldest()
 
@@ -65,7 +80,7 @@ class Landing:
     def drop(self):
         """Of a step that is given up."""
         if self._coming:
-            self._stream.synchronize()
+            self._copies.finish()
             self._coming.clear()
 
     def _room_for(self, size):

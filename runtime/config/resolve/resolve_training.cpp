@@ -63,7 +63,7 @@ void Resolver::resolve_batch() {
                     cause.written_key, steps, kMostMicroBatches, kMicroBatch));
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
-  config_.batch.accumulation_steps = static_cast<uint32_t>(steps);
+  config_.batch.micro_batches = static_cast<uint32_t>(steps);
   record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
          fmt::format("from {} and {}", kMicroBatch, kAccumulation));
   record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);
@@ -218,7 +218,7 @@ void Resolver::check_activation_offload() {
 void Resolver::resolve_order() {
   constexpr std::string_view order_path = "terrace.microbatch_order";
   const bool by_layer = text(order_path, "batch") == "layer";
-  config_.batch.layer_major = by_layer && config_.batch.accumulation_steps > 1;
+  config_.batch.layer_major = by_layer && config_.batch.rounds().count() > 1;
   if (by_layer && !config_.batch.layer_major)
     idle_.push_back({given(order_path)->written_key, fmt::format("{} is 1", kAccumulation)});
   if (!config_.batch.layer_major || config_.activations.checkpoint) return;

@@ -61,8 +61,8 @@ class Trials {
  public:
   Trials(const TrainConfig& config, const ModelConfig& model, Workers& workers, const ComputeDevice* compute)
       : config_(config), model_(model), workers_(workers), compute_(compute) {
-    config_.batch.accumulation_steps = std::min(config.batch.accumulation_steps, kMicroBatches);
-    repeats_ = static_cast<double>(config.batch.accumulation_steps) / config_.batch.accumulation_steps;
+    config_.batch.micro_batches = std::min(config.batch.micro_batches, kMicroBatches);
+    repeats_ = static_cast<double>(config.batch.micro_batches) / config_.batch.micro_batches;
   }
 
   // Nothing: it does not fit.

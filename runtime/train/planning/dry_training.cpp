@@ -132,7 +132,7 @@ void DryTraining::run_together() {
 OffloadCounters DryTraining::step() {
   const OffloadCounters before = offloader_.report().counters();
   const UpdateSettings settings = {groups_, ++steps_, config_.gradient_clipping, loss_scale_};
-  const uint32_t accumulation = config_.batch.accumulation_steps;
+  const uint32_t accumulation = config_.batch.rounds().count();
   uses_ = 0;
   offloader_.begin_step();
   const bool announces = may_announce_update(config_, settings);

@@ -84,17 +84,17 @@ void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& ch
     if (batch.micro_batch_size % parts != 0) return;
     BatchConfig smaller = batch;
     smaller.micro_batch_size /= parts;
-    if (smaller.accumulation_steps > kMostMicroBatches / parts) return;
-    smaller.accumulation_steps *= parts;
+    if (smaller.micro_batches > kMostMicroBatches / parts) return;
+    smaller.micro_batches *= parts;
     // An order that was asked for and had no effect with one micro-batch would have one now.
     std::vector<ChangedOption> options = {
         {"BatchConfig::micro_batch_size", std::to_string(smaller.micro_batch_size)},
-        {"BatchConfig::accumulation_steps", std::to_string(smaller.accumulation_steps)}};
-    if (batch.accumulation_steps == 1) options.push_back({"BatchConfig::layer_major", "false"});
+        {"BatchConfig::micro_batches", std::to_string(smaller.micro_batches)}};
+    if (batch.micro_batches == 1) options.push_back({"BatchConfig::layer_major", "false"});
     changes.push_back({ChangeKind::batch, std::move(options), "the same batch in smaller pieces",
                        [smaller](ChangeableRun& run) {
                          run.config.batch.micro_batch_size = smaller.micro_batch_size;
-                         run.config.batch.accumulation_steps = smaller.accumulation_steps;
+                         run.config.batch.micro_batches = smaller.micro_batches;
                        }});
   }
 }

@@ -286,7 +286,7 @@ class StepModel::Replay {
   // --- Gradients ---
 
   void land(const Landing& landing) {
-    const bool accumulates = in_.config.batch.accumulation_steps > 1;
+    const bool accumulates = in_.config.batch.micro_batches > 1;
     const double rate = accumulates ? in_.times.rates.accumulate_elements : in_.times.rates.sum_elements;
     compute(quotient(landing.elements, rate), TimeCause::compute);
   }
@@ -303,7 +303,7 @@ class StepModel::Replay {
       wait_until(landings_.front().at, TimeCause::device_copy);
       land(landings_.front());
     }
-    const bool adds_up = in_.config.batch.accumulation_steps > 1;
+    const bool adds_up = in_.config.batch.micro_batches > 1;
     if (rests_on_device() && adds_up)
       operate(quotient(trainable_elements_, device_->accumulate_elements), TimeCause::compute);
     seconds_.backward += end_phase();
@@ -351,7 +351,7 @@ class StepModel::Replay {
   void add_copies(UpdateWork& work) const {
     const OffloadOptions& options = in_.setup.offload;
     const double parameter = bytes_of(in_.config.precision);
-    const double gradient = options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter;
+    const double gradient = accumulates(options) ? bytes_of(options.accumulation_type) : parameter;
     const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
     const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
     const double parameters = made_there ? 0 : parameter;
@@ -410,7 +410,7 @@ class StepModel::Replay {
   // The disk's time that a backward pass covers: as gradients land, or for what the ring can be filled with
   // before the norm is known.
   double hidden_in_backward() const {
-    const double pass = seconds_.backward / in_.config.batch.accumulation_steps;
+    const double pass = seconds_.backward / in_.config.batch.rounds().count();
     if (lands_to_stay()) return pass;
     const MemoryPlan& plan = in_.setup.plan.memory;
     const double ring = static_cast<double>(plan.ring_slots * plan.ring_slot_bytes) / 2;

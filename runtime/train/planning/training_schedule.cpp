@@ -119,7 +119,7 @@ SimSchedule training_schedule(const Model& model, const TrainConfig& config, con
                               const TrainingScheduleOptions& options) {
   SimSchedule schedule = Builder(model, config, dry, options).build();
   schedule.name = fmt::format("{} layers x {}, {} micro-batch(es)", model.config().layers,
-                              model.config().width, config.batch.accumulation_steps);
+                              model.config().width, config.batch.rounds().count());
   return schedule;
 }
 

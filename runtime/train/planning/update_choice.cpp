@@ -42,7 +42,7 @@ std::string rules_text(const UpdateRules& rules) {
 UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup) {
   UpdateRules rules;
   // Layer by layer all micro-batches go forward in one pass, and backward.
-  rules.accumulation_steps = config.batch.layer_major ? 1 : config.batch.accumulation_steps;
+  rules.accumulation_steps = config.batch.layer_major ? 1 : config.batch.rounds().count();
   rules.clips = config.gradient_clipping > 0;
   rules.scales_loss = config.precision == DataType::fp16;
   rules.device_computes = facts_of(setup.compute).own_memory.has_value();

@@ -122,7 +122,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.record_layout = record_layout(config);
   options.processor_share = config.placement.processor_share;
   options.update_rates = config.placement.update_rates;
-  options.accumulation_steps = config.batch.accumulation_steps;
+  options.micro_batches = config.batch.micro_batches;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);

@@ -31,7 +31,7 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers,
   const std::unique_ptr<const Ops> dry_ops = make_dry_ops(compute, workers);
   const Ops& ops = *dry_ops;
   const MicroBatch batch = dry_micro_batch(config, model.config());
-  const uint32_t accumulation = config.batch.accumulation_steps;
+  const uint32_t accumulation = config.batch.rounds().count();
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
   ActivationRecorder activations;
@@ -73,7 +73,7 @@ MicroBatch dry_micro_batch(const TrainConfig& config, const ModelConfig& model) 
 
 std::vector<std::string> micro_batch_prefixes(const BatchConfig& batch) {
   std::vector<std::string> prefixes;
-  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  for (uint32_t m = 0; m < batch.rounds().count(); ++m) prefixes.push_back(micro_batch_prefix(m));
   return prefixes;
 }
 

@@ -20,7 +20,7 @@ uint64_t device_bytes_per_step(PolicyKind policy, uint64_t spare_chunks, uint32_
   OffloadOptions options;
   options.parameters = Placement::cpu;
   options.states = Placement::cpu;
-  options.accumulation_steps = accumulation;
+  options.micro_batches = accumulation;
   options.policy = policy;
   options.prefetch_uses = 0;
   const MemoryPlan roomy = testing::plan_roomy(options, space, uses);

@@ -14,7 +14,7 @@ namespace terrace {
 
 struct GradientRig : HomesRig {
   explicit GradientRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB}) : HomesRig(options) {
-    accumulating.accumulation_steps = 2;
+    accumulating.micro_batches = 2;
     plan.device_slots = kChunks;
     plan.accumulator_slot_bytes = kTileElements * sizeof(float);
     cache = std::make_unique<DeviceCache>(space, device, plan, Placement::cpu, PolicyKind::opt, states, watch,
@@ -22,7 +22,7 @@ struct GradientRig : HomesRig {
     for (std::byte*& slot : slots) slot = take(plan.accumulator_slot_bytes);
   }
   std::byte* take(uint64_t bytes) { return arena.take(bytes, "a test").data(); }
-  GradientSums sums() { return {space, arena.take(kChunks * sizeof(double), "sums"), false}; }
+  GradientSums sums() { return {shards, arena.take(kChunks * sizeof(double), "sums"), false}; }
   std::unique_ptr<GradientArithmetic> arithmetic() {
     return std::make_unique<WorkerGradients>(space, sums(), accumulating, workers, InstructionSet::scalar,
                                              watch);

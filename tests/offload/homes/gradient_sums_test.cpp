@@ -16,8 +16,9 @@ class GradientSumsTest : public ::testing::Test {
                          {"frozen", {kTileElements}, DataType::bf16, false},
                          {"b", {kTileElements}, DataType::fp32}},
                         2 * kTileElements};
+  const ChunkShards shards{space, 0, 1};
   std::array<double, 3> memory{1, 2, 4};
-  GradientSums sums{space, std::as_writable_bytes(std::span(memory)), false};
+  GradientSums sums{shards, std::as_writable_bytes(std::span(memory)), false};
 };
 
 TEST_F(GradientSumsTest, HaveRoomForTheBlocksOfTrainableChunksOnly) {
@@ -50,7 +51,7 @@ TEST_F(GradientSumsTest, KnowWhichGradientsAreComplete) {
 
 TEST_F(GradientSumsTest, AreAllFiniteWhereNothingIsComputed) {
   memory[0] = std::numeric_limits<double>::infinity();
-  const GradientSums dry(space, std::as_writable_bytes(std::span(memory)), true);
+  const GradientSums dry(shards, std::as_writable_bytes(std::span(memory)), true);
   EXPECT_TRUE(dry.is_finite(ChunkId{0}));
   EXPECT_EQ(dry.norm().sum_of_squares(), 0.0);
 }

@@ -5,6 +5,7 @@
 #include <terrace/aio/io_thread.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/host/host_arena.h>
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/watch/step_watch.h>
@@ -19,8 +20,8 @@ struct HomesRig : BlockStoreRig {
   // Chunks of one tile by default; slots of parameters have room for one chunk.
   explicit HomesRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB},
                     std::vector<TensorSpec> tensors = {{"w", {kChunks * kTileElements}, DataType::bf16}},
-                    uint64_t chunk_tiles = 1)
-      : space(std::move(tensors), chunk_tiles * kTileElements), device(options) {
+                    uint64_t chunk_tiles = 1, uint32_t rank = 0, uint32_t ranks = 1)
+      : space(std::move(tensors), chunk_tiles * kTileElements), shards(space, rank, ranks), device(options) {
     plan.slot_bytes = space.param_bytes(ChunkId{0});
     plan.ring_slot_bytes = plan.record_layout.tile_bytes();
     plan.record_slot_bytes = chunk_tiles * plan.ring_slot_bytes;
@@ -46,6 +47,7 @@ struct HomesRig : BlockStoreRig {
   }
 
   FlatSpace space;
+  const ChunkShards shards;
   MemoryPlan plan;
   HostArena arena{{.budget_bytes = 4 * kMiB, .lock_pages = false}, log};
   SimulatedDevice device;

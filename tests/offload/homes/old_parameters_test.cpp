@@ -18,8 +18,8 @@ class OldParametersTest : public ::testing::Test {
     rig.fill_store();
   }
   std::unique_ptr<OldParameters> old() {
-    return std::make_unique<OldParameters>(rig.space, rig.plan, rig.arena, rig.device, rig.store.get(), homes,
-                                           rig.watch);
+    return std::make_unique<OldParameters>(rig.shards, rig.plan, rig.arena, rig.device, rig.store.get(),
+                                           homes, rig.watch);
   }
 
   HomesRig rig;
@@ -63,7 +63,7 @@ TEST(OldParameters, AreCopiedFromTheDeviceOnceTheyHaveArrivedThere) {
   GradientRig rig;
   rig.plan.old_parameter_slots = 1;
   const std::vector<std::byte*> homes(HomesRig::kChunks);
-  OldParameters old(rig.space, rig.plan, rig.arena, rig.device, nullptr, homes, rig.watch);
+  OldParameters old(rig.shards, rig.plan, rig.arena, rig.device, nullptr, homes, rig.watch);
   rig.cache->begin_in_place(kChunk, *rig.cache->take_unused());
   rig.cache->detach_param(kChunk);
   CacheSlot& slot = rig.cache->param_slot(kChunk);

@@ -15,7 +15,7 @@ class PublicationTest : public ::testing::Test {
  protected:
   PublicationTest() : homes(kChunks) { rig.make_store_of(rig.plan.slot_bytes); }
   std::unique_ptr<Publication> publication() {
-    return std::make_unique<Publication>(rig.space, Placement::nvme, rig.plan, rig.device,
+    return std::make_unique<Publication>(rig.shards, Placement::nvme, rig.plan, rig.device,
                                          ParameterStores{rig.store.get()}, homes, rig.watch);
   }
   std::byte* buffer(uint32_t number) { return rig.pages.memory().data() + number * rig.plan.slot_bytes; }

@@ -36,7 +36,7 @@ class RecordStoreTest : public ::testing::Test {
   std::unique_ptr<RecordStore> records(Placement placement, uint32_t kept) {
     rig.plan.host_record_slots = kept;
     const bool on_nvme = placement == Placement::nvme;
-    return std::make_unique<RecordStore>(rig.space, placement, rig.plan, rig.arena, rig.device,
+    return std::make_unique<RecordStore>(rig.shards, placement, rig.plan, rig.arena, rig.device,
                                          on_nvme ? rig.store.get() : nullptr,
                                          on_nvme ? rig.engine.get() : nullptr, rig.watch);
   }
@@ -92,7 +92,7 @@ TEST_F(RecordStoreTest, KeepsAsManyInHostMemoryAsTheBudgetHasRoomForAndLosesNoCh
 TEST_F(RecordStoreTest, IsLockedForTheDeviceWhereThatUpdatesItAndAsLongAsItIsInHostMemory) {
   LockingDevice device(rig.device);
   rig.plan.host_record_slots = HomesRig::kChunks;
-  RecordStore store(rig.space, Placement::nvme, rig.plan, rig.arena, device, rig.store.get(),
+  RecordStore store(rig.shards, Placement::nvme, rig.plan, rig.arena, device, rig.store.get(),
                     rig.engine.get(), rig.watch);
   store.lock_for_device({true, false, true});
   EXPECT_EQ(device.locks, 2);

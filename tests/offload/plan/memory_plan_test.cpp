@@ -64,7 +64,7 @@ TEST(MemoryPlan, HasRoomOnNvmeForSpilledGradientsInTheTypeOfTheirSums) {
   OffloadOptions options;
   options.states = Placement::nvme;
   options.durable = false;
-  options.accumulation_steps = 2;
+  options.micro_batches = 2;
   for (const DataType type : {DataType::fp32, DataType::bf16}) {
     options.accumulation_type = type;
     testing::take_least_budgets(options, space, {});

@@ -154,7 +154,7 @@ TEST(UpdateSide, CountsTheBytesThatAChunkTakesOverTheLink) {
     OffloadOptions options = with_rates({1e9, 14e9, 0});
     options.parameters = parameters;
     options.record_layout.master = master;
-    options.accumulation_steps = accumulation;
+    options.micro_batches = accumulation;
     return share_of_processor(space, updated_on_device(space, options));
   };
   const auto expected = [](double bytes) { return 1 / (1 + 14 / bytes); };
@@ -165,7 +165,7 @@ TEST(UpdateSide, CountsTheBytesThatAChunkTakesOverTheLink) {
   // More comes back than goes up: fp32 parameters, and gradients that were added up in bf16.
   const FlatSpace wide = rows_of_tiles({160, 160, 160});
   OffloadOptions options = with_rates({1e9, 14e9, 0});
-  options.accumulation_steps = 2;
+  options.micro_batches = 2;
   options.accumulation_type = DataType::bf16;
   EXPECT_NEAR(share_of_processor(wide, updated_on_device(wide, options)),
               (2 * expected(14) + expected(16)) / 3, 0.01);

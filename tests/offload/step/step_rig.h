@@ -81,6 +81,7 @@ struct StepRig {
                          {"b", {kTileElements}, DataType::bf16},
                          {"c", {kTileElements}, DataType::bf16}},
                         kTileElements};
+  const ChunkShards shards{space, 0, 1};
   OffloadOptions options;
   MemoryPlan plan;
   MemoryLog log;
@@ -90,18 +91,18 @@ struct StepRig {
   TimeAccount account{clock};
   StepWatch watch{&account, nullptr};
   Decisions decisions{nullptr, nullptr, log};
-  const RunContext run{space, options, plan,  device, workers,
-                       clock, account, watch, log,    InstructionSet::scalar};
+  const RunContext run{
+      space, shards, options, plan, device, workers, clock, account, watch, log, InstructionSet::scalar};
   HostArena arena{{.budget_bytes = 64 * kMiB, .lock_pages = false}, log};
   TensorStates states{space};
   DeviceCache cache{space, device, plan, Placement::cpu, PolicyKind::opt, states, watch, decisions};
-  TierStores tiers{space, options, plan, device, arena, log};
+  TierStores tiers{shards, options, plan, device, arena, log};
   io::RingBuffer ring{arena.take(4 * plan.ring_slot_bytes, "a ring"), plan.ring_slot_bytes};
-  ParamHome params{space, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
+  ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
   GradientRuns runs{space, 1};
   std::unique_ptr<GradientStore> gradients =
       make_gradient_store({run, arena, cache, params, runs, nullptr, {}});
-  RecordStore records{space, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
+  RecordStore records{shards, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
   TensorSteps steps{kChunks, UnusedGradients::zero};
   const StateHomes homes{params, *gradients, records, runs, steps};
   // SGD, a rate of 1: an update takes the gradient from the master.

@@ -12,8 +12,9 @@ namespace terrace::optimizer_pipeline_test {
 namespace {
 
 struct OptimizerPipelineTest : ::testing::Test {
-  void make(Placement states, Placement parameters = Placement::cpu, std::vector<io::Fault> faults = {}) {
-    rig = std::make_unique<UpdateRig>(parameters);
+  void make(Placement states, Placement parameters = Placement::cpu, std::vector<io::Fault> faults = {},
+            uint32_t rank = 0, uint32_t ranks = 1) {
+    rig = std::make_unique<UpdateRig>(parameters, DataType::bf16, rank, ranks);
     records = rig->make_records(states);
     tiles.emplace(rig->make_tiles());
     memory = PageMapping::populated(4 * rig->plan.ring_slot_bytes, false, "a ring");
@@ -21,7 +22,7 @@ struct OptimizerPipelineTest : ::testing::Test {
     engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}, rig->log),
                                                std::move(faults));
     pipeline = std::make_unique<OptimizerPipeline>(
-        rig->space, *records, rig->gradients, *rig->home, *tiles, progress, rig->watch, *ring, rig->plan,
+        rig->shards, *records, rig->gradients, *rig->home, *tiles, progress, rig->watch, *ring, rig->plan,
         OptimizerPipeline::Sides{.on_device = std::vector<bool>(HomesRig::kChunks, false)});
   }
   void begin() {
@@ -80,6 +81,36 @@ TEST_F(OptimizerPipelineTest, UpdatesEveryChunkWhereverItsStatesLive) {
     const uint64_t bytes = states == Placement::nvme ? HomesRig::kChunks * rig->plan.record_slot_bytes : 0;
     EXPECT_EQ(pipeline->totals().record_read_bytes, bytes);
     EXPECT_EQ(pipeline->totals().record_write_bytes, bytes);
+  }
+}
+
+// The last of three ranks has none of a chunk's two tiles, and takes part all the same.
+TEST_F(OptimizerPipelineTest, UpdatesTheTilesOfItsRank) {
+  for (const Placement states : {Placement::cpu, Placement::nvme}) {
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(rank);
+      make(states, Placement::cpu, {}, rank, 3);
+      begin_all();
+      advance();
+      EXPECT_TRUE(pipeline->idle());
+      pipeline->end();
+      EXPECT_EQ(rig->gradients.released.size(), HomesRig::kChunks);
+      uint64_t tiles_of_rank = 0;
+      for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
+        EXPECT_TRUE(progress.updated(ChunkId{c}).done());
+        const ShardTiles own = rig->shards.own(ChunkId{c});
+        tiles_of_rank += own.tile_count;
+        for (uint64_t t = 0; t < own.tile_count; ++t) {
+          const float expected = UpdateRig::updated(c, own.first_tile + t);
+          EXPECT_EQ(master(c, t), expected);
+          EXPECT_TRUE(UpdateRig::is_filled_bf16(
+              rig->home->host_slot(ChunkId{c}) + t * kTileElements * sizeof(Bf16), expected));
+        }
+      }
+      EXPECT_EQ(tiles_of_rank, rank < 2 ? HomesRig::kChunks : 0);
+      EXPECT_EQ(pipeline->totals().record_read_bytes,
+                states == Placement::nvme ? tiles_of_rank * rig->plan.ring_slot_bytes : 0);
+    }
   }
 }
 

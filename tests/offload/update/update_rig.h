@@ -43,11 +43,12 @@ struct UpdateRig : HomesRig {
   static constexpr float kGradient = 0.5f;
 
   // The first tile is of group 0, the others are of group 1. Masters are 1, parameters 0.
-  explicit UpdateRig(Placement parameters = Placement::cpu, DataType gradient_type = DataType::bf16)
+  explicit UpdateRig(Placement parameters = Placement::cpu, DataType gradient_type = DataType::bf16,
+                     uint32_t rank = 0, uint32_t ranks = 1)
       : HomesRig({.budget_bytes = 8 * kMiB},
                  {{"a", {kTileElements}, DataType::bf16, true, 0},
                   {"b", {(kChunks * kTiles - 1) * kTileElements}, DataType::bf16, true, 1}},
-                 kTiles),
+                 kTiles, rank, ranks),
         gradients(gradient_type) {
     plan.record_layout = {MasterForm::whole, 0};
     plan.ring_slot_bytes = plan.record_layout.tile_bytes();
@@ -60,31 +61,33 @@ struct UpdateRig : HomesRig {
     }
     if (parameters == Placement::nvme) {
       reader = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, log));
-      params = make_store_named("params", plan.slot_bytes, plan.slot_bytes);
+      params = make_store_named("params", plan.slot_bytes / kTiles, plan.slot_bytes);
     }
-    home = std::make_unique<ParamHome>(space, parameters, plan, arena, device, ParameterStores{params.get()},
+    home = std::make_unique<ParamHome>(shards, parameters, plan, arena, device, ParameterStores{params.get()},
                                        reader.get(), watch);
     for (uint32_t c = 0; c < kChunks; ++c) {
       if (std::byte* slot = home->host_slot(ChunkId{c})) std::memset(slot, 0, plan.slot_bytes);
     }
   }
-  std::unique_ptr<BlockStore> make_store_named(std::string name, uint64_t chunk_bytes, uint64_t block_bytes) {
+  // A block for each tile of the rank, or for all of a chunk.
+  std::unique_ptr<BlockStore> make_store_named(std::string name, uint64_t tile_bytes, uint64_t block_bytes) {
     BlockStoreOptions options;
     options.name = std::move(name);
     options.block_bytes = block_bytes;
-    options.chunk_bytes.assign(kChunks, chunk_bytes);
+    for (uint32_t c = 0; c < kChunks; ++c)
+      options.chunk_bytes.push_back(shards.own(ChunkId{c}).tile_count * tile_bytes);
     return make_store(options);
   }
   // Records of masters of 1 in host memory, or in a store.
   std::unique_ptr<RecordStore> make_records(Placement placement) {
     plan.host_record_slots = placement == Placement::cpu ? kChunks : 0;
     if (placement == Placement::nvme)
-      store = make_store_named("records", plan.record_slot_bytes, plan.ring_slot_bytes);
-    auto records = std::make_unique<RecordStore>(space, placement, plan, arena, device, store.get(),
+      store = make_store_named("records", plan.ring_slot_bytes, plan.ring_slot_bytes);
+    auto records = std::make_unique<RecordStore>(shards, placement, plan, arena, device, store.get(),
                                                  store ? engine.get() : nullptr, watch);
     const std::vector<float> masters(kTileElements, 1.0f);
     for (uint32_t c = 0; c < kChunks; ++c) {
-      for (uint64_t t = 0; t < kTiles; ++t) {
+      for (uint64_t t = 0; t < shards.own(ChunkId{c}).tile_count; ++t) {
         const std::span<std::byte> tile = pages.memory().first(plan.ring_slot_bytes);
         std::memcpy(tile.data(), masters.data(), tile.size());
         BlockTransfer write;
@@ -95,7 +98,7 @@ struct UpdateRig : HomesRig {
     return records;
   }
   TileUpdate make_tiles(DeviceArithmetic* arithmetic = nullptr, bool dry = false) {
-    TileUpdate tiles(space, gradients, *home, plan.record_layout, InstructionSet::scalar, arithmetic, dry);
+    TileUpdate tiles(shards, gradients, *home, plan.record_layout, InstructionSet::scalar, arithmetic, dry);
     tiles.begin({steps, {}});
     return tiles;
   }

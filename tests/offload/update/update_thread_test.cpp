@@ -36,7 +36,7 @@ struct UpdateThreadTest : ::testing::Test {
   PageMapping memory = PageMapping::populated(2 * rig.plan.ring_slot_bytes, false, "a ring");
   io::RingBuffer ring{memory.memory(), rig.plan.ring_slot_bytes};
   OptimizerPipeline pipeline{
-      rig.space,     *records,
+      rig.shards,    *records,
       rig.gradients, *rig.home,
       tiles,         progress,
       rig.watch,     ring,

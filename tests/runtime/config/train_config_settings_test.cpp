@@ -175,7 +175,7 @@ TEST(TrainConfigSettings, SaysWhichLimitAValueMisses) {
 }
 
 TEST(TrainConfigSettings, RefusesMoreMicroBatchesThanArePlanned) {
-  EXPECT_EQ(parse(R"({"gradient_accumulation_steps": 16384})").batch.accumulation_steps, 16384u);
+  EXPECT_EQ(parse(R"({"gradient_accumulation_steps": 16384})").batch.micro_batches, 16384u);
   EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 16385})"), HasSubstr("16384 are the most"));
   EXPECT_THAT(problem(R"({"train_batch_size": 1000000000, "train_micro_batch_size_per_gpu": 1})"),
               HasSubstr("train_batch_size makes a step of 1000000000 micro-batches"));

@@ -110,7 +110,7 @@ constexpr std::string_view kNvmeOffload = R"({
 TEST(TrainConfig, TakesTheHostOffloadFileThatMostPeopleStartFrom) {
   const TrainConfig config = parse(kHostOffload);
   EXPECT_EQ(config.batch.micro_batch_size, 1u);
-  EXPECT_EQ(config.batch.accumulation_steps, 1u);
+  EXPECT_EQ(config.batch.micro_batches, 1u);
   EXPECT_EQ(config.precision, DataType::bf16);
   EXPECT_EQ(config.zero_stage, 3u);
   EXPECT_EQ(config.placement.parameters, Placement::cpu);
@@ -184,7 +184,7 @@ TEST(TrainConfig, InfersTheThirdOfTheBatchSizes) {
   const auto sizes = [](std::string_view text) {
     const TrainConfig config = parse(text);
     return std::vector<uint64_t>{config.batch.train_batch_size(), config.batch.micro_batch_size,
-                                 config.batch.accumulation_steps};
+                                 config.batch.micro_batches};
   };
   EXPECT_THAT(sizes(R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4})"),
               ElementsAre(32, 4, 8));

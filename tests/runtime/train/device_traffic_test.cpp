@@ -68,7 +68,7 @@ class Replayed {
     space_ = std::make_unique<FlatSpace>(model->tensors(), kTileElements);
     OffloadOptions options;
     options.parameters = options.states = Placement::cpu;
-    options.accumulation_steps = variant.accumulation;
+    options.micro_batches = variant.accumulation;
     options.policy = policy;
     options.prefetch_uses = prefetch_uses;
     const MemoryPlan roomy = testing::plan_roomy(options, *space_, trace_);

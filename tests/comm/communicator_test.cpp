@@ -1,28 +1,38 @@
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/communicator.h>
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstring>
-#include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/comm_faults.h>
 
+#include "comm/rank_worlds.h"
 #include "support/expect_error.h"
 
-namespace terrace::thread_world_test {
+namespace terrace::communicator_test {
 namespace {
 
 using testing::expect_error;
+using testing::on_ranks;
+using testing::RankWorld;
+using testing::RankWorldKind;
+using testing::RankWorldOptions;
 
-// Runs `body` as every rank, each on a thread of its own.
-void on_ranks(ThreadWorld& world, const std::function<void(Communicator&)>& body) {
-  std::vector<std::jthread> threads;
-  for (uint32_t r = 0; r < world.size(); ++r) threads.emplace_back([&, r] { body(world.rank(r)); });
-}
+// What every back end promises.
+class CommunicatorLaws : public ::testing::TestWithParam<RankWorldKind> {
+ protected:
+  static std::unique_ptr<RankWorld> world_of(const RankWorldOptions& options) {
+    return GetParam().make(options);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, CommunicatorLaws, ::testing::ValuesIn(testing::rank_world_kinds()),
+                         [](const auto& kind) { return kind.param.name; });
 
 // What rank `from` has for rank `to` in round `round`.
 std::byte value(uint32_t from, uint32_t to, uint64_t round) {
@@ -47,10 +57,10 @@ struct Buffers {
   std::vector<CommPart> to, from;
 };
 
-TEST(ThreadWorld, GathersThePartsOfAllRanksInTheirOrder) {
+TEST_P(CommunicatorLaws, GathersThePartsOfAllRanksInTheirOrder) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
-    ThreadWorld world({.ranks = ranks});
-    on_ranks(world, [](Communicator& mine) {
+    const std::unique_ptr<RankWorld> world = world_of({.ranks = ranks});
+    on_ranks(*world, [](Communicator& mine) {
       for (uint64_t round = 0; round < 20; ++round) {
         std::vector<std::byte> whole(mine.size() * 1000);
         std::memset(whole.data() + mine.rank() * 1000, static_cast<int>(value(mine.rank(), 0, round)), 1000);
@@ -68,10 +78,10 @@ TEST(ThreadWorld, GathersThePartsOfAllRanksInTheirOrder) {
   }
 }
 
-TEST(ThreadWorld, GivesEveryRankItsParts) {
-  for (const uint32_t ranks : {1u, 2u, 4u}) {
-    ThreadWorld world({.ranks = ranks});
-    on_ranks(world, [](Communicator& mine) {
+TEST_P(CommunicatorLaws, GivesEveryRankItsParts) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
+    const std::unique_ptr<RankWorld> world = world_of({.ranks = ranks});
+    on_ranks(*world, [](Communicator& mine) {
       for (uint64_t round = 0; round < 20; ++round) {
         Buffers buffers(mine, round);
         Event done;
@@ -88,9 +98,9 @@ TEST(ThreadWorld, GivesEveryRankItsParts) {
   }
 }
 
-TEST(ThreadWorld, SaysWhichPartsThereAreNot) {
-  ThreadWorld world({.ranks = 3});
-  on_ranks(world, [](Communicator& mine) {
+TEST_P(CommunicatorLaws, SaysWhichPartsThereAreNot) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+  on_ranks(*world, [](Communicator& mine) {
     Buffers buffers(mine, 0);
     for (CommPart& part : buffers.to) part.absent = mine.rank() == 1;
     Event done;
@@ -108,9 +118,9 @@ TEST(ThreadWorld, SaysWhichPartsThereAreNot) {
   });
 }
 
-TEST(ThreadWorld, TakesABallotOfEveryRanksWords) {
-  ThreadWorld world({.ranks = 4});
-  on_ranks(world, [](Communicator& mine) {
+TEST_P(CommunicatorLaws, TakesABallotOfEveryRanksWords) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 4});
+  on_ranks(*world, [](Communicator& mine) {
     for (uint64_t round = 0; round < 50; ++round) {
       const uint64_t word = mine.rank() * 1000 + round;
       std::vector<uint64_t> words(mine.size());
@@ -122,11 +132,11 @@ TEST(ThreadWorld, TakesABallotOfEveryRanksWords) {
 }
 
 // What depends on earlier operations finds them done, however late each rank is.
-TEST(ThreadWorld, KeepsTheOrderOfALaneAndWaitsForEvents) {
+TEST_P(CommunicatorLaws, KeepsTheOrderOfALaneAndWaitsForEvents) {
   for (const uint64_t seed : {1, 2, 3}) {
     CommFaults faults({}, 200'000, seed);
-    ThreadWorld world({.ranks = 3, .queue_depth = 4, .hook = &faults});
-    on_ranks(world, [](Communicator& mine) {
+    const std::unique_ptr<RankWorld> world = world_of({.ranks = 3, .queue_depth = 4, .hook = &faults});
+    on_ranks(*world, [](Communicator& mine) {
       constexpr uint64_t kRounds = 30;
       std::vector<std::vector<std::byte>> wholes(kRounds, std::vector<std::byte>(mine.size()));
       std::vector<Event> made(kRounds), gathered(kRounds);
@@ -151,11 +161,11 @@ TEST(ThreadWorld, KeepsTheOrderOfALaneAndWaitsForEvents) {
   }
 }
 
-TEST(ThreadWorld, LanesDoNotWaitForEachOther) {
-  ThreadWorld world({.ranks = 2});
+TEST_P(CommunicatorLaws, LanesDoNotWaitForEachOther) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 2});
   Event never_yet;
   never_yet.begin();
-  on_ranks(world, [&](Communicator& mine) {
+  on_ranks(*world, [&](Communicator& mine) {
     std::vector<std::byte> whole(2);
     Event gathered, exchanged;
     gathered.begin(), exchanged.begin();
@@ -171,10 +181,10 @@ TEST(ThreadWorld, LanesDoNotWaitForEachOther) {
   });
 }
 
-TEST(ThreadWorld, FailsOnAllRanksWhereItFailsOnOne) {
+TEST_P(CommunicatorLaws, FailsOnAllRanksWhereItFailsOnOne) {
   CommFaults faults({{CommFaultKind::fail, Lane::gather, 1, 2}});
-  ThreadWorld world({.ranks = 3, .hook = &faults});
-  on_ranks(world, [](Communicator& mine) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3, .hook = &faults});
+  on_ranks(*world, [](Communicator& mine) {
     for (uint64_t index = 0; index < 5; ++index) {
       std::vector<std::byte> whole(3);
       Event done;
@@ -190,9 +200,9 @@ TEST(ThreadWorld, FailsOnAllRanksWhereItFailsOnOne) {
   });
 }
 
-TEST(ThreadWorld, PassesTheFailureOfAnEventOnToAll) {
-  ThreadWorld world({.ranks = 2});
-  on_ranks(world, [](Communicator& mine) {
+TEST_P(CommunicatorLaws, PassesTheFailureOfAnEventOnToAll) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 2});
+  on_ranks(*world, [](Communicator& mine) {
     Event read, done;
     read.begin(), done.begin();
     std::vector<std::byte> whole(2);
@@ -208,7 +218,7 @@ TEST(ThreadWorld, PassesTheFailureOfAnEventOnToAll) {
   });
 }
 
-TEST(ThreadWorld, NamesTheRankThatDoesSomethingElse) {
+TEST_P(CommunicatorLaws, NamesTheRankThatDoesSomethingElse) {
   struct Other {
     CommNote note;
     uint64_t bytes;
@@ -217,8 +227,8 @@ TEST(ThreadWorld, NamesTheRankThatDoesSomethingElse) {
   for (const Other& other :
        {Other{{"gradients", 1, 5}, 8, "gradients"}, Other{{"parameters", 2, 5}, 8, "chunk 2"},
         Other{{"parameters", 1, 6}, 8, "after 6 decisions"}, Other{{"parameters", 1, 5}, 16, "16 bytes"}}) {
-    ThreadWorld world({.ranks = 3});
-    on_ranks(world, [&](Communicator& mine) {
+    const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+    on_ranks(*world, [&](Communicator& mine) {
       const bool differs = mine.rank() == 2;
       const uint64_t bytes = differs ? other.bytes : 8;
       std::vector<std::byte> whole(3 * bytes);
@@ -231,10 +241,75 @@ TEST(ThreadWorld, NamesTheRankThatDoesSomethingElse) {
   }
 }
 
-TEST(ThreadWorld, FailsAtOnceWhereARankHasLeft) {
-  ThreadWorld world({.ranks = 3});
-  on_ranks(world, [&](Communicator& mine) {
-    if (mine.rank() == 2) return world.lose(2, "its training failed");
+TEST_P(CommunicatorLaws, NamesBothOperationsAndGoesOnAfterwards) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+  on_ranks(*world, [](Communicator& mine) {
+    for (uint64_t index = 0; index < 3; ++index) {
+      std::vector<std::byte> whole(3);
+      std::array<CommPart, 3> to, from;
+      Event done;
+      done.begin();
+      if (mine.rank() == 1 && index == 1) {
+        mine.exchange(Lane::gather, to, from, nullptr, done, {"gradients", 7, index});
+      } else {
+        mine.all_gather(Lane::gather, whole, 1, nullptr, done, {"parameters", 5, index});
+      }
+      done.wait_done();
+      EXPECT_EQ(done.failed(), index == 1);
+      if (index != 1) continue;
+      expect_error(ErrorKind::peer,
+                   {"rank 1", "rank 0", "exchange 1 of lane gather (gradients, chunk 7",
+                    "all-gather 1 of lane gather (parameters, chunk 5"},
+                   [&] { done.wait(); });
+    }
+    EXPECT_EQ(mine.counters()[index_of(Lane::gather)].operations, 2u);
+  });
+}
+
+// The third rank agrees with both of the others, and still nothing has happened on it.
+TEST_P(CommunicatorLaws, FailsOnAllRanksWhereTwoDifferInAPart) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+  on_ranks(*world, [](Communicator& mine) {
+    Buffers buffers(mine, 0);
+    if (mine.rank() == 1) --buffers.from[0].bytes;
+    if (mine.rank() == 0) buffers.to[1].bytes = 300, buffers.out[1].resize(300);
+    if (mine.rank() == 0) buffers.to[1].memory = buffers.out[1].data();
+    Event done;
+    done.begin();
+    mine.exchange(Lane::exchange, buffers.to, buffers.from, nullptr, done, {"gradients", 1, 2});
+    expect_error(ErrorKind::peer, {"rank 0", "sends 300 bytes", "rank 1 expects"}, [&] { done.wait(); });
+    for (uint32_t r = 0; r < 3; ++r) {
+      if (r == mine.rank()) continue;
+      EXPECT_EQ(buffers.in[r], std::vector(bytes_of_part(r, mine.rank()), std::byte{0}));
+    }
+  });
+}
+
+TEST_P(CommunicatorLaws, SaysWhatFailedOnTheLowestRank) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 5});
+  on_ranks(*world, [](Communicator& mine) {
+    for (uint64_t round = 0; round < 4; ++round) {
+      Buffers buffers(mine, round);
+      Event read, done;
+      read.begin(), done.begin();
+      const bool fails = round % 2 == 1 && (mine.rank() == 1 || mine.rank() == 3);
+      mine.exchange(Lane::exchange, buffers.to, buffers.from, &read, done, {"gradients", 0, round});
+      read.complete_one(
+          fails ? std::make_exception_ptr(Error(ErrorKind::io, {"cannot read", "a file", "EIO", "look"}))
+                : nullptr);
+      done.wait_done();
+      EXPECT_EQ(done.failed(), round % 2 == 1);
+      if (done.failed() && mine.rank() != 1)
+        expect_error(ErrorKind::peer, {"rank 1", "EIO", "exchange"}, [&] { done.wait(); });
+      if (done.failed() && mine.rank() == 1) expect_error(ErrorKind::io, {"EIO"}, [&] { done.wait(); });
+    }
+  });
+}
+
+TEST_P(CommunicatorLaws, FailsAtOnceWhereARankHasLeft) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+  on_ranks(*world, [&](Communicator& mine) {
+    if (mine.rank() == 2) return world->lose(2, "its training failed");
     std::vector<std::byte> whole(3);
     for (int round = 0; round < 3; ++round) {
       Event done;
@@ -248,21 +323,21 @@ TEST(ThreadWorld, FailsAtOnceWhereARankHasLeft) {
   });
 }
 
-TEST(ThreadWorld, EndsWhileOperationsWait) {
+TEST_P(CommunicatorLaws, EndsWhileOperationsWait) {
   Event done;
   std::vector<std::byte> whole(2);
   {
-    ThreadWorld world({.ranks = 2});
+    const std::unique_ptr<RankWorld> world = world_of({.ranks = 2});
     done.begin();
-    world.rank(0).all_gather(Lane::gather, whole, 1, nullptr, done, {});
+    world->rank(0).all_gather(Lane::gather, whole, 1, nullptr, done, {});
   }
   EXPECT_TRUE(done.failed());
 }
 
-TEST(CommFaults, FlipWhatOneRankReceives) {
+TEST_P(CommunicatorLaws, FlipsWhatOneRankReceivesWhereAFaultSaysSo) {
   CommFaults faults({{CommFaultKind::corrupt, Lane::exchange, 1, 1}});
-  ThreadWorld world({.ranks = 2, .hook = &faults});
-  on_ranks(world, [](Communicator& mine) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 2, .hook = &faults});
+  on_ranks(*world, [](Communicator& mine) {
     for (uint64_t index = 0; index < 3; ++index) {
       std::byte out{5}, in{0};
       std::array<CommPart, 2> to, from;
@@ -277,10 +352,10 @@ TEST(CommFaults, FlipWhatOneRankReceives) {
   });
 }
 
-TEST(CommFaults, FlipNothingWhereNothingIsReceived) {
+TEST_P(CommunicatorLaws, FlipsNothingWhereNothingIsReceived) {
   CommFaults faults({{CommFaultKind::corrupt, Lane::exchange, 0, 0}});
-  ThreadWorld world({.ranks = 2, .hook = &faults});
-  on_ranks(world, [](Communicator& mine) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 2, .hook = &faults});
+  on_ranks(*world, [](Communicator& mine) {
     std::array<CommPart, 2> to, from;
     Event done;
     done.begin();
@@ -290,4 +365,4 @@ TEST(CommFaults, FlipNothingWhereNothingIsReceived) {
 }
 
 }  // namespace
-}  // namespace terrace::thread_world_test
+}  // namespace terrace::communicator_test

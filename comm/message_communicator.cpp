@@ -1,0 +1,47 @@
+#include <terrace/comm/message_communicator.h>
+
+#include <utility>
+
+#include <terrace/comm/communication_thread.h>
+#include <terrace/comm/operation_book.h>
+
+namespace terrace {
+
+MessageCommunicator::MessageCommunicator(uint32_t rank, std::vector<RankPlace> places,
+                                         const MakeMessagePort& make_port, MessageCommunicatorOptions options)
+    : Communicator(rank, std::move(places)),
+      book_(std::make_unique<OperationBook>(rank, size())),
+      thread_(std::make_unique<CommunicationThread>(
+          make_port,
+          CommunicationThreadOptions{
+              .rank = rank, .size = size(), .queue_depth = options.queue_depth, .hook = options.hook},
+          *book_)) {}
+
+MessageCommunicator::~MessageCommunicator() = default;
+
+void MessageCommunicator::all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes,
+                                     const Event* after, Event& done, const CommNote& note) {
+  thread_->enqueue(book_->all_gather(lane, whole, part_bytes, after, done, note));
+}
+
+void MessageCommunicator::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
+                                   const Event* after, Event& done, const CommNote& note) {
+  thread_->enqueue(book_->exchange(lane, to, from, after, done, note));
+}
+
+void MessageCommunicator::ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) {
+  Event done;
+  done.begin();
+  thread_->enqueue(book_->ballot(lane, mine, all, &done));
+  done.wait();
+}
+
+CommCounters MessageCommunicator::counters() const {
+  return book_->counters();
+}
+
+void MessageCommunicator::lose(uint32_t rank, std::string why) {
+  thread_->lose({rank, std::move(why)});
+}
+
+}  // namespace terrace

@@ -1,0 +1,139 @@
+#include <terrace/comm/message_header.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <terrace/base/text/utf8.h>
+
+namespace terrace {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<HeaderWords> && sizeof(HeaderWords) % sizeof(uint64_t) == 0);
+
+// Copies as much of a text as there is room for and cuts no character in two. Returns the number of bytes.
+template <size_t kRoom>
+uint32_t put_text(std::string_view text, std::array<char, kRoom>& room) {
+  if (text.size() > kRoom) {
+    text = text.substr(0, kRoom);
+    const size_t whole = well_formed_bytes(text);
+    if (kRoom - whole < 4) text = text.substr(0, whole);
+  }
+  std::ranges::copy(text, room.begin());
+  return static_cast<uint32_t>(text.size());
+}
+
+template <size_t kRoom>
+std::string_view text_in(const std::array<char, kRoom>& room, uint32_t bytes) {
+  return {room.data(), std::min<size_t>(bytes, kRoom)};
+}
+
+std::string words_of_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "it failed";
+  }
+}
+
+bool can_be_read(const HeaderWords& words, uint32_t rank) {
+  return words.magic == kHeaderMagic && words.rank == rank && words.kind <= CommKind::ballot &&
+         index_of(words.lane) < kLaneCount;
+}
+
+}  // namespace
+
+MessageHeaders::MessageHeaders(uint32_t rank, uint32_t size)
+    : rank_(rank),
+      size_(size),
+      header_bytes_(sizeof(HeaderWords) + uint64_t{size} * 2 * sizeof(uint64_t)),
+      bytes_(size * header_bytes_),
+      words_(size),
+      posted_(size) {}
+
+std::span<std::byte> MessageHeaders::of(uint32_t rank) {
+  return std::span(bytes_).subspan(rank * header_bytes_, header_bytes_);
+}
+
+void MessageHeaders::write(const CommOperation& operation, std::exception_ptr failure) {
+  HeaderWords words;
+  words.kind = operation.kind;
+  words.lane = operation.lane;
+  words.failed = failure != nullptr;
+  words.rank = rank_;
+  words.chunk = operation.note.chunk;
+  words.index = operation.index;
+  words.decision_count = operation.note.decision_count;
+  words.part_bytes = operation.part_bytes;
+  words.what_bytes = put_text(operation.note.what, words.what);
+  if (failure != nullptr) words.text_bytes = put_text(words_of_failure(failure), words.text);
+  failure_ = std::move(failure);
+  std::byte* at = of(rank_).data();
+  std::memcpy(at, &words, sizeof words);
+  at += sizeof words;
+  for (uint32_t other = 0; other < size_; ++other, at += 2 * sizeof(uint64_t)) {
+    const CommPart sent = operation.part_for(other), expected = operation.part_of(other);
+    const std::array<uint64_t, 2> bytes{sent.absent ? kAbsentBytes : sent.bytes, expected.bytes};
+    std::memcpy(at, bytes.data(), sizeof bytes);
+  }
+}
+
+uint64_t MessageHeaders::part_word(uint32_t from, uint64_t word) const {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, bytes_.data() + from * header_bytes_ + sizeof(HeaderWords) + word * sizeof bytes,
+              sizeof bytes);
+  return bytes;
+}
+
+bool MessageHeaders::absent_from(uint32_t rank) const {
+  return part_word(rank, uint64_t{2} * rank_) == kAbsentBytes;
+}
+
+void MessageHeaders::read_parts(CommOperation& operation) {
+  parts_.resize(size_t{size_} * 2 * size_);
+  const uint32_t rank = operation.rank;
+  const std::span<CommPart> sent = std::span(parts_).subspan(size_t{rank} * 2 * size_, size_);
+  const std::span<CommPart> expected = std::span(parts_).subspan((size_t{rank} * 2 + 1) * size_, size_);
+  for (uint32_t other = 0; other < size_; ++other) {
+    const uint64_t bytes = part_word(rank, uint64_t{2} * other);
+    const bool absent = bytes == kAbsentBytes;
+    sent[other] = {nullptr, absent ? 0 : bytes, absent};
+    expected[other] = {nullptr, part_word(rank, uint64_t{2} * other + 1)};
+  }
+  operation.to = sent;
+  operation.from = expected;
+}
+
+PostedOperation MessageHeaders::read(uint32_t rank) {
+  HeaderWords& words = words_[rank];
+  std::memcpy(&words, of(rank).data(), sizeof words);
+  PostedOperation posted;
+  CommOperation& operation = posted.operation;
+  operation.rank = rank;
+  if (!can_be_read(words, rank))
+    throw PeerLoss{rank, "its messages cannot be read; it may run another version of Terrace"};
+  operation.kind = words.kind;
+  operation.lane = words.lane;
+  operation.index = words.index;
+  operation.note = {text_in(words.what, words.what_bytes), words.chunk, words.decision_count};
+  operation.part_bytes = words.part_bytes;
+  if (words.kind == CommKind::exchange) read_parts(operation);
+  if (words.failed != 0)
+    posted.failure =
+        std::make_exception_ptr(std::runtime_error(std::string(text_in(words.text, words.text_bytes))));
+  return posted;
+}
+
+CommVerdict MessageHeaders::verdict() {
+  for (uint32_t rank = 0; rank < size_; ++rank) posted_[rank] = read(rank);
+  posted_[rank_].failure = failure_;
+  return CommVerdict(posted_);
+}
+
+}  // namespace terrace

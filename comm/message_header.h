@@ -1,0 +1,75 @@
+// MessageHeaders: what the ranks tell each other before an operation's bytes move, so that all of them find
+// the same verdict. A rank tells every other one the same: what it does, why it cannot, and the sizes of all
+// its parts.
+//
+// A header, in the machine's byte order: HeaderWords, then for each rank what this one sends to it and
+// expects from it, two uint64 of bytes. Sent bytes are kAbsentBytes where the part is absent.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <terrace/comm/message_flow.h>
+#include <terrace/comm/operation.h>
+
+namespace terrace {
+
+inline constexpr uint32_t kHeaderMagic = 0x31434d54;  // "TMC1"
+inline constexpr uint64_t kAbsentBytes = std::numeric_limits<uint64_t>::max();
+
+struct HeaderWords {
+  uint32_t magic = kHeaderMagic;
+  CommKind kind = CommKind::ballot;
+  Lane lane = Lane::control;
+  uint8_t failed = 0;
+  uint8_t reserved = 0;
+  uint32_t rank = 0;
+  uint32_t chunk = 0;
+  uint64_t index = 0;
+  uint64_t decision_count = 0;
+  uint64_t part_bytes = 0;
+  uint32_t what_bytes = 0;
+  uint32_t text_bytes = 0;
+  // Longer texts are cut here.
+  std::array<char, 80> what{};
+  std::array<char, 640> text{};  // of the failure
+};
+static_assert(sizeof(HeaderWords) == 48 + 80 + 640, "no padding whose bytes nobody has set");
+
+// The headers of all ranks for one operation after the other of a lane. Not thread-safe. Allocates nothing
+// after it was made and has carried an exchange, while nothing fails.
+class MessageHeaders {
+ public:
+  MessageHeaders(uint32_t rank, uint32_t size);
+
+  // Writes the own header. `failure` is why this rank cannot take part, or null.
+  void write(const CommOperation& operation, std::exception_ptr failure);
+  // The header of a rank: the own one to send, or where that of another rank arrives.
+  std::span<std::byte> of(uint32_t rank);
+
+  // When all headers are there: whether the operation fails. The same on all ranks. Throws PeerLoss where a
+  // header cannot be read.
+  CommVerdict verdict();
+  // Whether that rank has nothing for this one. The header of the rank is there.
+  bool absent_from(uint32_t rank) const;
+
+ private:
+  uint64_t part_word(uint32_t from, uint64_t word) const;
+  PostedOperation read(uint32_t rank);
+  void read_parts(CommOperation& operation);
+
+  const uint32_t rank_;
+  const uint32_t size_;
+  const uint64_t header_bytes_;
+  std::vector<std::byte> bytes_;    // header after header, by rank
+  std::vector<HeaderWords> words_;  // of the ranks, while a verdict is found
+  std::vector<CommPart> parts_;     // by rank, what it sends and what it expects; empty before an exchange
+  std::vector<PostedOperation> posted_;
+  std::exception_ptr failure_;  // of the own rank
+};
+
+}  // namespace terrace

@@ -1,0 +1,22 @@
+// StepRounds: how the micro-batches of a step are spread over ranks. In round a every rank computes at most
+// one of them, side by side: rank r of N the one with the number aN + r. Where that is not below their count,
+// the rank has none in that round, and takes part in it without data. The numbers order every sum over
+// micro-batches, so that no bit depends on N. Pure arithmetic.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace {
+
+struct StepRounds {
+  uint32_t micro_batches = 1;  // of a step, over all ranks; at least 1
+  uint32_t ranks = 1;          // at least 1
+
+  uint32_t count() const { return (micro_batches - 1) / ranks + 1; }
+  bool is_last(uint32_t round) const { return round + 1 == count(); }
+  // The number of the rank's micro-batch in a round; at or above micro_batches: it has none.
+  uint32_t number(uint32_t round, uint32_t rank) const { return round * ranks + rank; }
+  bool has(uint32_t round, uint32_t rank) const { return number(round, rank) < micro_batches; }
+};
+
+}  // namespace terrace

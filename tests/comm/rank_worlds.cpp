@@ -1,0 +1,70 @@
+#include "comm/rank_worlds.h"
+
+#include <thread>
+
+#include <terrace/comm/thread_world.h>
+
+namespace terrace::testing {
+namespace {
+
+class ThreadRanks final : public RankWorld {
+ public:
+  explicit ThreadRanks(const RankWorldOptions& options)
+      : world_({.ranks = options.ranks, .queue_depth = options.queue_depth, .hook = options.hook}) {}
+
+  uint32_t size() const override { return world_.size(); }
+  Communicator& rank(uint32_t rank) override { return world_.rank(rank); }
+  void lose(uint32_t rank, const std::string& why) override { world_.lose(rank, why); }
+
+ private:
+  ThreadWorld world_;
+};
+
+RankWorldKind messages(std::string name, const ThreadPortsOptions& ports) {
+  return {std::move(name), [ports](const RankWorldOptions& options) {
+            return std::make_unique<MessageRanks>(options, ports);
+          }};
+}
+
+ThreadPortsOptions with_ranks(ThreadPortsOptions ports, uint32_t ranks) {
+  ports.ranks = ranks;
+  return ports;
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const RankWorldKind& kind) {
+  return out << kind.name;
+}
+
+std::vector<RankWorldKind> rank_world_kinds() {
+  return {
+      {"Threads", [](const RankWorldOptions& options) { return std::make_unique<ThreadRanks>(options); }},
+      messages("Messages", {}),
+      messages("TinyMessages", {.max_message_bytes = 48}),
+      messages("LateMessages", {.latest_looks = 20, .copies_some = true, .seed = 1}),
+      messages("LateTinyMessages",
+               {.max_message_bytes = 100, .latest_looks = 3, .copies_some = true, .seed = 2}),
+  };
+}
+
+std::vector<RankPlace> places_on_one_host(uint32_t ranks) {
+  std::vector<RankPlace> places;
+  for (uint32_t r = 0; r < ranks; ++r) places.push_back({r, 0, r, "host", 1});
+  return places;
+}
+
+MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports)
+    : ports_(with_ranks(ports, options.ranks)) {
+  for (uint32_t r = 0; r < options.ranks; ++r)
+    ranks_.push_back(std::make_unique<MessageCommunicator>(
+        r, places_on_one_host(options.ranks), ports_.port_of(r),
+        MessageCommunicatorOptions{.queue_depth = options.queue_depth, .hook = options.hook}));
+}
+
+void on_ranks(RankWorld& world, const std::function<void(Communicator&)>& body) {
+  std::vector<std::jthread> threads;
+  for (uint32_t r = 0; r < world.size(); ++r) threads.emplace_back([&, r] { body(world.rank(r)); });
+}
+
+}  // namespace terrace::testing

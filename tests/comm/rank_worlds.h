@@ -1,0 +1,68 @@
+// RankWorld: the ranks of a run in one process, over each back end that can be tested there, for the tests of
+// what all back ends promise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <terrace/comm/communicator.h>
+#include <terrace/comm/message_communicator.h>
+#include <terrace/comm/operation.h>
+
+#include "comm/thread_ports.h"
+
+namespace terrace::testing {
+
+class RankWorld {
+ public:
+  virtual ~RankWorld() = default;
+  virtual uint32_t size() const = 0;
+  virtual Communicator& rank(uint32_t rank) = 0;
+  // The rank takes part in nothing from now on. Thread-safe.
+  virtual void lose(uint32_t rank, const std::string& why) = 0;
+};
+
+struct RankWorldOptions {
+  uint32_t ranks = 1;
+  uint32_t queue_depth = 64;
+  CommHook* hook = nullptr;
+};
+
+// A back end, as it is tested.
+struct RankWorldKind {
+  std::string name;
+  std::function<std::unique_ptr<RankWorld>(const RankWorldOptions& options)> make;
+};
+std::ostream& operator<<(std::ostream& out, const RankWorldKind& kind);
+std::vector<RankWorldKind> rank_world_kinds();
+
+// Ranks over ThreadPorts.
+class MessageRanks final : public RankWorld {
+ public:
+  // `ports.ranks` is not looked at.
+  MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports);
+
+  uint32_t size() const override { return static_cast<uint32_t>(ranks_.size()); }
+  MessageCommunicator& rank(uint32_t rank) override { return *ranks_[rank]; }
+  void lose(uint32_t rank, const std::string& why) override { ports_.lose(rank, why); }
+
+  ThreadPorts& ports() { return ports_; }
+  // Ends the communicator of that rank.
+  void end(uint32_t rank) { ranks_[rank].reset(); }
+
+ private:
+  ThreadPorts ports_;
+  std::vector<std::unique_ptr<MessageCommunicator>> ranks_;
+};
+
+// Places of ranks that are all on one host.
+std::vector<RankPlace> places_on_one_host(uint32_t ranks);
+
+// Runs `body` as every rank, each on a thread of its own.
+void on_ranks(RankWorld& world, const std::function<void(Communicator&)>& body);
+
+}  // namespace terrace::testing
