@@ -147,9 +147,8 @@ RateQuestion rate_question(const TrainConfig& config) {
   question.layout = record_layout(config);
   question.optimizer = groups.at(0).front();
   question.parameter_type = config.precision;
-  question.gradient_type = config.batch.micro_batches > 1
-                               ? config.grad_accum_type.value_or(DataType::fp32)
-                               : config.precision;
+  question.gradient_type =
+      config.batch.micro_batches > 1 ? config.grad_accum_type.value_or(DataType::fp32) : config.precision;
   return question;
 }
 
