@@ -34,8 +34,8 @@ class ChunkShards {
   uint32_t count() const { return count_; }
   ShardTiles own(ChunkId chunk) const { return of(chunk, rank_); }
   ShardTiles of(ChunkId chunk, uint32_t rank) const;
-  // The tiles of every rank's part where the parts of a chunk are gathered: the same for all ranks, and N
-  // times as many are as many as the chunk has, or up to N - 1 more.
+  // The tiles of every rank's part where the parts of a chunk are gathered: the same for all ranks. The N
+  // parts together have the chunk's tiles, or up to N - 1 more.
   uint64_t transfer_tiles(ChunkId chunk) const;
   const FlatSpace& space() const { return space_; }
   // Of the own tiles: elements, the bytes of their parameters, and where these begin among the chunk's.

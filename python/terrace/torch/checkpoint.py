@@ -115,7 +115,7 @@ class Checkpoints:
             self.client_state = client_state
         state = dict(
             self._progress(),
-            random=random or self._random_numbers(),
+            **(random or self._random_numbers()),
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
         )
@@ -132,10 +132,10 @@ class Checkpoints:
         self._last_commit = time.monotonic()
 
     def _random_numbers(self):
-        """Where torch's generators are, by kind of device."""
-        states = {"cpu": torch.get_rng_state()}
+        """Where torch's generators are, by their keys in a commit."""
+        states = {"random": torch.get_rng_state()}
         if self._store.cuda_ordinal is not None:
-            states["cuda"] = torch.cuda.get_rng_state(self._store.cuda_ordinal)
+            states["random_of_gpu"] = torch.cuda.get_rng_state(self._store.cuda_ordinal)
         return states
 
     def _beside_in_commits(self):
@@ -161,9 +161,9 @@ class Checkpoints:
         self._tell_of_other_settings(state["groups"])
         self._restore(state)
         self.client_state = json.loads(text)["client_state"]
-        torch.set_rng_state(state["random"]["cpu"])
-        if self._store.cuda_ordinal is not None and "cuda" in state["random"]:
-            torch.cuda.set_rng_state(state["random"]["cuda"], self._store.cuda_ordinal)
+        torch.set_rng_state(state["random"])
+        if self._store.cuda_ordinal is not None and "random_of_gpu" in state:
+            torch.cuda.set_rng_state(state["random_of_gpu"], self._store.cuda_ordinal)
         for name, tensor in self._beside().items():
             if name in state["beside"]:
                 tensor.data.copy_(state["beside"][name])
