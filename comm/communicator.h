@@ -87,6 +87,10 @@ class Communicator {
   // operations.
   virtual void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
+  // This rank takes part in nothing from now on: everything of all ranks that is not over fails and names it.
+  // Any thread may call it, more than once.
+  virtual void leave(std::string why) = 0;
+
   virtual CommCounters counters() const = 0;
 
  protected:

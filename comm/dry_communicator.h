@@ -20,6 +20,7 @@ class DryCommunicator final : public Communicator {
                 Event& done, const CommNote& note) override;
   // Gives every rank the own words.
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void leave(std::string) override {}
   CommCounters counters() const override { return counters_; }
 
  private:

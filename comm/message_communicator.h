@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/comm/communicator.h>
@@ -39,6 +40,7 @@ class MessageCommunicator final : public Communicator {
   void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
                 Event& done, const CommNote& note) override;
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void leave(std::string why) override { lose(rank(), std::move(why)); }
   CommCounters counters() const override;
 
   // The rank has left, as somebody has found out who watches the ranks: every operation fails that is not

@@ -1,7 +1,9 @@
 #include <terrace/comm/mpi_plugin.h>
 
 #include <array>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -19,6 +21,16 @@ Error mpi_error(std::string what_failed, const std::string& plugin, std::string 
 }
 
 }  // namespace
+
+std::string own_mpi_plugin() {
+  std::error_code unknown;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  for (const char* const folder : {".", "../lib", "../lib64", "../comm"}) {
+    const std::filesystem::path plugin = program.parent_path() / folder / kMpiPlugin;
+    if (!unknown && std::filesystem::exists(plugin, unknown)) return plugin.lexically_normal().string();
+  }
+  return kMpiPlugin;
+}
 
 MakeMessagePort load_mpi(const std::string& plugin) {
   const SharedLibrary loaded(plugin);

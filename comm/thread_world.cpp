@@ -107,6 +107,7 @@ class ThreadWorld::Rank final : public Communicator, public LaneRunner {
   void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
                 Event& done, const CommNote& note) override;
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void leave(std::string why) override { world_.lose(rank(), std::move(why)); }
   CommCounters counters() const override { return book_.counters(); }
 
   void run(const CommOperation& operation) noexcept override;

@@ -19,6 +19,12 @@ OffloadCounters OffloadReport::counters() const {
   counters.cache_write_bytes = r.records.left_bytes();
   counters.gradient_read_bytes += r.gradients->landing_read_bytes();
   counters.gradient_write_bytes = r.gradients->landing_write_bytes();
+  if (r.gathers != nullptr) {
+    counters.gather_in_bytes = r.gathers->in_bytes();
+    counters.gather_out_bytes = r.gathers->out_bytes();
+  }
+  counters.exchange_in_bytes = r.gradients->in_bytes();
+  counters.exchange_out_bytes = r.gradients->out_bytes();
   if (r.activations != nullptr) {
     counters.activation_d2h_bytes = r.activations->d2h_bytes();
     counters.activation_h2d_bytes = r.activations->h2d_bytes();

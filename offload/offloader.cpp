@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/offload/offloader_rooms.h>
@@ -86,6 +88,20 @@ void count_steps(OffloaderRooms& r) {
   }
 }
 
+// The sum of all ranks is exact, so each of them comes to the same norm.
+GradientNorm norm_of_all(OffloaderRooms& r) {
+  GradientNorm norm = r.gradients->norm();
+  Communicator* const ranks = r.options.hooks.communicator;
+  if (ranks == nullptr) return norm;
+  static_assert(std::is_trivially_copyable_v<GradientNorm>);
+  const TimeScope waiting(r.account, TimeCause::ranks);
+  ranks->ballot(Lane::control, std::as_bytes(std::span(&norm, 1)),
+                std::as_writable_bytes(std::span(r.norms)));
+  norm = {};
+  for (const GradientNorm& one : r.norms) norm.merge(one);
+  return norm;
+}
+
 }  // namespace
 
 void Offloader::move_caller_tensor(TensorId tensor, std::byte* address) {
@@ -138,7 +154,17 @@ void Offloader::select_micro_batch(uint32_t micro_batch) {
 void Offloader::end_micro_batch() {
   OffloaderRooms& r = *rooms_;
   r.order.require_micro_batch("cannot end a micro-batch");
-  throw_failure_of(r.landing_failure);
+  try {
+    throw_failure_of(r.landing_failure);
+    finish_micro_batch();
+  } catch (const std::exception& failure) {
+    r.leave_ranks(failure);
+    throw;
+  }
+}
+
+void Offloader::finish_micro_batch() {
+  OffloaderRooms& r = *rooms_;
   r.watch.set_activity("the end of a micro-batch");
   begin_change();
   begin_early_update();
@@ -168,17 +194,28 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   r.order.require_whole_step("cannot update");
   r.updates.require(settings);
   r.early_update.require_announced(settings);
+  try {
+    return run_update(settings);
+  } catch (const std::exception& failure) {
+    r.leave_ranks(failure);
+    throw;
+  }
+}
+
+UpdateResult Offloader::run_update(const UpdateSettings& settings) {
+  OffloaderRooms& r = *rooms_;
   r.watch.set_activity("the update");
   const TimeScope updating(r.account, TimeCause::update);
   r.decisions.made(DecisionKind::update, r.step_count);
   const uint64_t start = r.clock.now_ns();
-  const GradientNorm norm = r.gradients->norm();
+  const GradientNorm norm = norm_of_all(r);
   r.counters.norm_ns += r.clock.now_ns() - start;
   UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   r.training_cursor.end_step();
   if (r.early_update.takes_landings()) {
-    result.applied = r.early_update.end();
-    result.partly_applied = r.early_update.is_partly_applied();
+    result.applied = r.early_update.end() && norm.finite();
+    // A rank whose own gradients are finite has updated them.
+    result.partly_applied = r.early_update.is_partly_applied() || (!result.applied && r.options.ranks > 1);
   } else if (result.applied) {
     r.updates.set_constants(settings, result.gradient_norm);
     r.blocks.drop_device_copies(StaleParams::trainable);
@@ -214,7 +251,9 @@ void Offloader::abandon_step() {
   for (uint32_t t = 0; t < r.space.tensor_count(); ++t) {
     if (r.states.state(TensorId{t}) != TensorState::hold) r.states.change(TensorId{t}, TensorState::hold);
   }
-  const bool is_whole = !r.early_update.is_partly_applied();
+  // Where the update has begun, another rank may have applied a part of it.
+  const bool is_whole =
+      !r.early_update.is_partly_applied() && !(r.early_update.takes_landings() && r.options.ranks > 1);
   r.landings.begin_step();
   r.boundary.end_step(is_whole);
   r.order.end_step();
@@ -291,8 +330,9 @@ uint64_t Offloader::begin_lease(std::string_view operation, std::span<const Tens
     throw_failure_of(r.landing_failure);
     r.landings.require_usable(use.operation, use.tensors, kind, r.order.micro_batch());
     fetch_for_use(use);
-  } catch (...) {
+  } catch (const std::exception& failure) {
     r.leases.end(use);
+    r.leave_ranks(failure);
     throw;
   }
   r.recorder.begin_use(use, r.order.micro_batch());

@@ -149,6 +149,8 @@ class Offloader final : public ParameterAccess {
  private:
   void begin_change();
   void begin_early_update();
+  void finish_micro_batch();
+  UpdateResult run_update(const UpdateSettings& settings);
   void fetch_for_use(OpenUse& use);
   void require_origin(std::string_view action, TensorId tensor, bool is_leased) const;
   void end_use(OpenUse& use);

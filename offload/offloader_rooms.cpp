@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/dry_communicator.h>
 #include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/plan/disk_room.h>
@@ -13,7 +14,23 @@
 namespace terrace {
 namespace {
 
-OffloadOptions effective(OffloadOptions options) {
+std::unique_ptr<Communicator> make_dry_ranks(const OffloadOptions& options) {
+  if (!options.dry || options.ranks == 1 || options.hooks.communicator != nullptr) return nullptr;
+  return std::make_unique<DryCommunicator>(options.rank, std::vector<RankPlace>(options.ranks));
+}
+
+OffloadOptions effective(OffloadOptions options, Communicator* dry_ranks) {
+  if (dry_ranks != nullptr) options.hooks.communicator = dry_ranks;
+  if (options.ranks == 1) options.hooks.communicator = nullptr;  // it has nobody to talk to
+  const Communicator* const ranks = options.hooks.communicator;
+  if (options.ranks > 1 &&
+      (ranks == nullptr || ranks->size() != options.ranks || ranks->rank() != options.rank))
+    throw Error(
+        ErrorKind::config,
+        {"cannot train as", fmt::format("rank {} of {}", options.rank, options.ranks),
+         ranks == nullptr ? "there is no communicator"
+                          : fmt::format("the communicator is rank {} of {}", ranks->rank(), ranks->size()),
+         "give OffloadHooks::communicator the one of this rank"});
   options.layer_major = options.layer_major && rounds_of(options).count() > 1;
   return with_tier_folders(std::move(options));
 }
@@ -67,8 +84,9 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                std::span<const TensorUse> trace, Device& accelerator,
                                Workers& compute_workers, Log& user_log, InstructionSet set)
     : space(flat_space),
-      shards(space, 0, 1),
-      options(effective(offload_options)),
+      dry_ranks(make_dry_ranks(offload_options)),
+      options(effective(offload_options, dry_ranks.get())),
+      shards(space, options.rank, options.ranks),
       named_folders(offload_options, user_log),
       device(accelerator),
       plan(plan_with_disk(space, trace, options)),
@@ -98,6 +116,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
       tiers(shards, options, plan, device, arena, user_log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
+      gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, cache)
+                                                    : nullptr),
       params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
              tiers.reader(), watch),
       runs(space, rounds_of(options).count(), options.unused_gradients),
@@ -126,8 +146,10 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       budget(run, {arena, record_arena, records}, boundary, commits, [this] { recorder.host_budget(); }),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
-      leases(space) {
+      leases(space),
+      norms(options.ranks) {
   boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
+  params.gather_with(gathers.get());
   if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
   if (!trace.empty()) {
     training_cursor.set_schedule(schedule_of(space, trace, leased_gradients(options)));
@@ -139,6 +161,9 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
 }
 
 OffloaderRooms::~OffloaderRooms() {
+  // The other ranks wait for what this one does not ask for any more.
+  if (options.hooks.communicator != nullptr && !order.nothing_is_open())
+    options.hooks.communicator->leave("it ends within a step");
   try {
     boundary.finish_update();
   } catch (...) {
@@ -150,6 +175,13 @@ OffloaderRooms::~OffloaderRooms() {
   if (tiers.engine() != nullptr) {
     while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
   }
+}
+
+void OffloaderRooms::leave_ranks(const std::exception& failure) const {
+  const auto* const error = dynamic_cast<const Error*>(&failure);
+  if (options.hooks.communicator == nullptr || (error != nullptr && error->kind() == ErrorKind::misuse))
+    return;
+  options.hooks.communicator->leave(failure.what());
 }
 
 // A commit keeps the frozen parameters that it has, and the tier has room for one chunk beside them.

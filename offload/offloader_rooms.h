@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
@@ -44,6 +45,9 @@ struct OffloaderRooms {
   ~OffloaderRooms();
 
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
+  // Tells the other ranks that this one does not go on with the step, so that none waits for it. A call that
+  // was refused changes nothing, and the step goes on.
+  void leave_ranks(const std::exception& failure) const;
   // The place of a tensor's first element in the flat ranges of the device.
   uint64_t byte_offset(TensorId tensor) const;
   // Throws Error(misuse) where a commit holds frozen parameters and the tier has no room for others. Returns
@@ -52,8 +56,9 @@ struct OffloaderRooms {
 
   // The request and the observers.
   const FlatSpace& space;
-  const ChunkShards shards;
-  const OffloadOptions options;      // with the paths that are in effect
+  const std::unique_ptr<Communicator> dry_ranks;  // of a planned run of several; else null
+  const OffloadOptions options;                   // with the paths and the communicator that are in effect
+  const ChunkShards shards;                       // over the ranks of the options
   const NamedFolders named_folders;  // there before the drives are looked at, and until no file is left
   Device& device;
   const SteadyClock clock;
@@ -72,6 +77,7 @@ struct OffloaderRooms {
   DeviceCache cache;
   TierStores tiers;
   io::RingBuffer ring;
+  std::unique_ptr<ParameterGathers> gathers;  // null where there is one rank
   ParamHome params;
   GradientRuns runs;
   std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
@@ -101,6 +107,7 @@ struct OffloaderRooms {
   OpenLeases leases;
   // A failure of end_use(), which destructors of leases call; the next call throws it.
   std::exception_ptr landing_failure;
+  std::vector<GradientNorm> norms;                // of all ranks, for a moment of the update
   uint64_t step_count = 0, evaluation_count = 0;  // begun so far
   OffloadCounters counters;                       // counted by the facade itself
   const OffloadReport report{*this};

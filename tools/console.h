@@ -2,7 +2,9 @@
 // line that is rewritten in place on a terminal. It does not print results, which go to stdout.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,10 @@ class Console final : public Log {
   ~Console() override;  // ends the progress line
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
+
+  // From now on this is one of several ranks that write to one place, and not the first: only warnings and
+  // errors are written, with the rank before them.
+  void speak_for(uint32_t rank) { rank_ = rank; }
 
   bool is_terminal() const { return is_terminal_; }
   // Returns the terminal's columns; 0 if there is none.
@@ -48,6 +54,7 @@ class Console final : public Log {
 
   std::mutex mutex_;
   Log* other_ = nullptr;
+  std::optional<uint32_t> rank_;  // of one that is not the first
   bool is_terminal_;
   bool line_is_open_ = false;
   SteadyClock clock_;

@@ -327,14 +327,14 @@ std::unique_ptr<io::Engine> CudaDevice::make_file_reader(const io::EngineOptions
       threads);
 }
 
-std::byte* CudaDevice::begin_file_reads(DeviceSlot id, uint32_t request_count, const Event* after) {
-  std::byte* const home = state_->table.begin_file_reads(id, request_count);
+std::byte* CudaDevice::begin_fills(DeviceSlot id, uint32_t part_count, const Event* after) {
+  std::byte* const home = state_->table.begin_fills(id, part_count);
   state_->fills.set({home, slot_bytes(id), after, &state_->slot(id).order});
   return home;
 }
 
-void CudaDevice::end_file_read(DeviceSlot id) noexcept {
-  state_->table.end_file_read(id);
+void CudaDevice::end_fill(DeviceSlot id) noexcept {
+  state_->table.end_fill(id);
 }
 
 uint64_t CudaDevice::h2d_bytes() const {

@@ -92,8 +92,8 @@ class CudaDevice final : public Device {
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // The engine reads by cuFile, on options.thread_count threads; slots are not registered with cuFile.
   std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
-  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
-  void end_file_read(DeviceSlot slot) noexcept override;
+  std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override;
+  void end_fill(DeviceSlot slot) noexcept override;
   uint64_t h2d_bytes() const override;
   uint64_t d2h_bytes() const override;
   uint64_t h2d_busy_ns() const override;

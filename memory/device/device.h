@@ -113,16 +113,16 @@ class Device {
   virtual void zero_in_order(DeviceSlot slot, uint64_t bytes) = 0;
 
   // Makes an engine that reads files registered with it into slots, past the host; its destinations come from
-  // begin_file_reads(). The device outlives the engine. Throws Error(device) where the device has no such
+  // begin_fills(). The device outlives the engine. Throws Error(device) where the device has no such
   // reads.
   virtual std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options);
-  // Announces so many requests of that engine into the detached slot. They wait for the operations that used
-  // the slot and for `after` (null, or as for a copy; if it failed, they end with ECANCELED). Returns the
-  // start of the slot's bytes, for these requests and nothing else. Until they are over the slot cannot be
-  // attached.
-  virtual std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after);
-  // Notes that one of these requests is over, or is not made after all. Any thread may call it.
-  virtual void end_file_read(DeviceSlot slot) noexcept;
+  // Announces that somebody else fills the detached slot, in so many parts, and returns the start of its
+  // bytes for them and nothing else. Until the parts are over the slot cannot be attached. Requests of a file
+  // reader wait for the operations that used the slot and for `after` (null, or as for a copy; if it failed,
+  // they end with ECANCELED).
+  virtual std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) = 0;
+  // Notes that one of these parts is over, or does not come after all. Any thread may call it.
+  virtual void end_fill(DeviceSlot slot) noexcept = 0;
 
   // Bytes copied so far, host to device and device to host. They include a copy as soon as its `done` is
   // done.

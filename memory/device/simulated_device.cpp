@@ -153,6 +153,16 @@ void SimulatedDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   std::memset(table_->idle_memory(id, bytes, "fill").data(), 0, bytes);
 }
 
+// Operations are over when they return, so there is nothing to wait for but `after`, and nobody asks for it.
+std::byte* SimulatedDevice::begin_fills(DeviceSlot id, uint32_t part_count, const Event* after) {
+  TERRACE_ASSERT(after == nullptr, "only file readers wait behind an event, and this device has none");
+  return table_->begin_fills(id, part_count);
+}
+
+void SimulatedDevice::end_fill(DeviceSlot id) noexcept {
+  table_->end_fill(id);
+}
+
 void SimulatedDevice::poison(DeviceSlot id) {
   if (options_.strict) fill_with_poison(table_->idle_memory(id, slot_bytes(id), "poison"));
 }

@@ -64,6 +64,8 @@ class SimulatedDevice final : public Device {
   uint64_t h2d_busy_ns() const override { return to_device_.busy_ns(); }
   uint64_t d2h_busy_ns() const override { return to_host_.busy_ns(); }
   bool strict() const override { return options_.strict; }
+  std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override;
+  void end_fill(DeviceSlot slot) noexcept override;
   void poison(DeviceSlot slot) override;
 
   // The address of the slot's memory while it is detached; for tests and messages.

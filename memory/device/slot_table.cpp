@@ -144,16 +144,16 @@ CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uin
           .note = note};
 }
 
-std::byte* SlotTable::begin_file_reads(DeviceSlot id, uint32_t request_count) const {
+std::byte* SlotTable::begin_fills(DeviceSlot id, uint32_t part_count) const {
   SlotEntry& slot = at(id);
-  TERRACE_ASSERT(!slot.is_attached(), "files are read into a detached slot");
-  slot.copies_in_flight.fetch_add(request_count, std::memory_order_relaxed);
+  TERRACE_ASSERT(!slot.is_attached(), "a detached slot is filled");
+  slot.copies_in_flight.fetch_add(part_count, std::memory_order_relaxed);
   return slot.home;
 }
 
-void SlotTable::end_file_read(DeviceSlot id) const noexcept {
+void SlotTable::end_fill(DeviceSlot id) const noexcept {
   const uint32_t before = at(id).copies_in_flight.fetch_sub(1, std::memory_order_release);
-  TERRACE_ASSERT(before > 0, "no file is being read into this slot");
+  TERRACE_ASSERT(before > 0, "nobody fills this slot");
 }
 
 std::span<std::byte> SlotTable::idle_memory(DeviceSlot id, uint64_t bytes, const char* intention) const {

@@ -75,9 +75,9 @@ class SlotTable {
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
 
-  // Checks reads of files into a slot, which count as copies in flight until end_file_read().
-  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count) const;
-  void end_file_read(DeviceSlot slot) const noexcept;
+  // Checks that a slot may be filled; the parts count as copies in flight until end_fill().
+  std::byte* begin_fills(DeviceSlot slot, uint32_t part_count) const;
+  void end_fill(DeviceSlot slot) const noexcept;
 
   // The first `bytes` of the slot, which must be idle, for filling at once on the calling thread.
   std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;

@@ -84,11 +84,11 @@ void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
 }
 
 void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
-  params_[index_of(chunk)].slot = index_in_pool(slot);
+  params_[index_of(chunk)].slot = number_of(slot);
   params_[index_of(chunk)].asked_at_ns = 0;
   params_[index_of(chunk)].on_demand = false;
   params_[index_of(chunk)].uses = 0;
-  param_of_slot_[index_in_pool(slot)] = index_of(chunk);
+  param_of_slot_[number_of(slot)] = index_of(chunk);
   policy_->on_arrival(chunk);
   ++param_slot_count_;
   note_slot(TraceKind::place, TransferRole::param, chunk);
@@ -102,6 +102,8 @@ void DeviceCache::attach_param(ChunkId chunk) {
   TERRACE_ASSERT(entry.state == ChunkState::resident,
                  fmt::format("chunk {} is {} and cannot be used", index_of(chunk), name_of(entry.state)));
   if (!entry.attached) {
+    end_filling(slots_[entry.slot]);
+    if (const std::exception_ptr failure = slots_[entry.slot].in.failure()) std::rethrow_exception(failure);
     device_.attach(slots_[entry.slot].id, param_address(chunk));
     entry.attached = true;
   }
@@ -117,6 +119,7 @@ void DeviceCache::detach_param(ChunkId chunk) {
   ParamEntry& entry = params_[index_of(chunk)];
   TERRACE_ASSERT(entry.pins == 0,
                  fmt::format("chunk {} is pinned and its memory cannot move", index_of(chunk)));
+  if (entry.slot != kNone) end_filling(slots_[entry.slot]);
   if (entry.attached) device_.detach(slots_[entry.slot].id);
   entry.attached = false;
 }
@@ -162,7 +165,7 @@ void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   slot.out.wait(watch_);
   decisions_.made(DecisionKind::gradient, index_of(chunk));
   device_.attach(slot.id, gradient_address(chunk));
-  entry = {index_in_pool(slot), 0, true};
+  entry = {number_of(slot), 0, true};
   device_.zero_in_order(slot.id, slot_bytes_);
   ++gradient_slot_count_;
   note_slot(TraceKind::place, TransferRole::grad, chunk);
@@ -238,7 +241,19 @@ void DeviceCache::drop_gradient(ChunkId chunk) {
 
 void DeviceCache::give_back(CacheSlot& slot) {
   if (device_.strict()) device_.poison(slot.id);
-  free_.push_back(index_in_pool(slot));
+  free_.push_back(number_of(slot));
+}
+
+std::byte* DeviceCache::begin_filling(CacheSlot& slot) {
+  TERRACE_ASSERT(!slot.is_filling, "one fills a slot at a time");
+  slot.is_filling = true;
+  return device_.begin_fills(slot.id, 1, nullptr);
+}
+
+void DeviceCache::end_filling(CacheSlot& slot) {
+  if (!std::exchange(slot.is_filling, false)) return;
+  slot.in.wait_done(watch_);
+  device_.end_fill(slot.id);
 }
 
 CacheSlot* DeviceCache::take_unused() {
@@ -345,18 +360,20 @@ void DeviceCache::record_slot(TraceKind kind, TransferRole role, ChunkId chunk) 
 
 const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
   const ParamEntry& entry = params_[index_of(chunk)];
-  const bool may_arrive = entry.state == ChunkState::fetching || (!params_may_leave_ && entry.slot != kNone);
+  const bool may_arrive = entry.state == ChunkState::fetching ||
+                          (entry.slot != kNone && (!params_may_leave_ || slots_[entry.slot].is_filling));
   return may_arrive ? &slots_[entry.slot].in : nullptr;
 }
 
 // Ends a fetch: the chunk is resident afterwards, or absent, and then the failure is returned.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
-  const CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
+  CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
   if (!slot.in.done() && slot.read != nullptr) {
     constexpr auto kFromNvme = CopyName::Link::nvme_to_host;
     wait_done_watched(*slot.read, watch_, CopyName{"parameters", index_of(chunk), kFromNvme}.subject());
   }
   slot.in.wait_done(watch_);
+  end_filling(slot);
   const std::exception_ptr failure = slot.in.failure();
   set_state(chunk, failure == nullptr ? ChunkState::resident : ChunkState::failed);
   if (failure == nullptr) return nullptr;

@@ -35,9 +35,10 @@ namespace terrace {
 
 struct CacheSlot {
   DeviceSlot id{};
-  DeviceCopy in;   // the last copy or file read into the slot
-  DeviceCopy out;  // the last copy out of the slot
-  Event fence;     // orders the to-device stream after `out` when a copy must also wait for something else
+  bool is_filling = false;  // others fill it, and `in` says when they are done
+  DeviceCopy in;            // the last copy or file read into the slot
+  DeviceCopy out;           // the last copy out of the slot
+  Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
   // The read from nvme that the copy into the slot is queued behind, or null; valid while `in` is not done.
   const Event* read = nullptr;
 };
@@ -118,6 +119,9 @@ class DeviceCache final : public GuardDescriber {
   // step in `distance` uses or fewer, and `reserved` slots remain that could be taken in the same way.
   CacheSlot* take_slot_ahead(const EvictionContext& context, uint32_t distance, uint32_t reserved);
   void give_back(CacheSlot& slot);
+  // Gives the bytes of a detached slot to somebody who fills them beside the copies, until slot.in is done.
+  std::byte* begin_filling(CacheSlot& slot);
+  uint32_t number_of(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
   // The number of slots that take_slot could still give without evicting.
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
@@ -165,13 +169,13 @@ class DeviceCache final : public GuardDescriber {
 
   void set_state(ChunkId chunk, ChunkState state);
   void hold_param(ChunkId chunk, CacheSlot& slot);
-  uint32_t index_in_pool(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
   bool may_leave(ChunkId chunk) const;
   // The victim of a replay, or the policy's.
   ChunkId choose_victim(const EvictionContext& context);
   // Fills candidates_ with the chunks that take_slot may evict, ascending.
   void collect_candidates();
   std::exception_ptr finish_fetch(ChunkId chunk);
+  void end_filling(CacheSlot& slot);
   void leave_slot(ChunkId chunk);
   void drop_param(ChunkId chunk);
   // Records the event where steps are recorded.

@@ -102,7 +102,7 @@ void DryDevice::copy_to_host(std::byte*, DeviceSlot slot, uint64_t, uint64_t byt
   note(RecordedEvent::Kind::copy_out, slot, bytes);
 }
 
-std::byte* DryDevice::begin_file_reads(DeviceSlot slot, uint32_t, const Event* after) {
+std::byte* DryDevice::begin_fills(DeviceSlot slot, uint32_t, const Event* after) {
   require_detached(slot);
   if (after != nullptr) after->wait_done();
   note(RecordedEvent::Kind::read_in, slot, slot_bytes(slot));

@@ -45,8 +45,8 @@ class DryDevice final : public Device {
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // File reads go to a DryEngine, whose requests move nothing.
-  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
-  void end_file_read(DeviceSlot) noexcept override {}
+  std::byte* begin_fills(DeviceSlot slot, uint32_t request_count, const Event* after) override;
+  void end_fill(DeviceSlot) noexcept override {}
   uint64_t h2d_bytes() const override { return h2d_bytes_.load(std::memory_order_relaxed); }
   uint64_t d2h_bytes() const override { return d2h_bytes_.load(std::memory_order_relaxed); }
   uint64_t h2d_busy_ns() const override { return 0; }

@@ -1,7 +1,7 @@
 // AccumulatedInHost: gradients of a step of several micro-batches, with optimizer states on the host. A
-// landing is copied to staging and added from there to the chunk's accumulator: a host slot, or a landing
-// slot of spilled gradients into which the sum of earlier micro-batches was read back. Accumulators are fp32,
-// or of the parameters' type (OffloadOptions::accumulation_type).
+// landing goes to staging and is added from there to the chunk's accumulator: a host slot, or a landing slot
+// of spilled gradients into which the sum of earlier micro-batches was read back. Accumulators are fp32, or
+// of the parameters' type (OffloadOptions::accumulation_type), and hold the own tiles.
 //
 // Where all micro-batches of a step are open together, chunks that hold tensors of several layers land in
 // parts (GradientRuns). A tensor's micro-batches are added in the order in which they land.
@@ -10,8 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include <terrace/memory/space/chunk_shards.h>
+#include <terrace/offload/homes/gradient_staging.h>
 #include <terrace/offload/homes/gradients_below_device.h>
 
 namespace terrace {
@@ -19,26 +20,22 @@ namespace terrace {
 class AccumulatedInHost final : public GradientsBelowDevice {
  public:
   using GradientsBelowDevice::Places;
-  // `most_runs` is the largest number of runs in a landing.
-  AccumulatedInHost(const FlatSpace& space, Device& device, DeviceCache& cache,
+  // All references outlive this.
+  AccumulatedInHost(const ChunkShards& shards, Device& device, DeviceCache& cache,
                     std::unique_ptr<GradientArithmetic> arithmetic, Places places,
-                    const AccumulationRules& rules, size_t most_runs);
+                    const AccumulationRules& rules, std::unique_ptr<GradientStaging> staging);
 
   void land(const GradientLanding& landing) override;
   void land_zero(const GradientLanding& landing) override;
+  void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
   void poll() override;
   void finish_micro_batch(bool ends_step) override;
   DataType type(ChunkId) const override { return rules_.type; }
+  uint64_t d2h_bytes() const override { return staging_->d2h_bytes(); }
+  uint64_t in_bytes() const override { return staging_->in_bytes(); }
+  uint64_t out_bytes() const override { return staging_->out_bytes(); }
 
  private:
-  struct Staged {
-    std::byte* memory = nullptr;
-    CacheSlot* source = nullptr;  // null: nothing is landing here
-    GradientLanding landing;      // with `runs`
-    std::vector<GradientRun> runs;
-  };
-  // The staging of the landing that is `age` landings younger than the oldest that may still be on its way.
-  Staged& staged(size_t age) { return staged_[(next_staged_ + age) % staged_.size()]; }
   // The sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient does not
   // read it back.
   bool takes_sums(const GradientLanding& landing) const override {
@@ -48,15 +45,14 @@ class AccumulatedInHost final : public GradientsBelowDevice {
     return rules_.layer_major ? landing.ends : landing.completes;
   }
   void finish_landing(ChunkId chunk) override;
-  // Waits for the copy into `from` and adds it. Call it for older stagings first: the micro-batches of a
-  // tensor are added in order.
-  void accumulate(Staged& from);
-  void add(const GradientLanding& landing, const std::byte* gradient);
-  void land_zero_spilled(const GradientLanding& landing);
+  // The part is in the own tiles.
+  void add(const GradientLanding& own, const std::byte* gradient, bool is_last);
+  void accumulate(const GradientLanding& own, const std::byte* gradient, bool is_last);
+  void land_zero_spilled(const GradientLanding& own);
 
+  const ChunkShards& shards_;
   const AccumulationRules rules_;
-  std::vector<Staged> staged_;
-  uint32_t next_staged_ = 0;  // index of the oldest
+  const std::unique_ptr<GradientStaging> staging_;
 };
 
 }  // namespace terrace

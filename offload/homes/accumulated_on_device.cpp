@@ -11,11 +11,13 @@ namespace terrace {
 AccumulatedOnDevice::AccumulatedOnDevice(const FlatSpace& space, const MemoryPlan& plan, Device& device,
                                          DeviceCache& cache, std::unique_ptr<GradientArithmetic> arithmetic,
                                          std::vector<std::byte*> landing_slots,
-                                         const AccumulationRules& rules)
+                                         const AccumulationRules& rules,
+                                         std::unique_ptr<GradientStaging> exchange)
     : GradientStore(std::move(arithmetic), std::move(landing_slots)),
       device_(device),
       cache_(cache),
       rules_(rules),
+      exchange_(std::move(exchange)),
       accumulators_(space.chunk_count()) {
   if (plan.device_accumulator_slots == 0) return;
   const std::vector<DeviceSlot> slots = device.create_slots(
@@ -33,6 +35,10 @@ AccumulatedOnDevice::AccumulatedOnDevice(const FlatSpace& space, const MemoryPla
 void AccumulatedOnDevice::land(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
   sums().forget(chunk);
+  if (exchange_ != nullptr) {
+    exchange_->make_room([this](const auto&... part) { add(part...); });
+    return exchange_->land(landing);
+  }
   open(chunk);
   cache_.pin_gradient(chunk);
   arithmetic_->add(landing, gradient(chunk), cache_.gradient_address(chunk), rules_.is_last(landing));
@@ -43,19 +49,44 @@ void AccumulatedOnDevice::land(const GradientLanding& landing) {
 
 void AccumulatedOnDevice::land_from(const GradientLanding& landing, const HandedPart& part,
                                     const EvictionContext& now) {
+  if (exchange_ != nullptr) {
+    sums().forget(landing.chunk);
+    exchange_->make_room([this](const auto&... one) { add(one...); });
+    exchange_->land_from(landing, part);
+    return;
+  }
   h2d_bytes_ += cache_.fill_gradient(landing.chunk, landing.runs.front().first_element, part.gradient,
                                      part.element_count, now);
   land(landing);
 }
 
+void AccumulatedOnDevice::add(const GradientLanding& own, const std::byte* gradient, bool is_last) {
+  if (own.runs.empty()) {
+    if (own.ends) sums().note_complete(own.chunk);
+    return;
+  }
+  open(own.chunk);
+  arithmetic_->add(own, this->gradient(own.chunk), gradient, is_last && rules_.is_last(own));
+  close(own.chunk);
+}
+
 void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {
-  if (!rules_.changes_with_zeros(landing)) return;
-  open(landing.chunk);
-  arithmetic_->add(landing, gradient(landing.chunk), nullptr, rules_.is_last(landing));
-  close(landing.chunk);
+  if (exchange_ == nullptr) {
+    if (rules_.changes_with_zeros(landing)) add(landing, nullptr, true);
+    return;
+  }
+  exchange_->finish(landing.chunk, [this](const auto&... part) { add(part...); });
+  const GradientLanding own = exchange_->own_part(landing);
+  if (own.runs.empty() || rules_.changes_with_zeros(own)) add(own, nullptr, true);
+}
+
+void AccumulatedOnDevice::poll() {
+  if (exchange_ == nullptr) return;
+  exchange_->poll([](ChunkId) { return true; }, [this](const auto&... part) { add(part...); });
 }
 
 void AccumulatedOnDevice::finish_micro_batch(bool ends_step) {
+  if (exchange_ != nullptr) exchange_->finish_all([this](const auto&... part) { add(part...); });
   if (ends_step) arithmetic_->finish_step(*this);
 }
 

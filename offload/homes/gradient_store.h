@@ -20,17 +20,10 @@
 #include <terrace/offload/homes/gradient_arithmetic.h>
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_source.h>
+#include <terrace/offload/homes/handed_part.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
-
-// HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program.
-struct HandedPart {
-  TensorId tensor{};
-  uint64_t first_element = 0;           // in the tensor
-  const std::byte* gradient = nullptr;  // in the tensor's own type, with any alignment
-  uint64_t element_count = 0;
-};
 
 class GradientStore : public GradientSource {
  public:
@@ -77,6 +70,9 @@ class GradientStore : public GradientSource {
   // Bytes copied to the device and from it so far, counted when requested.
   virtual uint64_t h2d_bytes() const { return 0; }
   virtual uint64_t d2h_bytes() const { return 0; }
+  // Bytes of gradients from other ranks and to them.
+  virtual uint64_t in_bytes() const { return 0; }
+  virtual uint64_t out_bytes() const { return 0; }
   // Bytes between nvme and the landing slots of spilled gradients.
   virtual uint64_t landing_read_bytes() const { return 0; }
   virtual uint64_t landing_write_bytes() const { return 0; }

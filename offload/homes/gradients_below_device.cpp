@@ -28,7 +28,7 @@ GradientsBelowDevice::GradientsBelowDevice(const FlatSpace& space, Device& devic
 
 std::byte* GradientsBelowDevice::gradient(ChunkId chunk) {
   if (!is_held(chunk)) return spilled_->opened(chunk);
-  TERRACE_ASSERT(slots_[index_of(chunk)] != nullptr,
+  TERRACE_ASSERT(space_.section_of(chunk).trainable,
                  fmt::format("chunk {} is frozen and has no gradient", index_of(chunk)));
   return slots_[index_of(chunk)];
 }

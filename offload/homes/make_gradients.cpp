@@ -3,6 +3,7 @@
 #include <terrace/offload/homes/accumulated_in_host.h>
 #include <terrace/offload/homes/accumulated_on_device.h>
 #include <terrace/offload/homes/borrowed_gradients.h>
+#include <terrace/offload/homes/gradient_exchange.h>
 #include <terrace/offload/homes/gradients_in_host.h>
 #include <terrace/offload/homes/gradients_on_device.h>
 #include <terrace/offload/plan/host_slots.h>
@@ -20,11 +21,11 @@ std::vector<std::byte*> host_slots(const GradientParts& parts) {
     carved = carve_slots(parts.arena, plan.accumulator_slot_bytes, plan.host_accumulator_slots,
                          "gradient accumulators");
   std::vector<std::byte*> slots(parts.run.space.chunk_count(), nullptr);
+  const std::vector<bool> spilled = spilled_gradients(parts.run.space, plan);
   size_t next = 0;
   for (uint32_t c = 0; c < parts.run.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
-    if (!parts.run.is_trained(chunk)) continue;
-    if (parts.spilled != nullptr && parts.spilled->is_spilled(chunk)) continue;
+    if (!parts.run.is_trained(chunk) || spilled[c]) continue;
     slots[c] = plan.gradients_take_over ? parts.home.host_slot(chunk) : carved[next++];
   }
   return slots;
@@ -45,6 +46,23 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
                                            parts.run.instruction_set, parts.run.watch);
 }
 
+// The way of landings to accumulators. Null where they are added as they lie on the device.
+std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
+                                              std::span<std::byte* const> landing) {
+  const MemoryPlan& plan = parts.run.plan;
+  const OffloadOptions& options = parts.run.options;
+  if (options.hooks.communicator == nullptr) {
+    if (options.states == Placement::none) return nullptr;
+    return std::make_unique<StagedGradients>(parts.run.space, parts.run.device, parts.cache, landing,
+                                             parts.runs.most_runs());
+  }
+  return std::make_unique<GradientExchange>(
+      GradientExchange::Ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options), options.dry},
+      parts.run.device, parts.cache, landing,
+      carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks"),
+      parts.runs.most_runs());
+}
+
 }  // namespace
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
@@ -58,8 +76,8 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   std::unique_ptr<GradientArithmetic> arithmetic = make_arithmetic(parts);
   if (options.states == Placement::none && accumulates(options)) {
     return std::make_unique<AccumulatedOnDevice>(parts.run.space, parts.run.plan, parts.run.device,
-                                                 parts.cache, std::move(arithmetic), std::move(landing),
-                                                 rules);
+                                                 parts.cache, std::move(arithmetic), landing, rules,
+                                                 make_staging(parts, landing));
   }
   if (options.states == Placement::none) {
     return std::make_unique<GradientsOnDevice>(parts.run.space, parts.cache, std::move(arithmetic),
@@ -67,11 +85,11 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   }
   if (options.gradients == GradientOrigin::borrowed)
     return std::make_unique<BorrowedGradients>(parts.run.space, std::move(arithmetic), std::move(landing));
-  GradientsInHost::Places places{std::move(slots), parts.spilled, std::move(landing)};
+  GradientsInHost::Places places{std::move(slots), parts.spilled, landing};
   if (accumulates(options)) {
-    return std::make_unique<AccumulatedInHost>(parts.run.space, parts.run.device, parts.cache,
+    return std::make_unique<AccumulatedInHost>(parts.run.shards, parts.run.device, parts.cache,
                                                std::move(arithmetic), std::move(places), rules,
-                                               parts.runs.most_runs());
+                                               make_staging(parts, landing));
   }
   return std::make_unique<GradientsInHost>(parts.run.space, parts.run.device, parts.cache,
                                            std::move(arithmetic), std::move(places),

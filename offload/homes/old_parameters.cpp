@@ -20,7 +20,7 @@ OldParameters::OldParameters(const ChunkShards& shards, const MemoryPlan& plan, 
       staging_count_(plan.old_parameter_slots),
       staging_of_(shards.space().chunk_count(), kNone) {
   const std::vector<std::byte*> slots =
-      carve_slots(arena, plan.slot_bytes, staging_count_, "parameters before an update");
+      carve_slots(arena, plan.share_bytes, staging_count_, "parameters before an update");
   const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
   for (uint32_t s = staging_count_; s-- > 0;) {
     staging_[s].memory = slots[s];

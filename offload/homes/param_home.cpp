@@ -40,7 +40,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
-      carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
+      carve_slots(arena, plan.share_bytes, plan.host_param_slots, "parameters");
   const uint32_t frozen_chunks = plan.frozen_chunks();
   const uint32_t trainable_chunks = plan.parameter_chunks - frozen_chunks;
   const uint32_t kept_trainable = plan.host_param_slots - plan.host_frozen_param_slots;
@@ -53,7 +53,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
                           : is_kept(frozen_seen++, plan.host_frozen_param_slots, frozen_chunks);
     if (kept) home_[c] = slots[next++];
   }
-  const std::vector<std::byte*> staging = carve_slots(arena, plan.slot_bytes, plan.staging_slots, "staging");
+  const std::vector<std::byte*> staging = carve_slots(arena, plan.share_bytes, plan.staging_slots, "staging");
   for (uint32_t s = plan.staging_slots; s-- > 0;) {
     staging_[s].memory = staging[s];
     staging_[s].reading.transfer.prepare(most_blocks_);
@@ -65,7 +65,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
 ParamHome::~ParamHome() {
   for (uint32_t s = 0; s < staging_count_; ++s) {
     staging_[s].read().wait_done();
-    if (staging_[s].target != nullptr) staging_[s].target->in.wait_done();
+    if (staging_[s].target != nullptr) arrival(*staging_[s].target).wait_done();
   }
   for (const std::unique_ptr<Reading>& reading : read_past_host_) {
     if (reading != nullptr) reading->transfer.event().wait_done();
@@ -118,7 +118,9 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
     if (staging.copy > copy_of_[index_of(chunk)]) break;
     wait_read(staging);
   }
-  wait_done_watched(arriving, watch_, copy_name(chunk).subject());
+  CopyName name = copy_name(chunk);
+  if (gathers_ != nullptr) name.link = CopyName::Link::ranks;
+  wait_done_watched(arriving, watch_, name.subject());
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
@@ -147,10 +149,14 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += shards_.param_bytes(chunk);
   publication_.note_made_on_device(chunk);
-  slot.in.begin(copy_name(chunk));
+  arrival(slot).begin(copy_name(chunk));
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
+}
+
+void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot) {
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot);
 }
 
 // The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
@@ -164,8 +170,9 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
   }
   device_.copy_to_device(
       slot.id, shards_.first_param_byte(chunk), source, shards_.param_bytes(chunk),
-      after != nullptr ? after : &slot.out, slot.in,
+      after != nullptr ? after : &slot.out, arrival(slot),
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
+  gather_in_place(chunk, slot);
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
@@ -174,15 +181,18 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   const Event* const updated = expected_[index_of(chunk)];
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
-  if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
+  const std::byte* const there = in_host_memory(chunk);
+  if (file_reader_ != nullptr && there == nullptr && shards_.elements(chunk) > 0)
+    return read_into_slot(chunk, slot);
   h2d_bytes_ += shards_.param_bytes(chunk);
-  if (const std::byte* source = in_host_memory(chunk)) {
-    slot.in.begin(copy_name(chunk));
-    return copy_in(chunk, slot, source, updated, TransferReason::step);
+  if (there != nullptr || file_reader_ != nullptr) {
+    arrival(slot).begin(copy_name(chunk));
+    return copy_in(chunk, slot, there, updated, TransferReason::step);
   }
+  // All ranks decide alike, so one without a share takes a slot too.
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
-  slot.in.begin(copy_name(chunk));
+  arrival(slot).begin(copy_name(chunk));
   slot.read = &staging.read();
   expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
   if (updated == nullptr) {
@@ -197,11 +207,12 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
 void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   const uint32_t blocks = store_of(chunk).block_count(chunk);
   Reading& reading = *read_past_host_[index_of(chunk)];
-  std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
+  std::byte* const memory = device_.begin_fills(slot.id, blocks, &slot.out);
   direct_read_bytes_ += shards_.param_bytes(chunk);
   reading.slot = &slot;
   expect_read(chunk, reading, memory + shards_.first_param_byte(chunk), TransferReason::step);
-  slot.in.begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
+  arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
+  gather_in_place(chunk, slot);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }
@@ -252,7 +263,7 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
   wait_read(staging);
-  staging.target->in.wait_done(watch_);
+  arrival(*staging.target).wait_done(watch_);
   staging_of_[staging.chunk] = kNone;
   reading_of_[staging.chunk] = nullptr;
   staging.target = nullptr;
@@ -288,8 +299,8 @@ void ParamHome::on_direct_read(void* context, ChunkTransfer& transfer, const io:
     // If an earlier transfer of the slot failed, its failure is the reason for this one.
     if (completion.error == ECANCELED && reading.slot->out.failed()) failure = reading.slot->out.failure();
   }
-  reading.home->device_.end_file_read(reading.slot->id);
-  reading.slot->in.complete_one(failure);
+  reading.home->device_.end_fill(reading.slot->id);
+  reading.home->arrival(*reading.slot).complete_one(failure);
 }
 
 // Adds the chunk and its tensors to the failure, and words cuFile's own errors.
@@ -321,6 +332,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
     std::memcpy(destination, home, shards_.param_bytes(chunk));
     return;
   }
+  if (shards_.elements(chunk) == 0) return;
   fetch_finished(chunk);  // a fetch ahead of time may still hold a staging slot
   forget_direct_read(chunk);
   Reading reading;

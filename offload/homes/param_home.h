@@ -28,6 +28,7 @@
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/caller_tensors.h>
 #include <terrace/offload/homes/old_parameters.h>
+#include <terrace/offload/homes/parameter_gathers.h>
 #include <terrace/offload/homes/publication.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
@@ -46,6 +47,9 @@ class ParamHome {
   // Fetches chunks that live in the tier file through `reader`, the device's own engine, without verifying
   // them. Call it before the first fetch. All other reads still go through host memory.
   void read_past_host(io::IoThread& reader);
+
+  // Everything that comes to the device is from now on this rank's share, and `gathers` brings the others'.
+  void gather_with(ParameterGathers* gathers) { gathers_ = gathers; }
 
   Placement placement() const { return placement_; }
   // True if a fetch would start without waiting for an earlier one.
@@ -77,6 +81,8 @@ class ParamHome {
   // Copies the fresh parameters of a chunk that lives on the device to its slot there, which must be
   // detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
+  // The chunk's share lies in its detached slot: brings those of the other ranks, where there are any.
+  void gather_in_place(ChunkId chunk, CacheSlot& slot);
 
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.
@@ -141,6 +147,8 @@ class ParamHome {
   static void on_direct_read(void* context, ChunkTransfer& transfer, const io::Completion& completion,
                              std::exception_ptr& failure) noexcept;
 
+  // The event of what this rank brings into the slot.
+  DeviceCopy& arrival(CacheSlot& slot) const { return gathers_ != nullptr ? gathers_->share(slot) : slot.in; }
   void copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                TransferReason reason);
   void wait_read(const Staging& staging);
@@ -162,6 +170,7 @@ class ParamHome {
   Device& device_;
   const ParameterStores stores_;
   io::IoThread* reader_;
+  ParameterGathers* gathers_ = nullptr;  // null: there is one rank
   io::IoThread* file_reader_ = nullptr;  // the device's own; null: all reads go through host memory
   StepWatch& watch_;
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null

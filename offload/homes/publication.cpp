@@ -47,6 +47,7 @@ WaitSubject Publication::subject() const {
 
 const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
                                   DeviceCache* device) {
+  if (shards_.elements(chunk) == 0) return nullptr;  // another rank's
   if (const std::byte* home = homes_[index_of(chunk)]) {
     TERRACE_ASSERT(buffer == home, "new parameters are made where they live");
     return nullptr;

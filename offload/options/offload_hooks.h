@@ -10,6 +10,7 @@
 
 namespace terrace {
 
+class Communicator;
 class DecisionLog;
 class DecisionSource;
 
@@ -36,6 +37,8 @@ struct OffloadHooks {
   // Computes on gradients and records in device memory where the host cannot reach it; null: the workers
   // compute. Its sums use the work memory between two micro-batches.
   DeviceArithmetic* device_arithmetic = nullptr;
+  // How this rank reaches the others; needed where OffloadOptions::ranks is above 1 and the run is not dry.
+  Communicator* communicator = nullptr;
   // Records the events of steps. The training program tells it where steps begin and end.
   StepEvents* step_events = nullptr;
 };

@@ -80,6 +80,12 @@ struct OffloadOptions {
   std::vector<uint32_t> activation_get_order;  // every entry once, in the order of its return; nvme only
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
+  // The ranks of the run, and which of them this offloader is. Every rank makes an offloader with the same
+  // space and options, and the same calls in the same order. Parameters that live on the device are there
+  // whole on every rank; everything else is divided, each chunk into a share for every rank.
+  uint32_t ranks = 1;
+  uint32_t rank = 0;
+
   uint32_t micro_batches = 1;  // per update, over all ranks; above 1 gradients accumulate
   // Opens all micro-batches of a step together, so that each operation can run for all of them before the
   // next operation, and its parameters come once. Gradients are added in the same order either way: no bit
@@ -119,12 +125,12 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
-  return {options.micro_batches};
+  return {options.micro_batches, options.ranks};
 }
 
-// True if a gradient is the sum of several, and so has an accumulator.
+// True if a gradient is the sum of several, or comes in parts of several ranks, and so has an accumulator.
 inline bool accumulates(const OffloadOptions& options) {
-  return options.micro_batches > 1;
+  return options.micro_batches > 1 || options.ranks > 1;
 }
 
 // True if a complete gradient stays in its device slot until the update.

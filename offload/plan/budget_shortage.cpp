@@ -68,11 +68,12 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
       list_of({{"gradients",
                 plan.host_gradient_slots * plan.slot_bytes + 2 * plan.spill_slots * plan.spill_slot_bytes +
                     plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
-               {"parameters", plan.host_param_slots * plan.slot_bytes},
+               {"parameters", plan.host_param_slots * plan.share_bytes},
                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                {"activation checkpoints", plan.host_activation_bytes()},
                {"staging and I/O",
-                (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
+                (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
+                    plan.landing_slots * plan.slot_bytes + plan.incoming_slots * plan.incoming_slot_bytes +
                     plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
       std::move(advice)};

@@ -21,7 +21,7 @@ uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
   if (options.states == Placement::nvme)
     bytes += uint64_t{2} * (plan.record_chunks - plan.host_record_slots) * plan.record_slot_bytes;
   if (options.parameters == Placement::nvme)
-    bytes += uint64_t{3} * (plan.parameter_chunks - plan.host_param_slots) * plan.slot_bytes;
+    bytes += uint64_t{3} * (plan.parameter_chunks - plan.host_param_slots) * plan.share_bytes;
   return bytes;
 }
 

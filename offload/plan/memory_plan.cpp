@@ -53,10 +53,18 @@ struct Counts {
   uint64_t param_bytes = 0;             // payload of all chunks
 };
 
-Counts count(const SpaceLayout& space, const RecordLayout& layout) {
+// The elements of a rank's share, as of the first rank, which has the most.
+uint64_t share_of(uint64_t elements, const OffloadOptions& options) {
+  return divide_up(elements / kTileElements, options.ranks) * kTileElements;
+}
+
+Counts count(const SpaceLayout& space, const OffloadOptions& options) {
+  const RecordLayout& layout = options.record_layout;
   Counts counts;
-  const uint64_t block_bytes = std::min(kParamBlockBytes, space.param_slot_bytes());
-  const auto add = [&](const Section& section, uint64_t elements, uint64_t chunks) {
+  const uint64_t block_bytes = std::min(kParamBlockBytes, space.param_slot_bytes() / space.chunk_elements() *
+                                                              share_of(space.chunk_elements(), options));
+  const auto add = [&](const Section& section, uint64_t chunk_elements, uint64_t chunks) {
+    const uint64_t elements = share_of(chunk_elements, options);
     const uint64_t param_bytes = elements * bytes_of(section.type);
     const bool is_placed = section.home == TensorHome::managed;
     const uint64_t param_blocks = is_placed ? chunks * divide_up(param_bytes, block_bytes) : 0;
@@ -130,7 +138,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan.work_bytes = whole(options.work_bytes);
   plan.slot_bytes = space.param_slot_bytes();
   require_whole_granules(space, plan);
-  const uint64_t most_elements = space.largest_trainable_chunk();
+  plan.share_bytes = plan.slot_bytes / space.chunk_elements() * share_of(space.chunk_elements(), options);
+  const uint64_t most_elements = share_of(space.largest_trainable_chunk(), options);
   plan.record_slot_bytes = most_elements / kTileElements * plan.record_layout.tile_bytes();
   plan.accumulator_slot_bytes = most_elements * bytes_of(options.accumulation_type);
   if (states_there) {
@@ -174,9 +183,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 }
 
 uint64_t host_total(const MemoryPlan& plan) {
-  return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.old_parameter_slots +
-          plan.landing_slots) *
-             plan.slot_bytes +
+  return (plan.host_param_slots + plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
+         (plan.host_gradient_slots + plan.landing_slots) * plan.slot_bytes +
+         plan.incoming_slots * plan.incoming_slot_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
@@ -216,6 +225,10 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (!over_gradients) plan.landing_slots = kLandingSlots;
   // The only memory in which parameters can be loaded and read, between steps.
   if (options.gradients == GradientOrigin::borrowed) plan.landing_slots = 1;
+  if (options.ranks > 1) {
+    plan.incoming_slots = plan.landing_slots;
+    plan.incoming_slot_bytes = options.ranks * plan.share_bytes;
+  }
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
   plan.gradients_take_over = !states_on_device && !has_sums && options.parameters != Placement::none &&
@@ -298,17 +311,17 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   if (plan.old_parameter_slots > 0) {
     const uint32_t wanted = std::min(kOldParameterSlotsWanted, counts.trainable_chunks);
     plan.old_parameter_slots +=
-        room_for(plan.slot_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
+        room_for(plan.share_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
   }
   if (stages_parameters(options)) {
     plan.staging_slots += room_for(
-        plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
+        plan.share_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
   }
   // With compact state the parameters are read once more, and gradients do not take over their slots.
   const bool parameters_first = !plan.gradients_take_over && !accumulates(options);
   const auto keep_parameters = [&] {
     plan.host_param_slots +=
-        room_for(plan.slot_bytes, counts.placed_trainable_chunks() - plan.host_param_slots);
+        room_for(plan.share_bytes, counts.placed_trainable_chunks() - plan.host_param_slots);
   };
   if (params_on_nvme && parameters_first) keep_parameters();
   if (plan.spilled_chunks > 0) {
@@ -320,7 +333,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   if (params_on_nvme && !parameters_first) keep_parameters();
   if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
   if (params_on_nvme) {
-    plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.frozen_chunks());
+    plan.host_frozen_param_slots = room_for(plan.share_bytes, counts.frozen_chunks());
     plan.host_param_slots += plan.host_frozen_param_slots;
   }
   if (options.states == Placement::nvme)
@@ -335,14 +348,14 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
     // Loading a frozen chunk again before the first commit needs a second place, because the earlier copy is
     // still there.
     if (plan.keeps_commits && counts.frozen_chunks() > 0)
-      plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
+      plan.frozen_spare_slots = divide_up(plan.share_bytes, block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
     if (plan.frozen_spare_slots > 0)
       plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * block_bytes;
   }
   if (has_parameters_in_commits(plan)) {
     plan.parameter_spare_slots = (1 + options.retained_commits) * counts.trainable_param_blocks +
-                                 kChunksBeingWritten * divide_up(plan.slot_bytes, block_bytes);
+                                 kChunksBeingWritten * divide_up(plan.share_bytes, block_bytes);
     if (options.parameters != Placement::nvme)
       plan.parameter_file_bytes = counts.trainable_param_blocks * block_bytes;
     plan.parameter_file_bytes += plan.parameter_spare_slots * block_bytes;
@@ -356,7 +369,7 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
   for (const Section& section : space.sections()) {
     const uint64_t element_bytes = bytes_of(held_gradient_type(section, options));
     for (uint32_t i = 0; i < section.chunk_count; ++i) {
-      const uint64_t bytes = space.elements_of_chunk(section, i) * element_bytes;
+      const uint64_t bytes = share_of(space.elements_of_chunk(section, i), options) * element_bytes;
       if (spilled[section.first_chunk + i])
         plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
     }
@@ -373,7 +386,7 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
                       const OffloadOptions& options) {
   TERRACE_ASSERT(options.micro_batches > 0, "an update needs at least one micro-batch");
   require_possible(space, options);
-  const Counts counts = count(space, options.record_layout);
+  const Counts counts = count(space, options);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;
   plan.why_no_commits = reason_without_commits(space, options);
@@ -416,6 +429,7 @@ std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& 
 std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
+  if (options.ranks > 1) return "the run has several ranks";
   if (options.record_layout.master == MasterForm::parameter)
     return "masters are the program's own parameters";
   if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";

@@ -66,7 +66,13 @@ struct MemoryPlan {
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 
-  // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging.
+  // Ranks. Everything below the device is divided: a rank has its share of every chunk, and of a chunk whose
+  // tiles cannot be divided evenly as much as the first rank.
+  uint64_t share_bytes = 0;     // of the parameters of E elements; slot_bytes where there is one rank
+  uint32_t incoming_slots = 0;  // what comes of the gradients of other ranks, one for each landing slot
+  uint64_t incoming_slot_bytes = 0;
+
+  // Host. Slots of share_bytes are homes of parameters and stage them; slots of slot_bytes hold gradients.
   uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the resident ones
   uint32_t host_frozen_param_slots = 0;  // of host_param_slots, for frozen chunks
   // True if the gradient of a chunk whose parameters have a host slot lands in that slot, where the new
@@ -125,7 +131,7 @@ struct MemoryPlan {
   }
 
   // The unit of I/O and checksum of parameters.
-  uint64_t param_block_bytes() const { return std::min(kParamBlockBytes, slot_bytes); }
+  uint64_t param_block_bytes() const { return std::min(kParamBlockBytes, share_bytes); }
   // The unit of I/O and checksum of spilled gradients.
   uint64_t spill_block_bytes() const { return std::min(kParamBlockBytes, spill_slot_bytes); }
   // The unit of I/O and checksum of activations.

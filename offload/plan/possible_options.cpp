@@ -103,6 +103,24 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   }
 }
 
+// What a rank changes in memory of the program no other rank would see, and the exchange goes through the
+// host.
+void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.ranks == 1) return;
+  const auto refuse = [&](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {fmt::format("cannot train with {} ranks", options.ranks), std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (tensor.home == TensorHome::caller)
+      refuse(tensor.name, "its parameters lie in memory of the program, which other ranks cannot reach",
+             "let the offloader hold them (TensorHome::managed), or train with one rank");
+  }
+  if (options.hooks.device_arithmetic != nullptr && options.states == Placement::none)
+    refuse("with optimizer states on the device", "gradients are exchanged through the host",
+           "place optimizer states on cpu or nvme");
+}
+
 }  // namespace
 
 void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
@@ -111,6 +129,7 @@ void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
   require_comparable(options);
   require_caller_tensors(space, options);
   require_borrowed(space, options);
+  require_possible_ranks(space, options);
 }
 
 }  // namespace terrace

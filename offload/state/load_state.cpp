@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/memory/space/tensor_runs.h>
@@ -46,7 +47,7 @@ void TrainingState::load_records(FillTiles fill) {
       const ChunkId chunk{c};
       if (!run.is_trained(chunk)) continue;
       std::byte* const parameters = blocks_.memory_for(chunk);
-      const uint64_t tiles = run.space.chunk(chunk).tile_count();
+      const uint64_t tiles = run.shards.own(chunk).tile_count;
       for (uint64_t first = 0; first < tiles; first += block_tiles) {
         writes[turn].finish(run.watch);
         const std::span<std::byte> block =
@@ -65,18 +66,19 @@ void TrainingState::load_records(FillTiles fill) {
   }
   blocks_.homes().steps.reset();
   StateCustody& custody = boundary_.custody();
-  if (run.plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // `fill` was never called
+  if (!custody.is_changing()) custody.begin_loading(StatePart::trained);  // `fill` was never called
   custody.end_loading(StatePart::trained);
 }
 
 void TrainingState::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)> fill) {
   const FlatSpace& space = blocks_.run().space;
+  const ChunkShards& shards = blocks_.run().shards;
   boundary_.custody().begin_loading(StatePart::frozen);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) continue;
     std::byte* const parameters = blocks_.memory_for(chunk);
-    fill(chunk, {parameters, space.param_bytes(chunk)});
+    fill(chunk, {parameters, shards.param_bytes(chunk)});
     blocks_.publish(chunk, parameters);
   }
   boundary_.custody().end_loading(StatePart::frozen);
@@ -85,8 +87,9 @@ void TrainingState::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)>
 void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
   begin_loading("cannot initialise", true);
   const RunContext& run = blocks_.run();
-  const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
+  const auto fill_tile = [&](ChunkId chunk, uint64_t own_tile, float* to) {
     std::fill_n(to, kTileElements, 0.0f);
+    const uint64_t tile = run.shards.own(chunk).first_tile + own_tile;
     for_each_tensor_in(run.space, chunk, tile * kTileElements, kTileElements,
                        [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
                          values(tensor, first, {to + at, count});
@@ -107,7 +110,7 @@ void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<fl
   });
   load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
     if (run.options.dry) return;
-    run.workers.parallel_for(run.space.chunk(chunk).tile_count(), [&](size_t t) {
+    run.workers.parallel_for(run.shards.own(chunk).tile_count, [&](size_t t) {
       alignas(64) float tile[kTileElements];
       fill_tile(chunk, t, tile);
       convert_from_float(run.instruction_set, tile,
@@ -117,17 +120,31 @@ void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<fl
   });
 }
 
+// Tiles of other ranks are read and dropped.
 void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> source) {
   begin_loading("cannot load", false);
+  const RunContext& run = blocks_.run();
+  const uint64_t tile_bytes = run.plan.record_layout.canonical().tile_bytes();
+  std::vector<std::byte> dropped(run.shards.count() > 1 ? tile_bytes : 0);
+  uint64_t next_tile = 0, chunk_begin = 0;  // in flat order
   const auto take = [&](std::span<std::byte> tiles) {
     source(tiles);
+    next_tile += tiles.size() / tile_bytes;
     boundary_.custody().begin_loading(StatePart::trained);
   };
-  load_records([&](ChunkId chunk, uint64_t, std::span<std::byte> tiles, std::byte* parameters) {
-    if (blocks_.run().is_compact()) return blocks_.split_each(tiles, parameters, take);
+  const auto skip_to = [&](uint64_t tile) {
+    for (; next_tile < tile; ++next_tile) source(dropped);
+  };
+  ChunkId last{};
+  load_records([&](ChunkId chunk, uint64_t first, std::span<std::byte> tiles, std::byte* parameters) {
+    for (; index_of(last) < index_of(chunk); last = ChunkId{index_of(last) + 1})
+      chunk_begin += run.is_trained(last) ? run.space.chunk(last).tile_count() : 0;
+    skip_to(chunk_begin + run.shards.own(chunk).first_tile + first);
+    if (run.is_compact()) return blocks_.split_each(tiles, parameters, take);
     take(tiles);
     blocks_.derive_parameters(chunk, tiles, parameters);
   });
+  skip_to(record_tile_count());
 }
 
 std::span<const uint64_t> TrainingState::tensor_steps() const {
@@ -146,7 +163,18 @@ void TrainingState::set_tensor_steps(std::span<const uint64_t> counts) {
 
 void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
   begin_loading("cannot load", true);
-  load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
+  const RunContext& run = blocks_.run();
+  std::vector<std::byte> dropped;
+  const auto skip = [&](uint64_t bytes) {
+    dropped.resize(std::max(dropped.size(), bytes));
+    if (bytes > 0) source(std::span(dropped).first(bytes));
+  };
+  load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
+    const uint64_t before = run.shards.first_param_byte(chunk);
+    skip(before);
+    if (!parameters.empty()) source(parameters);
+    skip(run.space.param_bytes(chunk) - before - parameters.size());
+  });
 }
 
 }  // namespace terrace

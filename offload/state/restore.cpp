@@ -12,7 +12,7 @@ void restore_displaced_parameters(StateBlocks& blocks, OffloadCounters& counters
     if (!homes.gradients.is_displaced(chunk)) continue;
     ++counters.restored_chunk_count;
     if (homes.records.is_streamed(chunk)) continue;
-    run.workers.parallel_for(run.space.chunk(chunk).tile_count(), [&](size_t tile) {
+    run.workers.parallel_for(run.shards.own(chunk).tile_count, [&](size_t tile) {
       blocks.derive_parameters(chunk, {homes.records.resident(chunk) + tile * tile_bytes, tile_bytes},
                                homes.params.host_slot(chunk) + tile * blocks.parameter_tile_bytes(chunk));
     });

@@ -23,7 +23,7 @@ std::byte* StateBlocks::memory_for(ChunkId chunk) const {
 }
 
 const std::byte* StateBlocks::parameters_of(ChunkId chunk) {
-  if (run_.is_callers(chunk)) return parameters_around(chunk, 0, run_.space.chunk(chunk).elements);
+  if (run_.is_callers(chunk)) return parameters_around(chunk, 0, run_.shards.elements(chunk));
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
   std::byte* const memory = memory_for(chunk);
   copy_to_host(chunk, memory);
@@ -34,8 +34,8 @@ const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_el
   std::byte* const memory = memory_for(chunk);
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
-    homes_.params.callers().memory().gather(chunk, first_element, count,
-                                            memory + first_element * element_bytes);
+    homes_.params.callers().memory().gather(chunk, run_.shards.own(chunk).first_element() + first_element,
+                                            count, memory + first_element * element_bytes);
     return memory;
   }
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
@@ -63,7 +63,7 @@ void StateBlocks::read_blocks(BlockStore& store, ChunkId chunk, std::byte* memor
 
 void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
   if (!run_.params_live_on_device()) return homes_.params.read(chunk, destination);
-  copy_from_device(chunk, destination, 0, run_.space.param_bytes(chunk));
+  copy_from_device(chunk, destination, 0, run_.shards.param_bytes(chunk));
 }
 
 void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t first_byte, uint64_t bytes) {
@@ -72,7 +72,8 @@ void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t fi
   homes_.params.wait_arrived(chunk, slot.in);
   slot.in.wait();  // throws the failure of the copy
   slot.out.begin(to_host_copy("parameters", chunk));
-  run_.device.copy_to_host(memory + first_byte, slot.id, first_byte, bytes, nullptr, slot.out,
+  run_.device.copy_to_host(memory + first_byte, slot.id, run_.shards.first_param_byte(chunk) + first_byte,
+                           bytes, nullptr, slot.out,
                            from_device_note(run_.options.hooks.step_events, TransferRole::param,
                                             TransferReason::other, index_of(chunk)));
   slot.out.wait(run_.watch);
@@ -81,7 +82,8 @@ void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t fi
 void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
   if (run_.is_callers(chunk)) {
     if (!run_.options.dry)
-      homes_.params.callers().memory().scatter(chunk, 0, run_.space.chunk(chunk).elements, parameters);
+      homes_.params.callers().memory().scatter(chunk, run_.shards.own(chunk).first_element(),
+                                               run_.shards.elements(chunk), parameters);
     return note_loaded(chunk);
   }
   if (run_.params_live_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
@@ -92,14 +94,22 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
   Publication& way_home = homes_.params.publication();
   way_home.publish(chunk, parameters, tiers_.engine(), &cache_);
   way_home.finish(tiers_.engine());
+  gather_on_device(chunk);
   note_loaded(chunk);
+}
+
+void StateBlocks::gather_on_device(ChunkId chunk) {
+  if (!run_.params_live_on_device() || run_.is_callers(chunk)) return;
+  cache_.detach_param(chunk);
+  homes_.params.gather_in_place(chunk, cache_.param_slot(chunk));
 }
 
 void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   if (run_.is_callers(chunk)) {
-    return homes_.params.callers().memory().scatter(chunk, first_element, count,
-                                                    memory_for(chunk) + first_element * element_bytes);
+    return homes_.params.callers().memory().scatter(chunk,
+                                                    run_.shards.own(chunk).first_element() + first_element,
+                                                    count, memory_for(chunk) + first_element * element_bytes);
   }
   homes_.params.publication().publish_run(chunk, memory_for(chunk), first_element * element_bytes,
                                           count * element_bytes, tiers_.engine(), &cache_);
@@ -173,6 +183,19 @@ uint64_t StateBlocks::first_tile_of(const BlockTransfer& block) const {
   return block.block() * run_.plan.ring_slot_bytes / run_.plan.record_layout.tile_bytes();
 }
 
+void StateBlocks::bring_to_first_rank(uint32_t owner, ChunkId chunk, std::span<std::byte> bytes) {
+  if (owner == 0) return;
+  const uint32_t mine = run_.shards.rank();
+  std::vector<CommPart> to(run_.shards.count()), from(run_.shards.count());
+  if (mine == owner) to[0] = {bytes.data(), bytes.size()};
+  if (mine == 0) from[owner] = {bytes.data(), bytes.size()};
+  Event arrived;
+  arrived.begin();
+  run_.options.hooks.communicator->exchange(Lane::gather, to, from, nullptr, arrived,
+                                            {"the state", index_of(chunk), owner});
+  wait_watched(arrived, run_.watch, {"the state", "other ranks", TimeCause::ranks, chunk, nullptr, {}});
+}
+
 // --- Arithmetic ---
 
 void StateBlocks::derive_parameters(ChunkId chunk, std::span<const std::byte> tiles,
@@ -195,26 +218,25 @@ void StateBlocks::place_masters(const float* masters, DataType type, std::byte* 
   }
 }
 
-void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* parameters,
-                            FunctionRef<void(uint64_t, std::span<const std::byte>)> body) {
-  const RecordLayout& layout = run_.plan.record_layout;
-  const uint64_t parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
-  canonical_tile_.resize(layout.canonical().tile_bytes());
-  for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
-    join_tiles(run_.instruction_set, layout, tiles.data() + t * layout.tile_bytes(),
-               parameters + t * parameter_bytes, canonical_tile_.data(), 1);
-    body(t, canonical_tile_);
-  }
+std::span<std::byte> StateBlocks::canonical_tile() {
+  canonical_tile_.resize(run_.plan.record_layout.canonical().tile_bytes());
+  return canonical_tile_;
+}
+
+std::span<std::byte> StateBlocks::join(std::span<const std::byte> tile, const std::byte* parameters) {
+  const std::span<std::byte> joined = canonical_tile();
+  join_tiles(run_.instruction_set, run_.plan.record_layout, tile.data(), parameters, joined.data(), 1);
+  return joined;
 }
 
 void StateBlocks::split_each(std::span<std::byte> tiles, std::byte* parameters,
                              FunctionRef<void(std::span<std::byte>)> source) {
   const RecordLayout& layout = run_.plan.record_layout;
   const uint64_t parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
-  canonical_tile_.resize(layout.canonical().tile_bytes());
+  const std::span<std::byte> canonical = canonical_tile();
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
-    source(canonical_tile_);
-    split_tiles(run_.instruction_set, layout, canonical_tile_.data(), tiles.data() + t * layout.tile_bytes(),
+    source(canonical);
+    split_tiles(run_.instruction_set, layout, canonical.data(), tiles.data() + t * layout.tile_bytes(),
                 parameters + t * parameter_bytes, 1);
   }
 }

@@ -70,6 +70,8 @@ class StateBlocks {
   // Drops the device's copies of parameters, which are about to change below the device.
   void drop_device_copies(StaleParams stale);
   void drop_device_copy(ChunkId chunk);
+  // Gives every rank the new parameters that the others have of a chunk that lives on the device.
+  void gather_on_device(ChunkId chunk);
 
   // --- Records ---
   // Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them on in order,
@@ -78,14 +80,18 @@ class StateBlocks {
   // The tile of the chunk with which a block of its records begins.
   uint64_t first_tile_of(const BlockTransfer& block) const;
 
+  // Brings bytes of the chunk that `owner` has to the same place on the first rank; every rank calls it.
+  void bring_to_first_rank(uint32_t owner, ChunkId chunk, std::span<std::byte> bytes);
+
   // --- Arithmetic. `parameters` are those of the first of the tiles ---
   // Rounds whole masters to parameters.
   void derive_parameters(ChunkId chunk, std::span<const std::byte> tiles, std::byte* parameters) const;
   // Stores the masters of one tile in the record's `tile` and in `parameters` of `type`.
   void place_masters(const float* masters, DataType type, std::byte* tile, std::byte* parameters) const;
-  // Calls `body` for each tile in checkpoint form, with whole masters.
-  void join_each(std::span<const std::byte> tiles, const std::byte* parameters,
-                 FunctionRef<void(uint64_t tile, std::span<const std::byte> canonical)> body);
+  // One tile in checkpoint form, with whole masters; valid until the next call. canonical_tile() is its
+  // memory.
+  std::span<std::byte> join(std::span<const std::byte> tile, const std::byte* parameters);
+  std::span<std::byte> canonical_tile();
   // Makes tiles and parameters from tiles in checkpoint form, which `source` fills one at a time.
   void split_each(std::span<std::byte> tiles, std::byte* parameters,
                   FunctionRef<void(std::span<std::byte> canonical)> source);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -17,10 +18,10 @@
 namespace terrace {
 namespace {
 
-// Elements of one tensor in one chunk.
+// Elements of one tensor in the own tiles of one chunk.
 struct Run {
   ChunkId chunk{};
-  uint64_t first_element = 0;  // in the chunk
+  uint64_t first_element = 0;  // from the first own element
   uint64_t count = 0;
   uint64_t at = 0;  // of the values that the caller reads or writes
 };
@@ -30,19 +31,75 @@ struct TilePart {
   std::byte* tile;         // the record
   uint64_t first_element;  // in the tile
   uint64_t count;
-  uint64_t at;        // of the caller's values
-  uint64_t in_chunk;  // its first element in the chunk
+  uint64_t at;     // of the caller's values
+  uint64_t place;  // of its first element, from the first own element
 };
 
+// Calls body(chunk) for each chunk in which `count` elements of the tensor from `first` on lie, in part.
 template <typename Body>
-void for_each_run(const FlatSpace& space, TensorId tensor, uint64_t first, uint64_t count, Body body) {
+void for_each_chunk(const FlatSpace& space, TensorId tensor, uint64_t first, uint64_t count, Body body) {
   const TensorPlace& place = space.place(tensor);
   for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
     const FlatSpace::Part part = space.part_of(tensor, ChunkId{c});
-    const uint64_t from = std::max(first, part.first_in_tensor);
-    const uint64_t to = std::min(first + count, part.first_in_tensor + part.elements);
+    if (part.first_in_tensor < first + count && first < part.first_in_tensor + part.elements)
+      body(ChunkId{c});
+  }
+}
+
+// Calls body(run) for each chunk of the tensor in whose tiles of that rank `count` elements from `first` on
+// lie, in part.
+template <typename Body>
+void for_each_run(const ChunkShards& shards, uint32_t rank, TensorId tensor, uint64_t first, uint64_t count,
+                  Body body) {
+  const FlatSpace& space = shards.space();
+  const TensorPlace& place = space.place(tensor);
+  for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
+    const FlatSpace::Part part = space.part_of(tensor, ChunkId{c});
+    const ShardTiles tiles = shards.of(ChunkId{c}, rank);
+    // The part's elements among those of the rank, counted in the chunk.
+    const uint64_t begin = std::max(part.first_in_chunk, tiles.first_element());
+    const uint64_t end =
+        std::min(part.first_in_chunk + part.elements, tiles.first_element() + tiles.elements());
+    if (begin >= end) continue;
+    const uint64_t in_tensor = part.first_in_tensor + (begin - part.first_in_chunk);
+    const uint64_t from = std::max(first, in_tensor), to = std::min(first + count, in_tensor + (end - begin));
     if (from < to)
-      body(Run{ChunkId{c}, part.first_in_chunk + from - part.first_in_tensor, to - from, from - first});
+      body(Run{ChunkId{c}, begin - tiles.first_element() + (from - in_tensor), to - from, from - first});
+  }
+}
+
+// Gives every rank the elements that the others have of its own: `elements` from `first` on, of which each
+// has those in its tiles.
+void share_elements(const RunContext& run, TensorId tensor, uint64_t first, std::span<std::byte> elements,
+                    uint64_t element_bytes) {
+  Communicator* const ranks = run.options.hooks.communicator;
+  if (ranks == nullptr) return;
+  const uint64_t count = elements.size() / element_bytes;
+  std::vector<std::byte> packed(elements.size());  // the parts of all ranks, one behind the other
+  std::vector<CommPart> from(ranks->size());
+  uint64_t at = 0;
+  for (uint32_t rank = 0; rank < ranks->size(); ++rank) {
+    from[rank].memory = packed.data() + at;
+    for_each_run(run.shards, rank, tensor, first, count, [&](const Run& part) {
+      const uint64_t bytes = part.count * element_bytes;
+      if (rank == ranks->rank())
+        std::memcpy(packed.data() + at, elements.data() + part.at * element_bytes, bytes);
+      from[rank].bytes += bytes;
+      at += bytes;
+    });
+  }
+  const std::vector<CommPart> to(ranks->size(), from[ranks->rank()]);
+  Event arrived;
+  arrived.begin();
+  ranks->exchange(Lane::gather, to, from, nullptr, arrived, {"values", index_of(tensor), first});
+  arrived.wait();
+  at = 0;
+  for (uint32_t rank = 0; rank < ranks->size(); ++rank) {
+    for_each_run(run.shards, rank, tensor, first, count, [&](const Run& part) {
+      const uint64_t bytes = part.count * element_bytes;
+      std::memcpy(elements.data() + part.at * element_bytes, packed.data() + at, bytes);
+      at += bytes;
+    });
   }
 }
 
@@ -62,7 +119,7 @@ void for_each_tile(StateBlocks& blocks, const Run& run, bool changes, Body body)
   const RingBlock bounce(blocks.ring());
   const uint64_t tile_bytes = blocks.run().plan.record_layout.tile_bytes();
   const uint64_t block_tiles = bounce.memory().size() / tile_bytes;
-  const uint64_t chunk_tiles = blocks.run().space.chunk(run.chunk).tile_count();
+  const uint64_t chunk_tiles = blocks.run().shards.own(run.chunk).tile_count;
   const uint64_t last_tile = divide_up(run.first_element + run.count, kTileElements);
   uint64_t tile = run.first_element / kTileElements;
   while (tile < last_tile) {
@@ -131,40 +188,62 @@ void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_
   }
   const RecordLayout& layout = context.plan.record_layout;
   const DataType type = context.space.tensor(tensor).type;
-  for_each_run(context.space, tensor, first_element, values.size(), [&](const Run& run) {
-    const std::byte* parameters = nullptr;
-    if (what == ValueKind::parameter || (what == ValueKind::master && context.is_compact()))
-      parameters = blocks_.parameters_around(run.chunk, run.first_element, run.count);
-    if (what == ValueKind::parameter)
-      return convert_to_float(context.instruction_set, parameters + run.first_element * bytes_of(type), type,
-                              values.data() + run.at, run.count);
-    for_each_tile(blocks_, run, false, [&](const TilePart& part) {
-      float* const to = values.data() + part.at;
-      if (is_moment(what)) {
-        convert_to_float(context.instruction_set,
-                         part.tile + layout.moment_offset(moment_of(what)) +
-                             part.first_element * bytes_of(layout.moment_type),
-                         layout.moment_type, to, part.count);
-      } else if (context.is_compact()) {
-        join_masters(context.instruction_set, layout.master, parameters + part.in_chunk * bytes_of(type),
-                     part.tile + part.first_element * master_bytes_of(layout.master),
-                     reinterpret_cast<std::byte*>(to), part.count);
-      } else {
-        std::memcpy(to, part.tile + part.first_element * sizeof(float), part.count * sizeof(float));
-      }
-    });
+  for_each_run(
+      context.shards, context.shards.rank(), tensor, first_element, values.size(), [&](const Run& run) {
+        const std::byte* parameters = nullptr;
+        if (what == ValueKind::parameter || (what == ValueKind::master && context.is_compact()))
+          parameters = blocks_.parameters_around(run.chunk, run.first_element, run.count);
+        if (what == ValueKind::parameter)
+          return convert_to_float(context.instruction_set, parameters + run.first_element * bytes_of(type),
+                                  type, values.data() + run.at, run.count);
+        for_each_tile(blocks_, run, false, [&](const TilePart& part) {
+          float* const to = values.data() + part.at;
+          if (is_moment(what)) {
+            convert_to_float(context.instruction_set,
+                             part.tile + layout.moment_offset(moment_of(what)) +
+                                 part.first_element * bytes_of(layout.moment_type),
+                             layout.moment_type, to, part.count);
+          } else if (context.is_compact()) {
+            join_masters(context.instruction_set, layout.master, parameters + part.place * bytes_of(type),
+                         part.tile + part.first_element * master_bytes_of(layout.master),
+                         reinterpret_cast<std::byte*>(to), part.count);
+          } else {
+            std::memcpy(to, part.tile + part.first_element * sizeof(float), part.count * sizeof(float));
+          }
+        });
+      });
+  share_elements(context, tensor, first_element, std::as_writable_bytes(values), sizeof(float));
+}
+
+void TrainingState::read_parameter(TensorId tensor, std::span<std::byte> destination) {
+  static_cast<void>(boundary_.whole("cannot read a parameter of"));
+  const FlatSpace& space = blocks_.run().space;
+  const TensorPlace& place = space.place(tensor);
+  const uint64_t element_bytes = bytes_of(space.tensor(tensor).type);
+  if (destination.size() < place.elements * element_bytes)
+    throw Error(ErrorKind::misuse, {"cannot read the parameter", space.tensor(tensor).name,
+                                    fmt::format("it has {} bytes, and there is room for {}",
+                                                place.elements * element_bytes, destination.size()),
+                                    "give it room for all of its elements, in its own precision"});
+  const RunContext& context = blocks_.run();
+  for_each_run(context.shards, context.shards.rank(), tensor, 0, place.elements, [&](const Run& run) {
+    const std::byte* const parameters = blocks_.parameters_of(run.chunk);
+    std::memcpy(destination.data() + run.at * element_bytes, parameters + run.first_element * element_bytes,
+                run.count * element_bytes);
   });
+  share_elements(context, tensor, 0, destination.first(place.elements * element_bytes), element_bytes);
 }
 
 // Of the frozen parameters that a commit holds the tier keeps both versions until the next one.
 void TrainingState::require_room_beside_commit(TensorId tensor, uint64_t first_element,
                                                uint64_t count) const {
-  const FlatSpace& space = blocks_.run().space;
+  const RunContext& context = blocks_.run();
+  const FlatSpace& space = context.space;
   const BlockStore* const store = blocks_.tiers().frozen();
   if (store == nullptr || count == 0) return;
   const uint64_t element_bytes = bytes_of(space.tensor(tensor).type);
   uint64_t blocks = 0;
-  for_each_run(space, tensor, first_element, count, [&](const Run& run) {
+  for_each_run(context.shards, context.shards.rank(), tensor, first_element, count, [&](const Run& run) {
     const uint64_t block_bytes = store->block_bytes(run.chunk, 0);
     const uint64_t first = run.first_element * element_bytes / block_bytes;
     blocks += divide_up((run.first_element + run.count) * element_bytes, block_bytes) - first;
@@ -195,15 +274,24 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
   const auto begin = [&custody] {
     if (!custody.is_changing()) custody.begin_change("writing values");
   };
-  for_each_run(context.space, tensor, first_element, values.size(), [&](const Run& run) {
-    const std::span<const float> mine = values.subspan(run.at, run.count);
-    if (is_moment(what)) {
-      write_moments(run.chunk, run.first_element, mine, moment_of(what), begin);
-    } else {
-      write_weights(run.chunk, run.first_element, mine, begin);
-    }
-  });
-  custody.end_change();
+  if (!is_moment(what)) {
+    for_each_chunk(context.space, tensor, first_element, values.size(),
+                   [this](ChunkId chunk) { blocks_.drop_device_copy(chunk); });
+  }
+  for_each_run(context.shards, context.shards.rank(), tensor, first_element, values.size(),
+               [&](const Run& run) {
+                 const std::span<const float> mine = values.subspan(run.at, run.count);
+                 if (is_moment(what)) {
+                   write_moments(run.chunk, run.first_element, mine, moment_of(what), begin);
+                 } else {
+                   write_weights(run.chunk, run.first_element, mine, begin);
+                 }
+               });
+  if (!is_moment(what)) {
+    for_each_chunk(context.space, tensor, first_element, values.size(),
+                   [this](ChunkId chunk) { blocks_.gather_on_device(chunk); });
+  }
+  if (custody.is_changing()) custody.end_change();  // else all of it is other ranks'
 }
 
 void TrainingState::write_moments(ChunkId chunk, uint64_t first_element, std::span<const float> values,
@@ -227,7 +315,6 @@ void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::sp
   const DataType type = context.space.section_of(chunk).type;
   const uint64_t element_bytes = bytes_of(type);
   const MasterForm form = context.plan.record_layout.master;
-  blocks_.drop_device_copy(chunk);
   static_cast<void>(blocks_.parameters_around(chunk, first_element, values.size()));
   std::byte* const parameters = blocks_.memory_for(chunk);
   blocks_.before_change(chunk);
@@ -239,7 +326,7 @@ void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::sp
     for_each_tile(blocks_, {chunk, first_element, values.size()}, true, [&](const TilePart& part) {
       begin();
       const float* const masters = values.data() + part.at;
-      std::byte* const to = parameters + part.in_chunk * element_bytes;
+      std::byte* const to = parameters + part.place * element_bytes;
       if (context.is_compact()) {
         split_masters(context.instruction_set, form, reinterpret_cast<const std::byte*>(masters), to,
                       part.tile + part.first_element * master_bytes_of(form), part.count);

@@ -45,6 +45,8 @@ struct FilePart {
   DataType type = DataType::fp32;
 };
 
+// Where a run has several ranks, these are calls that every rank makes, with the same arguments. Exports go
+// to the first rank: the sinks of the others are not called. Imports read everything on every rank.
 class TrainingState {
  public:
   // What the state asks of the Offloader's other parts.
@@ -117,7 +119,13 @@ class TrainingState {
   void load_records(FillTiles fill);
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
   bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count, Wanted wanted) const;
-  void export_masters(ChunkId chunk, std::span<std::byte> bounce, Wanted wanted, ValueSink sink);
+  // Bring the chunk's records, and the parameters of a frozen one, to the first rank, in flat order and as a
+  // checkpoint has them; elements that are not wanted stay where they are.
+  using WantedElements = FunctionRef<bool(ChunkId, uint64_t first_element, uint64_t count)>;
+  using TakeTiles = FunctionRef<void(uint64_t first_tile, std::span<const std::byte> tiles)>;
+  void walk_records(ChunkId chunk, WantedElements wanted, TakeTiles take);
+  void walk_frozen(ChunkId chunk, WantedElements wanted, TakeTiles take);
+  void export_masters(ChunkId chunk, Wanted wanted, ValueSink sink);
   void export_frozen_values(ChunkId chunk, Wanted wanted, ValueSink sink);
 
   StateBlocks& blocks_;

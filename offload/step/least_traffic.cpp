@@ -30,11 +30,12 @@ class LeastTraffic {
       add_links(ChunkId{c}, run_.plan.device_side[c]);
       add_spilled_gradient(ChunkId{c});
       if (homes_.params.is_in_memory(ChunkId{c})) continue;
-      bound_.param_write_bytes += run_.space.param_bytes(ChunkId{c});
-      if (needs_old()) bound_.param_read_bytes += run_.space.param_bytes(ChunkId{c});
+      bound_.param_write_bytes += run_.shards.param_bytes(ChunkId{c});
+      if (needs_old()) bound_.param_read_bytes += run_.shards.param_bytes(ChunkId{c});
     }
     bound_.record_read_bytes = bound_.record_write_bytes = homes_.records.streamed_bytes();
     if (params_move_) add_fetches(schedule, start);
+    if (run_.options.ranks > 1) add_ranks(schedule);
     return bound_;
   }
 
@@ -42,7 +43,7 @@ class LeastTraffic {
   // An update of compact state reads the old parameters.
   bool needs_old() const { return run_.is_compact() && states_move_; }
   uint64_t gradient_bytes(ChunkId chunk) const {
-    return run_.space.chunk(chunk).elements * bytes_of(homes_.gradients.type(chunk));
+    return run_.shards.elements(chunk) * bytes_of(homes_.gradients.type(chunk));
   }
 
   // Adds the chunk's gradient and update on the links between host and device. `on_device`: the device
@@ -50,11 +51,10 @@ class LeastTraffic {
   void add_links(ChunkId chunk, bool on_device) {
     add_gradient(chunk);
     if (run_.is_callers(chunk)) return;
-    const uint64_t bytes = run_.space.param_bytes(chunk);
+    const uint64_t bytes = run_.shards.param_bytes(chunk);
     if (!states_move_ && params_move_) bound_.d2h_bytes += bytes;
     if (on_device) {
-      const uint64_t record_bytes =
-          run_.space.chunk(chunk).tile_count() * run_.plan.record_layout.tile_bytes();
+      const uint64_t record_bytes = run_.shards.own(chunk).tile_count * run_.plan.record_layout.tile_bytes();
       const uint64_t old_bytes = run_.is_compact() && params_move_ ? bytes : 0;
       bound_.h2d_bytes += record_bytes + old_bytes + gradient_bytes(chunk);
       bound_.d2h_bytes += record_bytes + (params_move_ ? bytes : 0);
@@ -63,13 +63,14 @@ class LeastTraffic {
     if (needs_old() && !params_move_ && !on_device) bound_.d2h_bytes += bytes;
   }
 
-  // Every micro-batch's gradient leaves the device for states below it. One that is handed over is in host
-  // memory at first, without the padding of the flat space.
+  // Every micro-batch's gradient leaves the device for states below it, and for other ranks. One that is
+  // handed over is in host memory at first, without the padding of the flat space.
   void add_gradient(ChunkId chunk) {
     const uint64_t passes = rounds_of(run_.options).count();
+    const bool leaves = states_move_ || run_.options.ranks > 1;
     if (run_.options.gradients == GradientOrigin::leases) {
-      if (states_move_) bound_.d2h_bytes += run_.space.param_bytes(chunk) * passes;
-    } else if (!states_move_) {
+      if (leaves) bound_.d2h_bytes += run_.space.param_bytes(chunk) * passes;
+    } else if (!leaves) {
       bound_.h2d_bytes +=
           run_.space.elements_in_use(chunk) * bytes_of(run_.space.section_of(chunk).type) * passes;
     }
@@ -95,12 +96,12 @@ class LeastTraffic {
     const auto read = [&](ChunkId chunk, bool is_first) -> uint64_t {
       const bool is_fresh =
           comes_fresh && is_first && run_.is_trained(chunk) && homes_.gradients.is_held(chunk);
-      return is_fresh || homes_.params.is_in_memory(chunk) ? 0 : run_.space.param_bytes(chunk);
+      return is_fresh || homes_.params.is_in_memory(chunk) ? 0 : run_.shards.param_bytes(chunk);
     };
     // Parameters that are read cross the host's link too, unless the device reads them by itself.
     const bool past_host = run_.options.reads_past_host;
     const auto copied = [&](ChunkId chunk, bool is_first) {
-      return run_.space.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
+      return run_.shards.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
     };
     const auto least = [&](const auto& cost) {
       return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
@@ -110,6 +111,39 @@ class LeastTraffic {
     const uint64_t read_bytes = least(read);
     bound_.direct_read_bytes = past_host ? read_bytes : 0;
     bound_.param_read_bytes += read_bytes;
+  }
+
+  // A chunk is gathered whenever it comes to the device, and where it lives there after its update.
+  void add_ranks(const Schedule& schedule) {
+    const uint64_t others = run_.options.ranks - 1;
+    const auto in = [&](ChunkId chunk, bool) {
+      return run_.space.param_bytes(chunk) - run_.shards.param_bytes(chunk);
+    };
+    const auto out = [&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk) * others; };
+    const auto after_step = [&](ChunkId chunk) {
+      return run_.is_trained(chunk) ? AfterStep::renewed : AfterStep::kept;
+    };
+    const bool none_is_kept = std::ranges::all_of(run_.space.sections(), &Section::trainable);
+    const auto least = [&](const auto& cost) {
+      return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
+                              none_is_kept ? 1 : row_of(schedule), {after_step, cost});
+    };
+    if (params_move_) {
+      bound_.gather_in_bytes = least(in);
+      bound_.gather_out_bytes = least(out);
+    }
+    const StepRounds rounds = rounds_of(run_.options);
+    uint64_t own_micro_batches = 0;
+    for (uint32_t round = 0; round < rounds.count(); ++round)
+      own_micro_batches += rounds.has(round, run_.options.rank) ? 1 : 0;
+    for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!run_.is_trained(chunk)) continue;
+      bound_.gather_in_bytes += params_move_ ? 0 : in(chunk, true);
+      bound_.gather_out_bytes += params_move_ ? 0 : out(chunk, true);
+      bound_.exchange_in_bytes += run_.shards.param_bytes(chunk) * (rounds.micro_batches - own_micro_batches);
+      bound_.exchange_out_bytes += in(chunk, true) * own_micro_batches;
+    }
   }
 
   const RunContext& run_;

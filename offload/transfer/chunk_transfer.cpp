@@ -1,5 +1,6 @@
 #include <terrace/offload/transfer/chunk_transfer.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <terrace/base/assert.h>
@@ -27,7 +28,8 @@ void ChunkTransfer::begin(BlockStore& store, ChunkId chunk, const TransferName& 
   written_ = nullptr;
   failed_.store(false, std::memory_order_relaxed);
   left_.store(count_, std::memory_order_relaxed);
-  done_.begin(count_);
+  done_.begin(std::max(count_, 1u));
+  if (count_ == 0) done_.complete_one();  // all of it is other ranks'
 }
 
 void ChunkTransfer::start_read(BlockStore& store, ChunkId chunk, std::byte* memory, const TransferPort& port,

@@ -13,7 +13,7 @@ namespace terrace {
 
 // CopyName is kept small, because every slot of the device has several.
 struct CopyName {
-  enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device };
+  enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device, ranks };
   static constexpr uint32_t kNoChunk = UINT32_MAX;
 
   const char* what = "a copy";  // a literal
@@ -21,12 +21,14 @@ struct CopyName {
   Link link = Link::none;
 
   WaitSubject subject() const {
-    constexpr std::string_view kPaths[] = {"", "host -> device", "device -> host", "nvme -> host -> device",
-                                           "nvme -> device"};
+    constexpr std::string_view kPaths[] = {
+        "", "host -> device", "device -> host", "nvme -> host -> device", "nvme -> device", "other ranks"};
     const bool reads = link == Link::nvme_to_host || link == Link::nvme_to_device;
     return {what,
             kPaths[static_cast<size_t>(link)],
-            reads ? TimeCause::read : TimeCause::device_copy,
+            reads                 ? TimeCause::read
+            : link == Link::ranks ? TimeCause::ranks
+                                  : TimeCause::device_copy,
             chunk == kNoChunk ? std::nullopt : std::optional(ChunkId{chunk}),
             nullptr,
             {}};

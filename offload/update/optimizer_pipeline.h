@@ -119,7 +119,9 @@ class OptimizerPipeline {
   bool start_open_next();
   bool is_open(ChunkId chunk) const;
   bool is_done(ChunkId chunk) const { return handed_on_[index_of(chunk)]; }
-  bool is_on_device(ChunkId chunk) const { return sides_.on_device[index_of(chunk)]; }
+  bool is_on_device(ChunkId chunk) const {
+    return sides_.on_device[index_of(chunk)] && shards_.elements(chunk) > 0;
+  }
   bool needs_old(ChunkId chunk) const { return needs_old_ && !is_made_there(chunk); }
   void stream_ahead();
   bool update_something();

@@ -65,7 +65,8 @@ void OptimizerPipeline::send_run(ChunkId chunk, uint64_t first_tile, uint64_t ti
     if (is_made_there(chunk)) run_.device->attach_param(chunk);
   }
   if (is_made_there(chunk)) {
-    run.there = run_.device->param_address(chunk) + first_tile * tiles_.parameter_tile_bytes(chunk);
+    run.there = run_.device->param_address(chunk) + shards_.first_param_byte(chunk) +
+                first_tile * tiles_.parameter_tile_bytes(chunk);
   } else {
     run.old = tiles_.old_parameters_of(chunk, first_tile);
     run.fresh = tiles_.output_of(chunk, first_tile);

@@ -125,7 +125,8 @@ void UpdateRunner::run(const Schedule& schedule) {
     events->begin_update(mode_ == UpdateMode::next_forward);
   if (device_update_ != nullptr) {
     collect_by_residence();
-    return device_update_->run(constants(), order_);
+    device_update_->run(constants(), order_);
+    return gather_updated();
   }
   if (is_running()) {  // the update's states are being read ahead
     for (const ChunkId chunk : order_) await(chunk);
@@ -134,7 +135,10 @@ void UpdateRunner::run(const Schedule& schedule) {
   }
   totals();  // until the update ends the totals leave it out
   progress_.begin_update();
-  if (mode_ != UpdateMode::next_forward) return run_here();
+  if (mode_ != UpdateMode::next_forward) {
+    run_here();
+    return gather_updated();
+  }
   thread_->begin(true);
   thread_->allow(constants());
   collect_in_order_of(schedule);
@@ -177,6 +181,18 @@ void UpdateRunner::run_here() {
   }
   progress_.end_update();
   if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// Ranks end the updates of their shares in orders of their own, and gather in the order of chunks.
+void UpdateRunner::gather_updated() {
+  if (run_.options.hooks.communicator == nullptr) return;
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (run_.is_callers(chunk) || !is_updated(chunk) || cache_.param_state(chunk) == ChunkState::absent)
+      continue;
+    cache_.detach_param(chunk);
+    homes_.params.gather_in_place(chunk, cache_.param_slot(chunk));
+  }
 }
 
 // Chunks whose records are streamed come first; resident ones fill the pauses of the drive.

@@ -94,6 +94,7 @@ class UpdateRunner {
   // Leaves out the chunk's tensors that have no gradient in this step; its gradients must be complete.
   void settle_tensors(ChunkId chunk);
   void run_here();
+  void gather_updated();
   void collect_by_residence();
   void collect_in_order_of(const Schedule& schedule);
   void await(ChunkId chunk);

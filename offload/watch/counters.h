@@ -28,6 +28,11 @@ struct OffloadCounters {
   uint64_t restore_read_bytes = 0;    // records, for parameters that a step without an update gave up
   uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
   uint64_t activation_h2d_bytes = 0;
+  // Between ranks: parameters that come together on the device, and gradients that go to their owners.
+  uint64_t gather_in_bytes = 0;
+  uint64_t gather_out_bytes = 0;
+  uint64_t exchange_in_bytes = 0;
+  uint64_t exchange_out_bytes = 0;
   uint64_t fetch_count = 0;         // chunks of parameters copied to the device
   uint64_t demand_fetch_count = 0;  // of fetch_count, not started before they were needed
   uint64_t eviction_count = 0;
@@ -79,6 +84,10 @@ struct TrafficBound {
   uint64_t record_write_bytes = 0;
   uint64_t gradient_read_bytes = 0;
   uint64_t gradient_write_bytes = 0;
+  uint64_t gather_in_bytes = 0;
+  uint64_t gather_out_bytes = 0;
+  uint64_t exchange_in_bytes = 0;
+  uint64_t exchange_out_bytes = 0;
 };
 
 }  // namespace terrace

@@ -21,6 +21,7 @@ constexpr std::array<CauseText, kTimeCauseCount> kCauseTexts = {
      {"wait for writes", "write_wait"},
      {"update", "update"},
      {"commit", "commit"},
+     {"wait for ranks", "rank_wait"},
      {"overhead", "overhead"}}};
 
 }  // namespace

@@ -22,12 +22,13 @@ enum class TimeCause : uint8_t {
   write,        // waiting for a write to nvme
   update,       // the update, or waiting for one that computes beside the step thread
   commit,       // keeping the state: commits and checkpoints
+  ranks,        // waiting for other ranks, or for bytes of theirs
   overhead,     // everything else: decisions, bookkeeping, data
 };
-inline constexpr size_t kTimeCauseCount = 7;
+inline constexpr size_t kTimeCauseCount = 8;
 inline constexpr std::array<TimeCause, kTimeCauseCount> kTimeCauses = {
-    TimeCause::compute, TimeCause::device_copy, TimeCause::read,    TimeCause::write,
-    TimeCause::update,  TimeCause::commit,      TimeCause::overhead};
+    TimeCause::compute, TimeCause::device_copy, TimeCause::read,  TimeCause::write,
+    TimeCause::update,  TimeCause::commit,      TimeCause::ranks, TimeCause::overhead};
 
 // "wait for reads": for people.
 std::string_view name_of(TimeCause cause);

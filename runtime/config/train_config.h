@@ -27,11 +27,12 @@ namespace terrace {
 struct BatchConfig {
   uint32_t micro_batch_size = 1;  // sequences
   uint32_t micro_batches = 1;     // per update, over all ranks
+  uint32_t ranks = 1;             // that train together
   // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * micro_batches; }
   // The micro-batches that a rank goes through in a step.
-  StepRounds rounds() const { return {micro_batches}; }
+  StepRounds rounds() const { return {micro_batches, ranks}; }
 };
 
 // Optimizers by the names of the configuration.
@@ -194,6 +195,7 @@ struct ResolvedValue {
 
 struct TrainConfig {
   BatchConfig batch;
+  uint32_t ranks_on_host = 1;  // which share the memory and the processors of this machine
   OptimizerConfig optimizer;
   // The schedule's maximum is the optimizer's learning rate unless the scheduler says otherwise.
   LrScheduleOptions schedule;

@@ -19,6 +19,7 @@ class RunPosition {
   RunPosition(CheckpointInfo identity, uint64_t chunk_elements, const Fp16Config& fp16);
 
   const CheckpointInfo& identity() const { return identity_; }
+  void set_run_id(uint64_t id) { identity_.run_id = id; }
   uint64_t completed_steps() const { return completed_; }
   // The steps that changed the weights: steps that fp16 skips do not count.
   uint64_t applied_updates() const { return completed_ - (scaler_ ? scaler_->skipped_steps() : 0); }

@@ -53,12 +53,13 @@ Error applied_in_part(const StepReport& report, std::optional<uint64_t> durable_
 }  // namespace
 
 StepUpdates::StepUpdates(Offloader& offloader, RunPosition& state, BetweenSteps& between,
-                         const TrainConfig& config, uint64_t run_updates, Log& log)
+                         const TrainConfig& config, uint64_t run_updates, const RankVotes& ranks, Log& log)
     : offloader_(offloader),
       state_(state),
       between_(between),
       config_(config),
       groups_(config, run_updates),
+      ranks_(ranks),
       log_(log) {}
 
 void StepUpdates::begin_mode(const UpdateRules& rules) {
@@ -119,7 +120,9 @@ void StepUpdates::run(StepReport& report, uint64_t samples, std::optional<uint64
 
 void StepUpdates::choose_mode(const StepReport& report) {
   if (!choice_ || report.skipped) return;
-  const std::optional<UpdateChoice::Decision> decision = choice_->add(report.step, times_of(report));
+  // The times of the first rank decide for all.
+  const UpdateTimes times = ranks_.of_first(times_of(report));
+  const std::optional<UpdateChoice::Decision> decision = choice_->add(report.step, times);
   if (decision) {
     if (decision->mode != offloader_.update_mode()) log_.info(decision->reason);
     between_.finish_update();

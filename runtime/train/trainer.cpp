@@ -9,6 +9,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/weights/load_weights.h>
@@ -17,10 +18,12 @@
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
+#include <terrace/runtime/train/checkpoint/ranks_save.h>
 #include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/training_schedule.h>
+#include <terrace/runtime/train/rank_setup.h>
 #include <terrace/runtime/train/run_identity.h>
 #include <terrace/runtime/train/run_position.h>
 #include <terrace/runtime/train/step_updates.h>
@@ -28,7 +31,7 @@
 namespace terrace {
 namespace {
 
-TrainingSetup set_up(const TrainerOptions& options) {
+TrainingSetup set_up_alone(const TrainerOptions& options) {
   Workers workers = make_compute_threads(options.config.terrace);
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
@@ -39,6 +42,11 @@ TrainingSetup set_up(const TrainerOptions& options) {
   setup.offload.discard_commits = options.discard_commits;
   if (goes_on) setup.plan.chunk_origin = "that of the commit which the run goes on from";
   return setup;
+}
+
+TrainingSetup set_up(const TrainerOptions& options) {
+  if (options.communicator == nullptr) return set_up_alone(options);
+  return set_up_together(options, [](const TrainerOptions& own) { return set_up_alone(own); });
 }
 
 // Before anything is opened.
@@ -53,9 +61,13 @@ std::optional<SavedState> commit_to_take_up(const TrainerOptions& options, const
 }
 
 // The plan knows no device that is in use.
-OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup) {
+OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup, Communicator* communicator) {
   OffloadOptions there = setup.offload;
   there.hooks.device_arithmetic = compute.arithmetic();
+  there.hooks.communicator = communicator;
+  if (communicator != nullptr) there.rank = communicator->rank();
+  // Ranks of one host have folders of their own in the same paths.
+  if (there.ranks > 1) there.tier_name = fmt::format("terrace-rank-{}", there.rank);
   return there;
 }
 
@@ -78,7 +90,9 @@ struct Trainer::Run {
   FlatSpace space;
   RunPosition state;
   const std::optional<SavedState> taken_up;  // checked to be of this run
+  const RankVotes ranks;
   const std::unique_ptr<Computing> compute;
+  const std::unique_ptr<const Ops> dry_ops;
   Offloader offloader;
   BetweenSteps between;
   MicroBatches micro_batches;
@@ -100,12 +114,15 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       state(run_identity(options.config, options.steps, model, space, data), space.chunk_elements(),
             options.config.fp16),
       taken_up(commit_to_take_up(options, space, state.identity())),
+      ranks(agreed_ranks(given.communicator, state.identity())),
       compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
                               workers)),
-      offloader(space, offload_on(*compute, setup), setup.dry.trace, compute->device(), workers, log),
+      dry_ops(make_dry_ops(setup.compute, workers)),
+      offloader(space, offload_on(*compute, setup, options.communicator), setup.dry.trace, compute->device(),
+                workers, log),
       between(offloader),
-      micro_batches(model, data, compute->ops(), offloader, options.config.batch, clock),
-      updates(offloader, state, between, options.config, options.steps, log),
+      micro_batches(model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock),
+      updates(offloader, state, between, options.config, options.steps, ranks, log),
       host_budget(offloader, between, log),
       keeper(offloader, space,
              {options.config.terrace.commit_every_steps, options.config.terrace.commit_every_seconds, clock},
@@ -118,6 +135,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
     set_first_values();
   }
   updates.begin_mode(update_rules(options.config, setup));
+  state.set_run_id(ranks.of_first(state.identity().run_id));
 }
 
 void Trainer::Run::set_first_values() {
@@ -220,6 +238,10 @@ FinishedUpdate Trainer::finish_update() {
   return {moved.time.total_ns(), moved};
 }
 
+bool Trainer::any_rank(bool mine) const {
+  return run_->ranks.any(mine);
+}
+
 double Trainer::evaluate(uint64_t samples) {
   Run& r = *run_;
   const uint32_t batch = r.options.config.batch.micro_batch_size;
@@ -229,9 +251,9 @@ double Trainer::evaluate(uint64_t samples) {
   r.offloader.begin_evaluation();
   ProgressReport progress(r.log, fmt::format("evaluating step {}", completed_steps()), runs * batch,
                           "sequences");
-  for (uint64_t number = 0; number < runs; ++number) {
+  for (uint64_t number = 0; number < runs; number += r.ranks.count()) {
     sum += r.micro_batches.evaluate(number, runs);
-    progress.add(batch);
+    progress.add(batch * std::min<uint64_t>(r.ranks.count(), runs - number));
   }
   r.offloader.end_evaluation();
   return sum / static_cast<double>(runs);
@@ -263,7 +285,18 @@ std::optional<uint64_t> Trainer::durable_step() const {
 KeptState Trainer::begin_save(const CheckpointFolder& folder) {
   Run& r = *run_;
   const auto describe = [&] { return r.state.info(); };
-  return r.between.keep([&] { return r.keeper.begin_save(folder, completed_steps(), describe); });
+  return r.between.keep([&] {
+    if (r.ranks.count() == 1) return r.keeper.begin_save(folder, completed_steps(), describe);
+    return KeptState{{}, SavedCheckpoint{completed_steps(), save(folder)}};
+  });
+}
+void Trainer::follow_save() {
+  Run& r = *run_;
+  r.between.finish_update();
+  r.between.keep([&] {
+    terrace::follow_save(r.offloader, r.ranks);
+    return KeptState{};
+  });
 }
 KeptState Trainer::finish_save() {
   return run_->between.keep([&] { return run_->keeper.finish_save(); });
@@ -272,6 +305,7 @@ KeptState Trainer::finish_save() {
 std::filesystem::path Trainer::save(const CheckpointFolder& folder) {
   Run& r = *run_;
   r.between.finish_update();
+  if (r.ranks.count() > 1) return save_of_ranks(folder, r.state.info(), r.space, r.offloader, r.ranks, r.log);
   return save_checkpoint(folder, r.state.info(), r.space, r.offloader, r.log);
 }
 

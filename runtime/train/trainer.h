@@ -13,6 +13,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/log.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model.h>
@@ -36,6 +37,9 @@ struct TrainerOptions {
   // those of the commit. fresh: a commit there is an Error(config) unless discard_commits is set.
   TierStart tier_start = TierStart::fresh;
   bool discard_commits = false;
+  // Where config.batch.ranks is above 1: this rank among them. Every rank makes a Trainer of the same options
+  // and the same calls; budgets are the least that any of them has. Outlives the trainer.
+  Communicator* communicator = nullptr;
   const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
   const ComputeDevice* compute = nullptr;   // null: the simulated device; outlives the trainer
   std::filesystem::path system_root = "/";  // where proc/ and sys/ lie
@@ -87,6 +91,9 @@ class Trainer {
   // set_host_budget() does.
   bool look_after_memory();
 
+  // True on every rank if `mine` is true on any of them; every rank calls it.
+  bool any_rank(bool mine) const;
+
   // Returns the mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);
 
@@ -100,8 +107,9 @@ class Trainer {
   KeptState finish_commit();
   std::optional<uint64_t> durable_step() const;  // the step whose commit is durable
   // Saves in `folder`, which outlives the save. With commits it saves while training goes on, else before it
-  // returns.
+  // returns. Of several ranks the first saves what all of them have, and the others call follow_save().
   KeptState begin_save(const CheckpointFolder& folder);
+  void follow_save();
   KeptState finish_save();
   // Saves the state in memory without any commit; returns the folder of this step.
   std::filesystem::path save(const CheckpointFolder& folder);

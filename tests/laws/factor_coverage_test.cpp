@@ -78,6 +78,9 @@ const Standings& standing_of_options() {
       {"clock", kNoLayout},
       {"device_arithmetic", Reason{"of a GPU: the CUDA training tests"}},
       {"step_events", kLooksOn},
+      {"ranks", kRanks},
+      {"rank", kRanks},
+      {"communicator", kRanks},
   };
   return standings;
 }

@@ -81,6 +81,9 @@ constexpr std::array<std::string_view, 4> kInitialWays = {"callback", "arrays", 
 // Who makes the copies of a simulated device that are small, as nearly all of the laws are.
 constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"};
 
+// As threads of one process; they divide everything, and 3 micro-batches of a step leave some of them idle.
+constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5", "8"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -128,6 +131,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"caller threads", kCallingThreads},
     {"initial values", kInitialWays},
     {"device copies", kDeviceCopyWays},
+    {"ranks", kRankCounts},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {
@@ -145,6 +149,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   for (size_t f = 0; f < kFactorCount; ++f) {
     for (size_t l = 0; l < kFactors[f].levels.size(); ++l) allowed[f].push_back(static_cast<uint8_t>(l));
   }
+  allowed[kRanks] = {level_index(kRanks, "1")};  // most laws are about one offloader
   for (const OnlyLevels& some : only) {
     allowed[some.factor].clear();
     for (const std::string_view level : some.levels)

@@ -48,6 +48,7 @@ enum FactorIndex : size_t {
   kCallers,
   kInitialValues,
   kDeviceCopies,
+  kRanks,
   kFactorCount,
 };
 
@@ -65,7 +66,7 @@ uint64_t number_of(const Combination& combination, FactorIndex factor);
 // There is such a level.
 void set_level(Combination& combination, FactorIndex factor, std::string_view level);
 
-// Some levels of some factors; all of those that are not named.
+// Some levels of some factors; all of those that are not named, but of the ranks one.
 struct OnlyLevels {
   FactorIndex factor;
   std::vector<std::string_view> levels;

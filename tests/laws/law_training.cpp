@@ -34,12 +34,12 @@ using testing::Callers;
 
 bool has_callers(const Combination& c) {
   return level_of(c, kOwner) == "caller" && level_of(c, kGradients) != "leases" &&
-         level_of(c, kStates) != "none";
+         level_of(c, kStates) != "none" && number_of(c, kRanks) == 1;
 }
 
 GradientOrigin gradients_of(const Combination& c) {
   if (level_of(c, kGradients) != "borrowed") return static_cast<GradientOrigin>(c[kGradients]);
-  const bool borrows = has_callers(c) && number_of(c, kAccumulation) == 1;
+  const bool borrows = has_callers(c) && number_of(c, kAccumulation) == 1 && number_of(c, kRanks) == 1;
   return borrows ? GradientOrigin::borrowed : GradientOrigin::handed_over;
 }
 
@@ -105,6 +105,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.discard_commits = surroundings.start == TierStart::fresh;
   options.hooks.decorate_engine = surroundings.decorate;
   options.hooks.step_events = surroundings.step_events;
+  testing::set_ranks(options, surroundings.ranks);
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
@@ -120,8 +121,7 @@ DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
   const ActivationOffload offload = place == "nvme"  ? ActivationOffload::nvme
                                     : place == "cpu" ? ActivationOffload::cpu
                                                      : ActivationOffload::none;
-  DryRun dry = run_dry(model, training_of(c).accumulation, workers, offload, is_layer_major(c));
-  return dry;
+  return run_dry(model, rounds_of(c).count(), workers, offload, is_layer_major(c));
 }
 
 }  // namespace
@@ -143,8 +143,12 @@ Training training_of(const Combination& c) {
   return training;
 }
 
+StepRounds rounds_of(const Combination& c) {
+  return {static_cast<uint32_t>(number_of(c, kAccumulation)), static_cast<uint32_t>(number_of(c, kRanks))};
+}
+
 bool is_layer_major(const Combination& c) {
-  return level_of(c, kOrder) == "layer" && number_of(c, kAccumulation) > 1;
+  return level_of(c, kOrder) == "layer" && rounds_of(c).count() > 1;
 }
 
 std::unique_ptr<Model> make_law_model(const Combination& c) {
@@ -177,6 +181,7 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
 // What is given up by the training that begins over it.
 static void leave_commit(Combination c, const std::filesystem::path& folder) {
   set_level(c, kBegins, "anew");
+  set_level(c, kRanks, "1");
   LawTraining before(c, {.folder = folder});
   if (!before.offloader().commits().are_kept()) return;
   before.choose_mode();
@@ -325,19 +330,27 @@ void LawTraining::run_step(const UpdateSettings& update, float scale, FunctionRe
     });
   };
   call_([&] { offloader_->begin_step(); });
+  const StepRounds rounds = rounds_of(c_);
+  const uint32_t rank = options_.rank;
   if (is_layer_major(c_)) {
     announce();
-    LayerMajorBatch batch(model_->config(), step, training_.accumulation);
+    // Where a rank has no micro-batch in a round, nobody asks what it computes.
+    LayerMajorBatch batch(model_->config(), step, rounds, rank);
     model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, offloader_->activations());
-    for (const MicroBatchRun& run : batch.runs) note(run.loss);
+    for (uint32_t round = 0; round < rounds.count(); ++round) {
+      if (rounds.has(round, rank)) note(batch.runs[round].loss);
+    }
     end_micro_batch();
     return;
   }
-  for (uint32_t m = 0; m < training_.accumulation; ++m) {
-    if (m + 1 == training_.accumulation) announce();
-    const TokenBatch tokens(model_->config(), step * 10 + m);
-    note(model_->train_micro_batch(ops_, *access_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
-                                   offloader_->activations()));
+  const std::unique_ptr<Ops> dry_ops = make_dry_ops(nullptr, workers_);
+  for (uint32_t round = 0; round < rounds.count(); ++round) {
+    if (rounds.is_last(round)) announce();
+    const TokenBatch tokens(model_->config(), step * 10 + rounds.number(round, rank));
+    const bool has_data = rounds.has(round, rank);
+    const float loss = model_->train_micro_batch(has_data ? ops_ : *dry_ops, *access_, *arena_, tokens.view(),
+                                                 scale, micro_batch_prefix(round), offloader_->activations());
+    if (has_data) note(loss);
     end_micro_batch();
   }
 }

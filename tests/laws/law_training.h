@@ -32,6 +32,7 @@ struct LawSurroundings {
   TierStart start = TierStart::fresh;
   DecorateEngine decorate = nullptr;
   StepEvents* step_events = nullptr;
+  Communicator* ranks = nullptr;  // this training's among as many ranks as the combination says
 };
 
 // What a combination says about the numbers, and nothing else of it.
@@ -40,6 +41,7 @@ std::unique_ptr<Model> make_law_model(const Combination& combination);
 // The folders of its tier below `folder`, made where they are missing.
 std::vector<std::filesystem::path> tier_folders(const Combination& combination,
                                                 const std::filesystem::path& folder);
+StepRounds rounds_of(const Combination& combination);
 bool is_layer_major(const Combination& combination);
 
 class LawTraining {
@@ -51,7 +53,7 @@ class LawTraining {
 
   // The update mode of the combination for the step that follows, where it is possible there.
   void choose_mode();
-  // The next step. Appends the losses of its micro-batches. `poisoned`: its gradients are not finite.
+  // The next step. Appends the losses of its own micro-batches. `poisoned`: its gradients are not finite.
   UpdateResult step(std::vector<uint32_t>* losses = nullptr, bool poisoned = false);
   uint64_t completed_steps() const { return completed_; }
 
@@ -69,7 +71,7 @@ class LawTraining {
 
   float evaluate();
   std::vector<std::byte> parameters();  // all tensors in order
-  std::vector<std::byte> records();     // all tiles in flat order
+  std::vector<std::byte> records();     // all tiles in flat order, on the first rank
   // Both.
   std::vector<std::byte> state();
 

@@ -93,7 +93,7 @@ Trained train(const Scene& scene, bool layer_major) {
   const float scale = 1.0f / static_cast<float>(scene.accumulation);
   for (uint64_t step = 1; step <= 2; ++step) {
     const OffloadCounters before = offloader.report().counters();
-    LayerMajorBatch batch(model->config(), step, scene.accumulation);
+    LayerMajorBatch batch(model->config(), step, StepRounds{scene.accumulation});
     offloader.begin_step();
     if (layer_major)
       model->train_layer_major(ops, offloader, arena, batch.runs, scale, offloader.activations());

@@ -11,6 +11,8 @@
 #include "laws/law_training.h"
 #include "laws/plain_training.h"
 #include "offload/watch/recorded_steps.h"
+#include "support/offloaders.h"
+#include "support/rank_threads.h"
 
 namespace terrace::laws {
 namespace {
@@ -28,10 +30,12 @@ void require_within_budgets(const OffloadOptions& options, const Offloader& offl
   }
 }
 
-// Whether the run was to spill gradients, which it has done then, and else has not.
-bool require_spilled(const Offloader& offloader) {
+// Whether the run was to spill gradients, which it has done then, and else has not. A rank may own nothing of
+// the chunks that spill.
+bool require_spilled(const OffloadOptions& options, const Offloader& offloader) {
   const bool spills = offloader.plan().spilled_chunks > 0;
   const OffloadCounters moved = offloader.report().counters();
+  if (spills && options.ranks > 1) return true;
   if (spills == (moved.gradient_write_bytes > 0) && spills == (moved.gradient_read_bytes > 0)) return spills;
   throw std::runtime_error(fmt::format("{} chunks have spilled {} bytes of gradients, and read {}",
                                        offloader.plan().spilled_chunks, moved.gradient_write_bytes,
@@ -43,6 +47,29 @@ void require_recorded(const OffloadOptions& options, RecordedSteps& recorded) {
   recorded.take();
   const std::string found = recorded.difference();
   if (!found.empty()) throw std::runtime_error("what was recorded is not what was counted: " + found);
+}
+
+// The outcome of a run whose ranks had these: with the losses in the order of micro-batches, and the records
+// of all. Everything else is the same on every rank.
+Outcome joined(std::vector<Outcome> ranks, const StepRounds& rounds) {
+  Outcome whole = ranks.front();
+  whole.losses.assign(kSteps * rounds.micro_batches, 0);
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    Outcome& one = ranks[rank];
+    size_t next = 0;
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      for (uint32_t round = 0; round < rounds.count(); ++round) {
+        if (rounds.has(round, rank))
+          whole.losses[step * rounds.micro_batches + rounds.number(round, rank)] = one.losses.at(next++);
+      }
+    }
+    if (next + 1 != one.losses.size() || one.losses.back() != ranks.front().losses.back())
+      throw std::runtime_error(fmt::format("rank {} has other losses", rank));
+    if (one.gradient_norms != whole.gradient_norms || one.parameters != whole.parameters)
+      throw std::runtime_error(fmt::format("rank {} has other norms or parameters than rank 0", rank));
+  }
+  whole.losses.push_back(ranks.front().losses.back());
+  return whole;
 }
 
 }  // namespace
@@ -64,8 +91,25 @@ std::string difference(const Outcome& expected, const Outcome& found) {
 }
 
 Outcome PlacementLaw::train(const Combination& c) {
+  const StepRounds rounds = rounds_of(c);
+  if (rounds.ranks == 1) return train_rank(c, nullptr);
+  ThreadWorld world({.ranks = rounds.ranks});
+  std::vector<Outcome> outcomes(rounds.ranks);
+  const std::vector<std::string> failures = testing::on_every_rank(
+      world, [&](Communicator& rank) { outcomes[rank.rank()] = train_rank(c, &rank); });
+  for (uint32_t r = 0; r < rounds.ranks; ++r) {
+    if (!failures[r].empty()) throw std::runtime_error(fmt::format("rank {}: {}", r, failures[r]));
+  }
+  return joined(std::move(outcomes), rounds);
+}
+
+Outcome PlacementLaw::train_rank(const Combination& c, Communicator* ranks) {
   RecordedSteps recorded;
-  LawTraining training(c, {.folder = folder_, .step_events = records_steps_ ? &recorded.events : nullptr});
+  const std::filesystem::path folder =
+      ranks == nullptr ? folder_ : folder_ / fmt::format("rank{}", ranks->rank());
+  std::filesystem::create_directories(folder);
+  LawTraining training(
+      c, {.folder = folder, .step_events = records_steps_ ? &recorded.events : nullptr, .ranks = ranks});
   Offloader& offloader = training.offloader();
   Outcome outcome;
   for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -80,11 +124,11 @@ Outcome PlacementLaw::train(const Combination& c) {
   }
   training.finish_save();
   require_within_budgets(training.options(), offloader, training.device());
-  const bool spilled = require_spilled(offloader);
+  const bool spilled = require_spilled(training.options(), offloader);
   const MemoryPlan& plan = offloader.plan();
   if (level_of(c, kHost) == "spilling" && spilled != (plan.host_minimum_bytes < plan.host_holding_bytes))
     throw std::runtime_error("a budget below what holds all gradients spills none");
-  spilling_runs_ += spilled ? 1 : 0;
+  if (training.options().rank == 0) spilling_runs_ += spilled ? 1 : 0;
   outcome.losses.push_back(std::bit_cast<uint32_t>(training.evaluate()));
   require_recorded(training.options(), recorded);
   outcome.parameters = training.parameters();

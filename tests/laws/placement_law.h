@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/comm/communicator.h>
+
 #include "laws/factors.h"
 
 namespace terrace::laws {
@@ -40,6 +42,7 @@ class PlacementLaw {
 
  private:
   using ReferenceKey = std::array<uint8_t, 10>;
+  Outcome train_rank(const Combination& combination, Communicator* ranks);
 
   std::filesystem::path folder_;
   std::map<ReferenceKey, Outcome> references_;

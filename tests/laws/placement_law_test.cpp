@@ -15,8 +15,10 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::vector<Combination> list = covering_array(Strength::triples);
   ASSERT_EQ(missing_triples(list), 0u);
   ASSERT_GT(missing_triples(std::span(list).first(list.size() - 1)), 0u);
-  for (uint64_t r = 0; r < kExtraRuns; ++r)
+  for (uint64_t r = 0; r < kExtraRuns; ++r) {
     list.push_back(product_element(r * (full_product_size() / kExtraRuns) + r));
+    set_level(list.back(), kRanks, "1");
+  }
   const ScratchFolder folder;
   PlacementLaw law(folder.path());
   uint64_t runs = 0;
@@ -31,6 +33,16 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::printf(
       "%zu runs of %zu that cover every triple of the levels of %zu factors; gradients are spilled in %zu\n",
       static_cast<size_t>(runs), list.size(), kFactorCount, static_cast<size_t>(law.spilling_runs()));
+}
+
+// The number of ranks changes no bit. Many more combinations are in bench/law_product.
+TEST(PlacementLaw, HoldsForEveryPairOverRanks) {
+  const std::vector<Combination> list =
+      covering_array(Strength::pairs, {{kRanks, {"2", "3", "4", "5", "8"}}});
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 10 : 1)
+    EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
 }
 
 TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {

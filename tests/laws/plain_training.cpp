@@ -77,18 +77,19 @@ MicroBatch TokenBatch::view() const {
   return {tokens_, targets_, 1, sequence_};
 }
 
-LayerMajorBatch::LayerMajorBatch(const ModelConfig& config, uint64_t step, uint32_t accumulation) {
-  for (uint32_t m = 0; m < accumulation; ++m) {
-    tokens.emplace_back(config, step * 10 + m);
+LayerMajorBatch::LayerMajorBatch(const ModelConfig& config, uint64_t step, const StepRounds& rounds,
+                                 uint32_t rank) {
+  for (uint32_t m = 0; m < rounds.count(); ++m) {
+    tokens.emplace_back(config, step * 10 + rounds.number(m, rank));
     prefixes.push_back(micro_batch_prefix(m));
   }
-  for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({tokens[m].view(), prefixes[m]});
+  for (uint32_t m = 0; m < rounds.count(); ++m) runs.push_back({tokens[m].view(), prefixes[m]});
 }
 
 DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, ActivationOffload activations,
                bool layer_major) {
   TrainConfig config;
-  config.batch = {1, accumulation, layer_major};
+  config.batch = {.micro_batches = accumulation, .layer_major = layer_major};
   config.activations.offload = activations;
   return run_dry(model, config, workers);
 }

@@ -61,9 +61,9 @@ class TokenBatch {
   uint32_t sequence_;
 };
 
-// The micro-batches of a step that go layer by layer: the same tokens as one after the other.
+// The micro-batches of a rank in a step that go layer by layer: the same tokens as one after the other.
 struct LayerMajorBatch {
-  LayerMajorBatch(const ModelConfig& config, uint64_t step, uint32_t accumulation);
+  LayerMajorBatch(const ModelConfig& config, uint64_t step, const StepRounds& rounds, uint32_t rank = 0);
   std::vector<TokenBatch> tokens;
   std::vector<std::string> prefixes;
   std::vector<MicroBatchRun> runs;  // views of these

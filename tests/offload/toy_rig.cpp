@@ -87,6 +87,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.hooks.decisions = c.decisions;
   options.hooks.replay = c.replay;
   options.hooks.step_events = c.step_events;
+  testing::set_ranks(options, c.ranks);
   options.processor_share = c.processor_share;
   options.reads_past_host = c.reads_past_host;
   options.verify_checksums = !c.reads_past_host;
@@ -107,7 +108,8 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
       specs(specs_of(c, caller_memory)),
       space(specs, c.chunk_elements),
       workers(c.threads) {
-  std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
+  const uint32_t ranks = c.ranks != nullptr ? c.ranks->size() : 1;
+  std::vector<TensorUse> uses = toy::trace(specs, StepRounds{c.accumulation, ranks}.count(), c.layer_major);
   uses = testing::managed_trace(uses, specs);
   const testing::Held held = {{TensorId{0}}, {TensorId{0}}};
   if (c.nested) uses = testing::nested_trace(uses, held);
@@ -138,7 +140,7 @@ void ToyRig::hand_over() {
 }
 
 UpdateResult ToyRig::step(uint64_t number) {
-  return step(number, accumulation, "", 1, clip_norm);
+  return step(number, rounds_of(options).count(), "", 1, clip_norm);
 }
 
 UpdateResult ToyRig::step(uint64_t number, uint32_t micro_batches, const std::string& skip, float loss_scale,
@@ -150,10 +152,11 @@ UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::strin
                                    double clip) {
   const std::vector<OptimizerSettings> groups = toy::groups(kind);
   const UpdateSettings settings = {groups, number, clip, loss_scale};
+  const StepRounds rounds = rounds_of(options);
   offloader->begin_step();
   offloader->announce_update(settings);
   if (layer_major) {
-    toy::run_layer_major(*access, specs, skips, loss_scale);
+    toy::run_layer_major(*access, specs, skips, loss_scale, rounds, options.rank);
     if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();
   }
@@ -161,7 +164,7 @@ UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::strin
     if (options.dry) {
       toy::lease_micro_batch(*access, specs, m);
     } else {
-      toy::run_micro_batch(*access, specs, m, skips[m], loss_scale);
+      toy::run_micro_batch(*access, specs, toy::MicroBatch(rounds, m, options.rank), skips[m], loss_scale);
     }
     if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();

@@ -78,6 +78,7 @@ struct ToyCase {
   DecisionLog* decisions = nullptr;
   DecisionSource* replay = nullptr;
   StepEvents* step_events = nullptr;
+  Communicator* ranks = nullptr;
   // Of a budget, strict or not; null: a SimulatedDevice.
   std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
   bool lock_host_memory = false;
@@ -105,7 +106,7 @@ class ToyRig {
   UpdateResult step(uint64_t number);
   UpdateResult step(uint64_t number, uint32_t micro_batches, const std::string& skip = "",
                     float loss_scale = 1, double clip = 0);
-  // skips[m] is left out of micro-batch m.
+  // skips[m] is left out of micro-batch m, which is a round where there are ranks.
   UpdateResult step_skipping(uint64_t number, const std::vector<std::string>& skips, float loss_scale = 1,
                              double clip = 0);
 

@@ -95,31 +95,33 @@ std::vector<Use> uses_of(const std::vector<TensorSpec>& specs) {
   return uses;
 }
 
-void use_forward(ParameterAccess& access, const Use& use, uint32_t micro_batch) {
+void use_forward(ParameterAccess& access, const Use& use, MicroBatch micro_batch) {
   const std::vector<TensorId> list = ids_of(use);
-  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/forward", list,
+  const Lease lease(access, "mb" + std::to_string(micro_batch.round) + "/" + use.name + "/forward", list,
                     UseKind::forward);
 }
 
 void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs, const Use& use,
-                  uint32_t number, uint32_t micro_batch, float loss_scale) {
+                  uint32_t number, MicroBatch micro_batch, float loss_scale) {
   const std::vector<TensorId> list = ids_of(use);
-  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/backward", list,
+  const Lease lease(access, "mb" + std::to_string(micro_batch.round) + "/" + use.name + "/backward", list,
                     UseKind::backward);
+  if (!micro_batch.has_data) return;
   for (const TensorId id : list) {
     const TensorSpec& spec = specs[index_of(id)];
     const std::byte* parameter = lease.parameter<std::byte>(id);
     if (!spec.trainable || parameter == nullptr) continue;
     const GradientView gradient = lease.gradient(id);
     for (uint64_t e = 0; e < spec.element_count(); ++e) {
-      const float mine = loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch, number);
+      const float mine =
+          loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch.number, number);
       store(gradient.data, e, spec.type,
             gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
     }
   }
 }
 
-void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, uint32_t micro_batch,
+void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, MicroBatch micro_batch,
                      const std::string& skip, float loss_scale) {
   const std::vector<Use> uses = uses_of(specs);
   for (const Use& use : uses) {
@@ -131,7 +133,8 @@ void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& spe
 }
 
 void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& specs,
-                     const std::vector<std::string>& skips, float loss_scale) {
+                     const std::vector<std::string>& skips, float loss_scale, StepRounds rounds,
+                     uint32_t rank) {
   const std::vector<Use> uses = uses_of(specs);
   const std::vector<std::vector<uint32_t>> layers = {{0}, {1, 2}, {3}};
   const auto for_each_micro_batch = [&](auto body) {
@@ -151,7 +154,8 @@ void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& spe
     for_each_micro_batch([&](uint32_t m) {
       for (size_t i = layers[l].size(); i-- > 0;) {
         const uint32_t u = layers[l][i];
-        if (uses[u].name != skips[m]) use_backward(access, specs, uses[u], u, m, loss_scale);
+        const MicroBatch micro_batch = rounds.ranks > 1 ? MicroBatch(rounds, m, rank) : MicroBatch(m);
+        if (uses[u].name != skips[m]) use_backward(access, specs, uses[u], u, micro_batch, loss_scale);
       }
     });
   }

@@ -18,6 +18,17 @@ struct Use {
   std::vector<uint32_t> tensors;
 };
 
+// A micro-batch of a step: names of uses have its round, and gradients follow from its number. A rank that
+// has none in a round goes through the leases of one.
+struct MicroBatch {
+  uint32_t round = 0;
+  uint32_t number = 0;
+  bool has_data = true;
+  MicroBatch(uint32_t m) : round(m), number(m) {}  // NOLINT: with one rank they are the same
+  MicroBatch(const StepRounds& rounds, uint32_t in_round, uint32_t rank)
+      : round(in_round), number(rounds.number(in_round, rank)), has_data(rounds.has(in_round, rank)) {}
+};
+
 // Tensors of awkward sizes: several in one chunk, one across many chunks, one used twice in backward.
 std::vector<TensorSpec> tensors(DataType type, bool with_frozen, uint32_t shared_uses = 2);
 std::vector<Use> forward_uses(bool with_frozen);
@@ -36,20 +47,21 @@ void store(std::byte* data, uint64_t element, DataType type, float value);
 // One group with decay, one without.
 std::vector<OptimizerSettings> groups(OptimizerKind kind = OptimizerKind::adam);
 
-void use_forward(ParameterAccess& access, const Use& use, uint32_t micro_batch);
+void use_forward(ParameterAccess& access, const Use& use, MicroBatch micro_batch);
 // `number` is that of the use in the forward pass.
 void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs, const Use& use,
-                  uint32_t number, uint32_t micro_batch, float loss_scale = 1);
+                  uint32_t number, MicroBatch micro_batch, float loss_scale = 1);
 // One micro-batch through any ParameterAccess. `skip` names a forward use that is left out.
 // Gradients are those of the loss times `loss_scale`.
-void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, uint32_t micro_batch,
+void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, MicroBatch micro_batch,
                      const std::string& skip = "", float loss_scale = 1);
 // The leases of a micro-batch, and nothing computed in them.
 void lease_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, uint32_t micro_batch);
 // All micro-batches of a step together, in three layers: {embed}, {block0, block1}, {block2}. skips[m] is
-// left out of micro-batch m.
+// left out of micro-batch m. With `rounds` these are those of `rank`.
 void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& specs,
-                     const std::vector<std::string>& skips, float loss_scale = 1);
+                     const std::vector<std::string>& skips, float loss_scale = 1, StepRounds rounds = {},
+                     uint32_t rank = 0);
 // A step of micro-batches one after the other.
 UpdateResult train_step(Offloader& offloader, const std::vector<TensorSpec>& specs, uint32_t accumulation,
                         const UpdateSettings& settings);

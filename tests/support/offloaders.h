@@ -5,9 +5,17 @@
 #include <vector>
 
 #include <terrace/base/units.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/offload/offloader.h>
 
 namespace terrace::testing {
+
+// Makes the options those of a rank; null: there is one.
+inline void set_ranks(OffloadOptions& options, Communicator* communicator) {
+  options.hooks.communicator = communicator;
+  options.ranks = communicator != nullptr ? communicator->size() : 1;
+  options.rank = communicator != nullptr ? communicator->rank() : 0;
+}
 
 // Raises both budgets beyond any use, and says what the run would take then; host memory stays unlocked.
 inline MemoryPlan plan_roomy(OffloadOptions& options, const FlatSpace& space,
@@ -26,7 +34,7 @@ inline MemoryPlan take_least_budgets(OffloadOptions& options, const FlatSpace& s
   return roomy;
 }
 
-// All tiles in flat order.
+// All tiles in flat order; of several ranks the first one has them, and the others nothing.
 inline std::vector<std::byte> records_of(Offloader& offloader) {
   std::vector<std::byte> all;
   offloader.state().export_records(

@@ -66,6 +66,7 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
             "Sequences computed at a time"},
     KeyFlag{"--accumulation", "gradient_accumulation_steps", "N", kTraining, "Micro-batches per update"},
+    KeyFlag{"--ranks", "terrace.ranks", "N", kTraining, "Ranks that train together, for a plan"},
     KeyFlag{"--microbatch-order", "terrace.microbatch_order", "batch|layer", kTraining,
             "Micro-batches one after the other, or all of them layer by layer; same numbers"},
     KeyFlag{"--seed", "terrace.seed", "N", kTraining,
@@ -257,6 +258,8 @@ TrainConfig resolve_config(const TrainFlags& flags) {
     if (!flags.key_values[i].empty())
       overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
   }
+  if (flags.ranks_started > 1)
+    overrides.push_back({"terrace.ranks", std::to_string(flags.ranks_started), flags.launcher});
   if (flags.compact_state) overrides.push_back({"terrace.compact_state", "true", "--compact-state"});
   if (flags.no_memory_pressure)
     overrides.push_back({"terrace.memory_pressure", "false", "--no-memory-pressure"});

@@ -53,6 +53,8 @@ struct TrainFlags {
   uint64_t stall_warning_seconds = 60;            // 0: never
   uint64_t stall_abort_seconds = 0;               // 0: never
   std::vector<std::string> inject;                // faults in the form of runtime/train/fault_spec.h
+  uint32_t ranks_started = 1;                     // by `launcher`, no flag
+  std::string launcher;
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;

@@ -87,8 +87,9 @@ SaveAnswer RunSaves::save_as_asked() {
 
 void RunSaves::save() {
   const uint64_t step = trainer_.completed_steps();
-  if (folder_ == nullptr || saving_step_ == step) return;
+  if (flags_.save.empty() || saving_step_ == step) return;
   saving_step_ = step;
+  if (folder_ == nullptr) return trainer_.follow_save();
   // With commits the checkpoint is copied from one, and that commit waits for the update by itself.
   if (!trainer_.offloader().commits().are_kept()) finish_update();
   note(trainer_.begin_save(*folder_));
@@ -117,6 +118,8 @@ void RunSaves::export_weights() {
 
 void RunSaves::after_failure(const Error& failure) {
   failed_ = true;
+  // Of several ranks, others may be elsewhere by now, unless all failed alike.
+  if (options_.config.batch.ranks > 1 && failure.kind() != ErrorKind::cancelled) return;
   const auto in_passing = [&](FunctionRef<void()> action) {
     try {
       action();
@@ -128,6 +131,8 @@ void RunSaves::after_failure(const Error& failure) {
   in_passing([&] { note(trainer_.finish_save()); });
   if (!trainer_.has_whole_state() || !has_trained()) return;
   const uint64_t step = trainer_.completed_steps();
+  if (folder_ == nullptr && !flags_.save.empty() && saving_step_ != step)
+    in_passing([&] { trainer_.follow_save(); });
   if (folder_ != nullptr && (!checkpoint_ || checkpoint_->step != step))
     in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(*folder_)}}); });
   if (!trainer_.offloader().commits().are_kept()) return;

@@ -18,8 +18,8 @@ namespace terrace {
 
 class RunSaves {
  public:
-  // The run goes on from where `trainer` stands; `folder` is null without --save. All arguments outlive this
-  // object.
+  // The run goes on from where `trainer` stands; `folder` is null without --save, and on every rank but the
+  // first. All arguments outlive this object.
   RunSaves(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
            const CheckpointFolder* folder, std::span<RunObserver* const> observers, Console& console);
 

@@ -1,7 +1,6 @@
 // `terrace train`: resolves and checks all flags, says what is going to happen, lets TrainingRun train, and
 // reports.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/rank_agreement.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
@@ -28,6 +27,7 @@
 #include "flags/train_flags.h"
 #include "inspect/plan_report.h"
 #include "train/run_monitor.h"
+#include "train/run_ranks.h"
 #include "train/run_report.h"
 #include "train/run_saves.h"
 #include "train/step_log.h"
@@ -78,7 +78,7 @@ class Train final : public Subcommand {
   }
 
   int train();
-  int train(RunReport& report);
+  int train(const RunRanks& ranks, RunReport& report);
   void record_schedule(const Trainer& trainer);
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
   std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
@@ -129,20 +129,6 @@ void Train::record_schedule(const Trainer& trainer) {
   }
 }
 
-// Each of several processes would train by itself, in the same folders and with the memory of all.
-void require_one_process() {
-  const RankIdentity identity = identify_rank(environment_from(environ));
-  if (identity.alone()) return;
-  throw Error(
-      ErrorKind::config,
-      {"cannot train as one of several processes", fmt::format("rank {} of {}", identity.rank, identity.size),
-       fmt::format("{} started {} of them, and Terrace trains in one process", name_of(identity.launcher),
-                   identity.size),
-       fmt::format("start it once, without mpirun, torchrun or srun; where only one was started, unset "
-                   "the variables of {}",
-                   name_of(identity.launcher))});
-}
-
 // Returns the tokenizer that an export of the model needs; empty if the model has none.
 std::string tokenizer_of(const TrainFlags& flags) {
   if (!flags.data.tokenizer.empty()) return flags.data.tokenizer;
@@ -165,18 +151,19 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
 }
 
 int Train::train() {
-  require_one_process();
+  const RunRanks ranks(flags_, console_);
   check_output_files(flags_);
   RunReport report(flags_.report, console_);
   try {
-    return train(report);
+    return train(ranks, report);
   } catch (const Error& failure) {
     report.give_up(failure);
-    throw;
+    ranks.end_with(failure, console_);
+    return status_of_refusal(failure);
   }
 }
 
-int Train::train(RunReport& report) {
+int Train::train(const RunRanks& ranks, RunReport& report) {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice.vocabulary());
@@ -190,10 +177,12 @@ int Train::train(RunReport& report) {
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
+  ranks.apply_to(options);
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
   options.discard_commits = !start.commit && start.discard_commits;
+  if (ranks.are_several()) require_agreement(*options.communicator, facts_of(start));
   TrainingSetup setup = plan_or_refuse(options);
   const std::string sides = update_sides_text(options.config, setup);
   if (!sides.empty()) console_.info(sides);
@@ -201,12 +190,14 @@ int Train::train(RunReport& report) {
   require_machine_memory(plan, setup.dry.device.own_memory.has_value(), probe_machine(),
                          current_memory_use().pss_bytes, console_);
   TrainDecisions decisions(setup, flags_);
-  const std::unique_ptr<CheckpointFolder> saves = open_save_folder(flags_, plan, console_);
+  const std::unique_ptr<CheckpointFolder> saves =
+      ranks.is_first() ? open_save_folder(flags_, plan, console_) : nullptr;
   if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
   // Measuring takes a while, so it comes after everything that can be refused.
-  std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
+  std::optional<PlanPrediction> prediction;
+  if (!ranks.are_several()) prediction = predict_training(options, setup, console_);
 
   StopSignals signals;
   RunSummary summary;
@@ -258,13 +249,14 @@ int Train::train(RunReport& report) {
     summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
   add_memory(summary, trainer, plan);
   try {
-    print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));
+    if (ranks.is_first())
+      print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));
   } catch (const Error& unwritten) {
     if (!failure) throw;
     print_error(unwritten);
   }
   if (!failure) return kDone;
-  print_error(*failure);
+  ranks.end_with(*failure, console_);
   return kFailed;
 }
 

@@ -187,6 +187,11 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   return start;
 }
 
+std::map<std::string, std::string> facts_of(const RunStart& start) {
+  return {{"commit to go on from", start.commit ? start.commit->path.string() : "none"},
+          {"checkpoints to go on from", start.checkpoints.empty() ? "none" : names_of(start.checkpoints)}};
+}
+
 std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
                                       const TrainingData& data,
                                       FunctionRef<void(TrainingSetup&)> before_making, Log& log) {

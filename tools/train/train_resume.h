@@ -4,8 +4,10 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <terrace/base/log.h>
@@ -27,6 +29,9 @@ struct RunStart {
 // With --resume auto it logs the choice. It reads manifests only. Throws Error if the named state cannot be
 // used or, with auto, none of those that exist can; and Error(config) if a commit would be lost.
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log);
+
+// What all ranks of a run must have chosen alike.
+std::map<std::string, std::string> facts_of(const RunStart& start);
 
 // Makes the trainer with `options` and `setup`, which were planned for `start`, and takes up its state. If a
 // state is damaged and there is another, it warns and takes that one; otherwise it throws the failure of the

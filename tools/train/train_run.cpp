@@ -21,7 +21,7 @@ void TrainingRun::train() {
   Trainer& trainer = parts_.trainer;
   const TrainFlags& flags = parts_.flags;
   parts_.saves.begin();
-  while (trainer.completed_steps() < flags.steps && !parts_.signals.requested()) {
+  while (trainer.completed_steps() < flags.steps && !is_to_stop()) {
     const StepReport report = trainer.step();
     for (RunObserver* observer : parts_.observers) observer->step_done(report);
     if (report.step == flags.steps) break;
@@ -32,8 +32,8 @@ void TrainingRun::train() {
   parts_.console.end_progress();
   parts_.saves.finish_update();
   // The state is kept first: an evaluation that fails, or a second signal, must not cost the steps.
-  parts_.saves.keep_last(trainer.completed_steps() >= flags.steps && !parts_.signals.requested());
-  if (!parts_.signals.requested()) evaluate();
+  parts_.saves.keep_last(trainer.completed_steps() >= flags.steps && !is_to_stop());
+  if (!is_to_stop()) evaluate();
 }
 
 void TrainingRun::evaluate() {
@@ -77,8 +77,8 @@ std::optional<Error> TrainingRun::end() {
   };
   if (failure_) {
     fail_with(*failure_);
-  } else if (parts_.signals.requested()) {
-    end.stopped_by = parts_.signals.name();
+  } else if (stops_) {
+    end.stopped_by = parts_.signals.requested() ? parts_.signals.name() : "another rank";
     told = stopped();
   }
   for (RunObserver* observer : parts_.observers) {
@@ -100,7 +100,9 @@ Error TrainingRun::stopped() const {
   return Error(ErrorKind::cancelled,
                {"training was stopped after",
                 fmt::format("step {} of {}", parts_.trainer.completed_steps(), parts_.flags.steps),
-                fmt::format("{} was received", parts_.signals.name()), parts_.saves.how_to_go_on()});
+                parts_.signals.requested() ? fmt::format("{} was received", parts_.signals.name())
+                                           : "another rank was asked to stop",
+                parts_.saves.how_to_go_on()});
 }
 
 }  // namespace terrace

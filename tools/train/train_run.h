@@ -46,7 +46,11 @@ class TrainingRun {
   HostBudgetChange set_host_budget(uint64_t bytes);
   Error stopped() const;
 
+  // True on all ranks where any of them was asked to stop.
+  bool is_to_stop() { return stops_ = stops_ || parts_.trainer.any_rank(parts_.signals.requested()); }
+
   const Parts parts_;
+  bool stops_ = false;
   std::optional<Error> failure_;  // set if the run failed
 };
 

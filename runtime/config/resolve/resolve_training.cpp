@@ -28,42 +28,66 @@ std::optional<DataType> data_type_from(std::string_view name) {
 
 }  // namespace
 
+// What divides a model among ranks is another training than the one without.
+void Resolver::refuse_other_parallelism() {
+  if (config_.batch.ranks == 1) return;
+  static constexpr std::string_view kOthers[] = {"tensor_parallel", "pipeline", "expert_parallel"};
+  for (const IdleKey& key : entries_.without_effect()) {
+    if (std::ranges::find(kOthers, key.key) == std::end(kOthers)) continue;
+    problems_.add(key.key,
+                  fmt::format("it would divide the model among the {} ranks, which is not possible yet: "
+                              "leave it out, or start one rank",
+                              config_.batch.ranks));
+  }
+}
+
 void Resolver::resolve_batch() {
   const ConfigEntry* train = given(kTrainBatch);
   const ConfigEntry* micro = given(kMicroBatch);
   const ConfigEntry* accumulation = given(kAccumulation);
+  const uint64_t ranks = config_.batch.ranks = small("terrace.ranks", 1);
+  refuse_other_parallelism();
   uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
   uint64_t steps = accumulation != nullptr ? whole_number(accumulation->value) : 1;
+  uint64_t micro_batches = steps * ranks;
   std::string micro_origin = "default";
   std::string steps_origin = "default";
   if (train != nullptr) {
     const uint64_t train_size = whole_number(train->value);
     const ConfigEntry* divisor = micro != nullptr ? micro : accumulation;
+    // The micro-batches of a step: of all ranks, where their number is known.
+    const uint64_t divisor_value = micro != nullptr ? micro_size : steps * ranks;
     if (micro != nullptr && accumulation != nullptr) {
       check_batch(*train, *micro, *accumulation);
-    } else if (divisor != nullptr && train_size % whole_number(divisor->value) != 0) {
-      problems_.add(train->written_at,
-                    fmt::format("{} is {}, which is not a multiple of {}, {}", train->written_key, train_size,
-                                named(*divisor), whole_number(divisor->value)));
+    } else if (train_size % divisor_value != 0) {
+      problems_.add(
+          train->written_at,
+          divisor == nullptr
+              ? fmt::format("{} is {}, which is not a multiple of the {} ranks", train->written_key,
+                            train_size, ranks)
+              : fmt::format("{} is {}, which is not a multiple of {}, {}{}", train->written_key, train_size,
+                            named(*divisor), whole_number(divisor->value),
+                            micro == nullptr && ranks > 1 ? fmt::format(", on {} ranks", ranks) : ""));
     } else if (micro != nullptr) {
-      steps = train_size / micro_size;
+      micro_batches = train_size / micro_size;
+      steps = (micro_batches - 1) / ranks + 1;
       steps_origin = fmt::format("from {} and {}", kTrainBatch, kMicroBatch);
     } else {
-      micro_size = train_size / steps;
+      micro_size = train_size / divisor_value;
       micro_origin = accumulation != nullptr ? fmt::format("from {} and {}", kTrainBatch, kAccumulation)
                                              : fmt::format("from {}", kTrainBatch);
     }
   }
-  if (steps > kMostMicroBatches) {
+  if (micro_batches > kMostMicroBatches) {
     const ConfigEntry& cause = accumulation != nullptr ? *accumulation : *train;
     problems_.add(
         cause.written_at,
         fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the "
                     "most: raise {}",
-                    cause.written_key, steps, kMostMicroBatches, kMicroBatch));
+                    cause.written_key, micro_batches, kMostMicroBatches, kMicroBatch));
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
-  config_.batch.micro_batches = static_cast<uint32_t>(steps);
+  config_.batch.micro_batches = static_cast<uint32_t>(micro_batches);
   record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
          fmt::format("from {} and {}", kMicroBatch, kAccumulation));
   record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);
@@ -72,16 +96,21 @@ void Resolver::resolve_batch() {
 
 void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
                            const ConfigEntry& accumulation) {
-  const uint64_t product = whole_number(micro.value) * whole_number(accumulation.value);
+  const uint64_t ranks = config_.batch.ranks;
+  const uint64_t product = whole_number(micro.value) * whole_number(accumulation.value) * ranks;
   if (whole_number(train.value) == product) return;
   const uint64_t batch = whole_number(train.value);
   const uint64_t micro_size = whole_number(micro.value);
-  const std::string advice = batch % micro_size == 0
-                                 ? fmt::format("{} {} keeps the batch", kAccumulation, batch / micro_size)
-                                 : fmt::format("leave one of the three out");
-  problems_.add(train.written_at, fmt::format("{} is {}, but {} x {} is {} x {} = {} in one process; {}",
-                                              train.written_key, batch, named(micro), named(accumulation),
-                                              micro_size, whole_number(accumulation.value), product, advice));
+  const std::string advice =
+      batch % (micro_size * ranks) == 0
+          ? fmt::format("{} {} keeps the batch", kAccumulation, batch / (micro_size * ranks))
+          : fmt::format("leave one of the three out");
+  const std::string where = ranks == 1 ? "in one process" : fmt::format("on {} ranks", ranks);
+  const std::string times = ranks == 1 ? "" : fmt::format(" x {}", ranks);
+  problems_.add(train.written_at,
+                fmt::format("{} is {}, but {} x {} is {} x {}{} = {} {}; {}", train.written_key, batch,
+                            named(micro), named(accumulation), micro_size, whole_number(accumulation.value),
+                            times, product, where, advice));
 }
 
 void Resolver::resolve_precision() {

@@ -37,8 +37,9 @@ which the note or the column "value" names.
 
 ## What the stages mean here
 
-One process divides nothing among processes, whatever `zero_optimization.stage` says. A stage says which offload sections
-the file may have; a flag of the command line may ask for a placement at any stage.
+One rank divides nothing, whatever `zero_optimization.stage` says. A stage says which offload sections the file may have; a
+flag of the command line may ask for a placement at any stage. Several ranks divide optimizer states and the sums of gradients
+at every stage, and parameters at stage 3 ([ranks.md](ranks.md)).
 
 | stage | DeepSpeed divides | here | the file may have |
 |---|---|---|---|

@@ -20,8 +20,17 @@ constexpr std::string_view kParam = "zero_optimization.offload_param";
 constexpr std::string_view kState = "zero_optimization.offload_optimizer";
 constexpr std::string_view kZenflow = "zero_optimization.zenflow";
 
-constexpr std::string_view kOneProcess = "There is one process: nothing is reduced or gathered.";
-constexpr std::string_view kNotSharded = "There is one process: nothing is divided between groups.";
+constexpr std::string_view kChunkMoves = "A chunk is the unit of every transfer, among ranks too.";
+constexpr std::string_view kOwnerSums =
+    "Gradients travel as they are, and the rank that owns them adds them up in fp32, in the order of "
+    "micro-batches.";
+constexpr std::string_view kScaledLoss = "The loss is scaled by the number of micro-batches.";
+constexpr std::string_view kNoGroups =
+    "Every rank has its share of everything: there are no groups of ranks.";
+constexpr std::string_view kOneModel =
+    "No model is divided among ranks; where there are several, it is refused.";
+constexpr std::string_view kFirstSaves =
+    "The first rank writes checkpoints, which do not depend on the number of ranks.";
 constexpr std::string_view kLossy = "Lossy communication is not supported.";
 constexpr std::string_view kNoGathering =
     "Modules are not hooked: the model names what each operation needs.";
@@ -84,31 +93,31 @@ constexpr KeyLimits one_of(std::string_view allowed) {
 // clang-format off
 constexpr auto kRows = std::to_array<SchemaKey>({
     // Batch and reporting.
-    {"", "train_batch_size", integer, "", honoured, "Sequences per update = train_micro_batch_size_per_gpu x gradient_accumulation_steps. Any one or two of the three give the rest.", at_least_one},
+    {"", "train_batch_size", integer, "", honoured, "Sequences per update = train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks. Any one or two of the three give the rest; this one and the size of micro-batches fix the numbers of a training on any number of ranks.", at_least_one},
     {"", "train_micro_batch_size_per_gpu", integer, "1", honoured, "Sequences computed at a time.", at_least_one},
-    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update, at most 16384.", at_least_one},
+    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update on every rank; 16384 at most over all of them.", at_least_one},
     {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
     {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
     {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward and update, which go to the monitors as well, and the parts of the step (docs/step_time.md)."},
     {"", "cuda_visible_devices", any, "", without_effect, "The environment variable CUDA_VISIBLE_DEVICES decides."},
-    {"", "comms_config", open_section, "", without_effect, kOneProcess},
+    {"", "comms_config", open_section, "", without_effect, kChunkMoves},
     {"", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
     {"", "memory_breakdown", boolean, "false", without_effect, "Every step's report has the bytes of each tier."},
     {"", "dump_state", boolean, "false", without_effect, "--print-config shows every resolved value."},
     {"", "disable_python_gc", boolean, "false", without_effect, "There is no Python."},
     {"", "log_level", text, "info", without_effect, "The program says what matters, once."},
-    {"", "ddp_bf16", any, "", without_effect, kOneProcess},
+    {"", "ddp_bf16", any, "", without_effect, kOwnerSums},
     {"", "dataloader_drop_last", boolean, "false", without_effect, "Every batch is whole, always."},
-    {"", "prescale_gradients", boolean, "false", without_effect, kOneProcess},
-    {"", "gradient_predivide_factor", number, "1.0", without_effect, kOneProcess},
-    {"", "gradient_allreduce_op", choice, "mean", without_effect, kOneProcess, one_of("mean|sum|avg")},
-    {"", "disable_allgather", boolean, "false", without_effect, kOneProcess},
-    {"", "communication_data_type", choice, "", without_effect, kOneProcess, one_of("fp16|bf16|fp32|none")},
-    {"", "seq_parallel_communication_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
-    {"", "seq_parallel_comm_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
-    {"", "sequence_parallel_size", integer, "1", without_effect, kNotSharded, at_least_one},
-    {"", "expert_parallel", open_section, "", without_effect, kNotSharded},
-    {"", "use_data_before_expert_parallelism", boolean, "false", without_effect, kNotSharded},
+    {"", "prescale_gradients", boolean, "false", without_effect, kScaledLoss},
+    {"", "gradient_predivide_factor", number, "1.0", without_effect, kScaledLoss},
+    {"", "gradient_allreduce_op", choice, "mean", refused, "The gradient is that of the mean over all micro-batches.", one_of("mean|avg")},
+    {"", "disable_allgather", boolean, "false", without_effect, kChunkMoves},
+    {"", "communication_data_type", choice, "", without_effect, kOwnerSums, one_of("fp16|bf16|fp32|none")},
+    {"", "seq_parallel_communication_data_type", choice, "fp32", without_effect, kOneModel, one_of("fp16|bf16|fp32")},
+    {"", "seq_parallel_comm_data_type", choice, "fp32", without_effect, kOneModel, one_of("fp16|bf16|fp32")},
+    {"", "sequence_parallel_size", integer, "1", refused, "No sequence is divided among ranks.", one_of("1")},
+    {"", "expert_parallel", open_section, "", without_effect, kOneModel},
+    {"", "use_data_before_expert_parallelism", boolean, "false", without_effect, kOneModel},
     {"", "managed_gradient_accumulation", boolean, "true", refused, "Terrace always counts the micro-batches itself.", one_of("true")},
     {"", "zero_allow_untested_optimizer", boolean, "false", without_effect, "The optimizer is always Terrace's own."},
     {"", "zero_force_ds_cpu_optimizer", boolean, "true", without_effect, "The optimizer is always Terrace's own."},
@@ -231,8 +240,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", honoured, "Every save also writes the weights in 16 bits as safetensors. A run that goes on from a checkpoint whose weights were not written yet writes them first."},
     {kZero, "stage3_gather_fp16_weights_on_model_save", boolean, "", mapped, "The old name of stage3_gather_16bit_weights_on_model_save.", same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
     {kZero, "stage3_module_granularity_threshold", integer, "0", without_effect, kNoGathering, elements},
-    {kZero, "stage3_use_all_reduce_for_fetch_params", boolean, "false", without_effect, kOneProcess},
-    {kZero, "stage3_allgather_sequential", boolean, "false", without_effect, kOneProcess},
+    {kZero, "stage3_use_all_reduce_for_fetch_params", boolean, "false", without_effect, kChunkMoves},
+    {kZero, "stage3_allgather_sequential", boolean, "false", without_effect, kChunkMoves},
     {kZero, "prefetch_bucket_size", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_prefetch_bucket_size")},
     {kZero, "max_live_parameters", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_live_parameters")},
     {kZero, "max_reuse_distance", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_reuse_distance")},
@@ -249,25 +258,25 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "cpu_offload_use_pin_memory", boolean, "true", mapped, "Stands for offload_optimizer.pin_memory.", same_as("zero_optimization.offload_optimizer.pin_memory")},
     {kZero, "aio", section, "", mapped, "Some files have the aio section here; it belongs to the top level.", same_as("aio")},
     {kZero, "contiguous_gradients", boolean, "true", without_effect, "Gradients always land at their final place."},
-    {kZero, "reduce_scatter", boolean, "true", without_effect, kOneProcess},
-    {kZero, "reduce_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
-    {kZero, "use_multi_rank_bucket_allreduce", boolean, "true", without_effect, kOneProcess},
-    {kZero, "allgather_partitions", boolean, "true", without_effect, kOneProcess},
-    {kZero, "allgather_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
-    {kZero, "overlap_comm", boolean, "", without_effect, kOneProcess},
-    {kZero, "round_robin_gradients", boolean, "false", without_effect, kOneProcess},
+    {kZero, "reduce_scatter", boolean, "true", without_effect, kOwnerSums},
+    {kZero, "reduce_bucket_size", integer, "5e8", without_effect, kChunkMoves, elements},
+    {kZero, "use_multi_rank_bucket_allreduce", boolean, "true", without_effect, kChunkMoves},
+    {kZero, "allgather_partitions", boolean, "true", without_effect, kChunkMoves},
+    {kZero, "allgather_bucket_size", integer, "5e8", without_effect, kChunkMoves, elements},
+    {kZero, "overlap_comm", boolean, "", without_effect, "Ranks exchange while they compute."},
+    {kZero, "round_robin_gradients", boolean, "false", without_effect, kOwnerSums},
     {kZero, "compute_grad_norm", boolean, "true", without_effect, "The norm is always computed and reported."},
     {kZero, "load_from_fp32_weights", boolean, "true", without_effect, "A resumed run always continues from the fp32 master weights."},
-    {kZero, "elastic_checkpoint", boolean, "false", refused, "Checkpoints do not depend on the number of processes.", only_false},
+    {kZero, "elastic_checkpoint", boolean, "false", without_effect, "Checkpoints do not depend on the number of ranks."},
     {kZero, "legacy_stage1", boolean, "false", refused, "DeepSpeed has removed it.", only_false},
     {kZero, "ignore_unused_parameters", boolean, "true", without_effect, "A parameter without a gradient is updated with a gradient of zero."},
-    {kZero, "zero_hpz_partition_size", integer, "1", without_effect, kNotSharded, counted},
+    {kZero, "zero_hpz_partition_size", integer, "1", without_effect, kNoGroups, counted},
     {kZero, "zero_quantized_weights", boolean, "false", refused, kLossy, only_false},
     {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, kLossy, only_false},
     {kZero, "zero_quantized_gradients", boolean, "false", refused, kLossy, only_false},
     {kZero, "zeropp_loco_param", open_section, "", refused, kLossy},
-    {kZero, "mics_shard_size", integer, "-1", without_effect, kNotSharded, between(-1, kMaxCount)},
-    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, kNotSharded},
+    {kZero, "mics_shard_size", integer, "-1", without_effect, kNoGroups, between(-1, kMaxCount)},
+    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, kNoGroups},
     {kZero, "memory_efficient_linear", boolean, "true", without_effect, "No operation keeps parameters after it."},
     {kZero, "pipeline_loading_checkpoint", boolean, "false", without_effect, "Checkpoints are loaded as a stream always."},
     {kZero, "override_module_apply", boolean, "true", without_effect, kNoGathering},
@@ -304,16 +313,16 @@ constexpr auto kRows = std::to_array<SchemaKey>({
 
     // Activations, checkpoints and what surrounds training.
     {"", "activation_checkpointing", section, "", honoured, "What is kept of forward for backward. With or without this section each layer keeps its input only and is computed again; terrace.checkpoint_activations turns that off."},
-    {"activation_checkpointing", "partition_activations", boolean, "false", without_effect, kNotSharded},
+    {"activation_checkpointing", "partition_activations", boolean, "false", without_effect, "No activation is on two ranks."},
     {"activation_checkpointing", "number_checkpoints", integer, "", honoured, "How many layer inputs are kept; what lies between them is computed again. Without it: one per layer.", counted},
     {"activation_checkpointing", "contiguous_memory_optimization", boolean, "false", without_effect, "Activations live in one arena always."},
     {"activation_checkpointing", "cpu_checkpointing", boolean, "false", honoured, "Kept inputs wait in host memory, inside terrace.host_memory; terrace.offload_activations knows more places."},
     {"activation_checkpointing", "synchronize_checkpoint_boundary", boolean, "false", without_effect, kTimers},
     {"activation_checkpointing", "profile", boolean, "false", without_effect, "Every step's report has its times."},
     {"", "checkpoint", section, "", without_effect, kWriter},
-    {"checkpoint", "tag_validation", choice, "Warn", without_effect, kOneProcess, one_of("Warn|Ignore|Fail")},
-    {"checkpoint", "load_universal", boolean, "false", refused, "Universal checkpoints cannot be read yet.", only_false},
-    {"checkpoint", "use_node_local_storage", boolean, "false", without_effect, kOneProcess},
+    {"checkpoint", "tag_validation", choice, "Warn", without_effect, kFirstSaves, one_of("Warn|Ignore|Fail")},
+    {"checkpoint", "load_universal", boolean, "false", without_effect, "Checkpoints do not depend on the number of ranks."},
+    {"checkpoint", "use_node_local_storage", boolean, "false", without_effect, kFirstSaves},
     {"checkpoint", "parallel_write", section, "", without_effect, kWriter},
     {"checkpoint.parallel_write", "pipeline_stage", boolean, "false", without_effect, kWriter},
     {"checkpoint", "checkpoint_serialization", boolean, "true", without_effect, kWriter},
@@ -349,7 +358,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"timers", "throughput", section, "", without_effect, kTimers},
     {"timers.throughput", "enabled", boolean, "true", without_effect, kTimers},
     {"timers.throughput", "synchronized", boolean, "true", without_effect, kTimers},
-    {"", "comms_logger", open_section, "", without_effect, kOneProcess},
+    {"", "comms_logger", open_section, "", without_effect, "The log of steps has the bytes between ranks."},
     {"", "flops_profiler", open_section, "", without_effect, "Every step's report has its times."},
     {"", "autotuning", open_section, "", without_effect, "The planner does this work."},
     {"", "elasticity", open_section, "", refused, "It would choose another batch size than the file.", when_off},
@@ -361,8 +370,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "eigenvalue", open_section, "", refused, "Only quantization while training uses it, which is not supported.", when_off},
     {"", "progressive_layer_drop", open_section, "", refused, "It would change the model.", when_off},
     {"", "sparse_attention", open_section, "", refused, "It would change the model."},
-    {"", "tensor_parallel", open_section, "", without_effect, kNotSharded},
-    {"", "pipeline", open_section, "", without_effect, kNotSharded},
+    {"", "tensor_parallel", open_section, "", without_effect, kOneModel},
+    {"", "pipeline", open_section, "", without_effect, kOneModel},
     {"", "hybrid_engine", open_section, "", refused, "There is no inference engine.", when_off},
     {"", "compile", section, "", honoured, "Accepted while it is off."},
     {"compile", "enabled", boolean, "false", refused, kNoCompiler, only_false},
@@ -411,6 +420,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "commit_every_steps", integer, "0", honoured, "Steps from one commit to the next; 0: steps do not decide.", elements},
     {"terrace", "commit_every_seconds", integer, "300", honoured, "Seconds from one commit to the next; 0: time does not decide.", counted},
     {"terrace", "retained_checkpoints", integer, "0", honoured, "How many commits of --save-every, the newest ones, are kept on nvme beside the last commit; each takes the disk space of all records once more.", between(0, 64)},
+    {"terrace", "ranks", integer, "1", honoured, "Processes that train together, each with its share of everything (docs/ranks.md). A run has as many as its launcher starts; here and as --ranks it is for planning.", between(1, 16384)},
     {"terrace", "threads", integer, "0", honoured, "Compute threads, 1024 at most; 0 is one per available core.", between(0, 1024)},
     {"terrace", "bind_threads", boolean, "true", honoured, "Bind compute threads to processors of their own: one per core first, node by node. Done only where there are several memory nodes or several hardware threads per core, and no more threads than processors."},
     {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},

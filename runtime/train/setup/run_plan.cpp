@@ -17,16 +17,23 @@
 namespace terrace {
 namespace {
 
+// Ranks of one host have equal shares of what it has.
+DefaultBudget shared_by(uint32_t ranks, DefaultBudget budget) {
+  if (ranks == 1) return budget;
+  return {budget.bytes / ranks / (2 * kMiB) * (2 * kMiB),
+          fmt::format("{}, for one of {} ranks", budget.origin, ranks)};
+}
+
 // A simulated device lives in the same memory as the host tier: by default the two share one budget.
 void choose_host_budget(const TrainConfig& config, const Machine& machine, const DryRun& dry,
                         OffloadOptions& options, TrainerPlan& plan) {
   if (config.terrace.host_memory_bytes) {
     plan.host = {*config.terrace.host_memory_bytes, "as configured"};
   } else if (dry.device.own_memory) {
-    const DefaultBudget budget = default_host_budget(machine);
+    const DefaultBudget budget = shared_by(config.ranks_on_host, default_host_budget(machine));
     plan.host = {budget.bytes, budget.origin};
   } else {
-    const DefaultBudget both = default_host_budget(machine);
+    const DefaultBudget both = shared_by(config.ranks_on_host, default_host_budget(machine));
     if (plan.device.bytes >= both.bytes) {
       throw Error(
           ErrorKind::config,
@@ -52,7 +59,7 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
   } else if (simulated_bytes > 0) {
     plan.device = {simulated_bytes, "what this run needs"};
   } else {
-    const DefaultBudget budget = largest_simulated_device_budget(machine);
+    const DefaultBudget budget = shared_by(config.ranks_on_host, largest_simulated_device_budget(machine));
     plan.device = {budget.bytes, budget.origin};
   }
   options.device_budget_bytes = plan.device.bytes;
@@ -123,6 +130,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.processor_share = config.placement.processor_share;
   options.update_rates = config.placement.update_rates;
   options.micro_batches = config.batch.micro_batches;
+  options.ranks = config.batch.ranks;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
@@ -188,7 +196,7 @@ uint64_t fitting_device_bytes(const TrainConfig& config, const ShortageError& sh
     if (host > 0) return 0;
     host = *config.terrace.host_memory_bytes;
   }
-  const uint64_t both = default_host_budget(probe_machine()).bytes;
+  const uint64_t both = shared_by(config.ranks_on_host, default_host_budget(probe_machine())).bytes;
   if (host >= both) return 0;
   const uint64_t left = (both - host) / (2 * kMiB) * (2 * kMiB);
   return device == 0 ? left : device < left ? round_up(device, 2 * kMiB) : 0;

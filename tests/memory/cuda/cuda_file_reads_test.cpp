@@ -47,14 +47,14 @@ class CudaFileReads : public ::testing::Test {
                 [](void* context, const io::Completion& completion) noexcept {
                   auto& test = *static_cast<CudaFileReads*>(context);
                   test.last_ = completion;
-                  test.device_.end_file_read(test.slot_);
+                  test.device_.end_fill(test.slot_);
                 },
             .context = this,
             .tag = 0};
   }
   // Both halves of the slot, each by a request.
   void start(const Event* after) {
-    std::byte* const memory = device_.begin_file_reads(slot_, 2, after);
+    std::byte* const memory = device_.begin_fills(slot_, 2, after);
     const io::Request requests[] = {read_of(memory, 0, kPage), read_of(memory + kPage, kPage, kPage)};
     engine_->submit(requests);
   }
@@ -154,7 +154,7 @@ TEST_F(CudaFileReads, AreLeftOutWhereTheCopyBeforeThemFailed) {
 TEST_F(CudaFileReads, EndWithTheErrorOfTheSystemOrOfCuFile) {
   for (const int error : {EIO, 5044}) {
     cu_file_.fail("cuFileRead", 1, error);
-    std::byte* const memory = device_.begin_file_reads(slot_, 1, nullptr);
+    std::byte* const memory = device_.begin_fills(slot_, 1, nullptr);
     const io::Request request = read_of(memory, 0, kPage);
     engine_->submit({&request, 1});
     finish();
@@ -176,11 +176,11 @@ using CudaFileReadsDeathTest = CudaFileReads;
 
 TEST_F(CudaFileReadsDeathTest, KeepTheSlotFromBeingAttachedUntilTheyAreOver) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  std::byte* const memory = device_.begin_file_reads(slot_, 2, nullptr);
+  std::byte* const memory = device_.begin_fills(slot_, 2, nullptr);
   EXPECT_NE(memory, nullptr);
-  device_.end_file_read(slot_);
+  device_.end_fill(slot_);
   EXPECT_DEATH(device_.attach(slot_, flat_), "cannot attach a slot with 1 copies in flight");
-  device_.end_file_read(slot_);
+  device_.end_fill(slot_);
   device_.attach(slot_, flat_);
 }
 

@@ -51,6 +51,10 @@ class ForwardingDevice : public Device {
   uint64_t d2h_busy_ns() const override { return device_.d2h_busy_ns(); }
   bool strict() const override { return device_.strict(); }
   void poison(DeviceSlot slot) override { device_.poison(slot); }
+  std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override {
+    return device_.begin_fills(slot, part_count, after);
+  }
+  void end_fill(DeviceSlot slot) noexcept override { device_.end_fill(slot); }
 
  private:
   Device& device_;

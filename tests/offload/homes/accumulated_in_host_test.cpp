@@ -12,12 +12,14 @@ constexpr ChunkId kChunk{1};
 constexpr uint32_t kMicroBatches = 3;
 
 struct AccumulatedInHostTest : ::testing::Test {
-  AccumulatedInHostTest() : landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
+  AccumulatedInHostTest()
+      : shards(rig.space, 0, 1), landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
   std::unique_ptr<AccumulatedInHost> store(bool layer_major = false) {
-    return std::make_unique<AccumulatedInHost>(rig.space, rig.device, *rig.cache, rig.arithmetic(),
-                                               AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
-                                               AccumulationRules{DataType::fp32, kMicroBatches, layer_major},
-                                               1);
+    return std::make_unique<AccumulatedInHost>(
+        shards, rig.device, *rig.cache, rig.arithmetic(),
+        AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
+        AccumulationRules{DataType::fp32, kMicroBatches, layer_major},
+        std::make_unique<StagedGradients>(rig.space, rig.device, *rig.cache, landing, 1));
   }
   void spill() {
     rig.plan.spill_slots = 2;
@@ -55,6 +57,7 @@ struct AccumulatedInHostTest : ::testing::Test {
   }
 
   GradientRig rig;
+  const ChunkShards shards;
   std::vector<std::byte*> landing;
   std::unique_ptr<SpilledGradients> spilled;
   std::unique_ptr<io::IoThread> io;

@@ -22,7 +22,7 @@ struct HomesRig : BlockStoreRig {
                     std::vector<TensorSpec> tensors = {{"w", {kChunks * kTileElements}, DataType::bf16}},
                     uint64_t chunk_tiles = 1, uint32_t rank = 0, uint32_t ranks = 1)
       : space(std::move(tensors), chunk_tiles * kTileElements), shards(space, rank, ranks), device(options) {
-    plan.slot_bytes = space.param_bytes(ChunkId{0});
+    plan.slot_bytes = plan.share_bytes = space.param_bytes(ChunkId{0});
     plan.ring_slot_bytes = plan.record_layout.tile_bytes();
     plan.record_slot_bytes = chunk_tiles * plan.ring_slot_bytes;
     plan.parameter_chunks = plan.record_chunks = kChunks;

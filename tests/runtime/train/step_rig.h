@@ -34,14 +34,14 @@ class StepRig {
   }
 
   MicroBatches micro_batches() {
-    return {*setup.model, data, compute->ops(), offloader, options.config.batch, clock};
+    return {*setup.model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock};
   }
   RunPosition run_position() const {
     return {run_identity(options.config, options.steps, *setup.model, space, data), space.chunk_elements(),
             options.config.fp16};
   }
   StepUpdates updates(RunPosition& state) {
-    return {offloader, state, between, options.config, options.steps, log};
+    return {offloader, state, between, options.config, options.steps, ranks, log};
   }
   std::vector<std::byte> state_bytes() { return testing::state_of(offloader, space); }
 
@@ -53,6 +53,8 @@ class StepRig {
   TrainingSetup setup;
   FlatSpace space;
   std::unique_ptr<Computing> compute;
+  const std::unique_ptr<const Ops> dry_ops = make_dry_ops(nullptr, workers);
+  const RankVotes ranks{nullptr};
   Offloader offloader;
   BetweenSteps between;
 };

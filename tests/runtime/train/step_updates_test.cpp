@@ -147,7 +147,7 @@ TEST(StepUpdates, ChooseTheFastestModeAfterTheFirstStepsUnlessOneIsAskedFor) {
     UpdatesRig rig(run);
     TrainConfig config = rig.options.config;
     if (!asked) config.terrace.update.reset();
-    StepUpdates updates(rig.offloader, rig.state, rig.between, config, 100, rig.log);
+    StepUpdates updates(rig.offloader, rig.state, rig.between, config, 100, rig.ranks, rig.log);
     updates.begin_mode({});
     for (uint64_t step = 1; step <= UpdateChoice::kMeasuredSteps; ++step)
       updates.choose_mode(slow_disk(step));

@@ -80,6 +80,7 @@ TrainerOptions options_of(const RunOptions& run) {
   options.clock = run.clock;
   options.system_root = run.system_root;
   options.compute = run.compute;
+  options.communicator = run.communicator;
   options.config.placement.update_rates = run.update_rates;
   if (run.reads_past_host) {
     options.config.aio.file_reads = FileReads::on;

@@ -53,6 +53,7 @@ struct RunOptions {
   std::string preset = "gpt2";
   std::vector<ConfigOverride> more = {};
   const ComputeDevice* compute = nullptr;  // null: the simulated device
+  Communicator* communicator = nullptr;    // of one of several ranks
   bool reads_past_host = false;            // parameters on nvme, by the device itself
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   // Takes the place of the model that the configuration makes.

@@ -38,6 +38,7 @@ class Resolver {
   std::vector<double> numbers(std::string_view path, std::vector<double> by_default);
 
   void resolve_batch();
+  void refuse_other_parallelism();
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
   // True if the file leaves its optimizer to the trainer that fills in "auto".
   bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }

@@ -1,0 +1,83 @@
+#include <terrace/runtime/train/rank_setup.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/comm/rank_agreement.h>
+#include <terrace/runtime/config/run_settings.h>
+
+namespace terrace {
+namespace {
+
+// What may be another on every rank.
+bool is_own(std::string_view key) {
+  static constexpr std::string_view kOwn[] = {"zero_optimization.offload_param.nvme_path",
+                                              "zero_optimization.offload_optimizer.nvme_path",
+                                              "terrace.threads",
+                                              "terrace.bind_threads",
+                                              "terrace.device_memory",
+                                              "terrace.host_memory"};
+  return std::ranges::find(kOwn, key) != std::end(kOwn);
+}
+
+std::map<std::string, std::string> facts_of(const TrainerOptions& options) {
+  std::map<std::string, std::string> facts = settings_of(options.config, options.steps);
+  for (const ResolvedValue& value : options.config.resolved) {
+    if (!is_own(value.key)) facts[value.key] = value.value;
+  }
+  const ModelConfig& model = options.model;
+  facts["layers, heads, width, context and vocabulary"] = fmt::format(
+      "{}, {}, {}, {}, {}", model.layers, model.heads, model.width, model.context, model.vocabulary);
+  return facts;
+}
+
+}  // namespace
+
+TrainingSetup set_up_together(const TrainerOptions& options,
+                              FunctionRef<TrainingSetup(const TrainerOptions&)> set_up_alone) {
+  require_agreement(*options.communicator, facts_of(options));
+  const RankVotes ranks(options.communicator);
+  std::optional<TrainingSetup> setup;
+  std::exception_ptr failure;
+  try {
+    setup = set_up_alone(options);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const bool failed = ranks.any(failure != nullptr);
+  if (failure != nullptr) std::rethrow_exception(failure);
+  if (failed)
+    throw Error(ErrorKind::peer, {"cannot train", "with the other ranks", "one of them cannot plan its part",
+                                  "see what that rank says"});
+  TrainerOptions common = options;
+  TerraceConfig& own = common.config.terrace;
+  own.device_memory_bytes = ranks.least(setup->offload.device_budget_bytes);
+  own.host_memory_bytes = ranks.least(setup->offload.host_budget_bytes);
+  own.chunk_elements = ranks.of_first(setup->plan.chunk_elements);
+  const std::string origin = setup->plan.chunk_origin;
+  setup = set_up_alone(common);
+  setup->plan.chunk_origin = origin;
+  setup->plan.device.origin = setup->plan.host.origin = "the least of all ranks";
+  return std::move(*setup);
+}
+
+RankVotes agreed_ranks(Communicator* communicator, const CheckpointInfo& mine) {
+  if (communicator == nullptr) return RankVotes(nullptr);
+  std::map<std::string, std::string> facts = {
+      {"the model's tensors", fmt::format("{:016x}", mine.tensor_hash)},
+      {"the processor's instructions", std::string(name_of(best_instruction_set()))}};
+  for (const auto& [name, value] : mine.position) facts["of the data: " + name] = std::to_string(value);
+  require_agreement(*communicator, facts);
+  return RankVotes(communicator);
+}
+
+}  // namespace terrace

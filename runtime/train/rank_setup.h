@@ -1,0 +1,21 @@
+// How the ranks of a run come to the same plan of the same training, or to an error on all of them.
+#pragma once
+
+#include <terrace/base/function_ref.h>
+#include <terrace/comm/rank_votes.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/train/trainer.h>
+
+namespace terrace {
+
+// Plans with the least budgets that any rank has and with the chunks of the first, so that all decide alike;
+// `set_up_alone` makes a plan without looking at other ranks. Throws Error(config) where the configurations
+// differ, naming each difference, and Error(peer) where another rank cannot plan.
+TrainingSetup set_up_together(const TrainerOptions& options,
+                              FunctionRef<TrainingSetup(const TrainerOptions&)> set_up_alone);
+
+// The votes of ranks that train `mine`; a null communicator stands for one rank. Throws Error(config) where
+// their models, data or processors differ.
+RankVotes agreed_ranks(Communicator* communicator, const CheckpointInfo& mine);
+
+}  // namespace terrace

@@ -1,0 +1,199 @@
+// Ranks change no number: whatever is divided over however many of them, wherever it lies, every one of them
+// has the parameters and the norms, and the first one the records, that one rank has. What goes wrong on one
+// of them ends all, and all say where. The full product is in tests/laws/placement_law_test.cpp.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/base/error.h>
+#include <terrace/comm/comm_faults.h>
+#include <terrace/comm/thread_world.h>
+
+#include "offload/toy_rig.h"
+#include "support/expect_error.h"
+#include "support/offloaders.h"
+#include "support/rank_threads.h"
+#include "support/sanitized.h"
+
+namespace terrace::ranks_test {
+namespace {
+
+using Case = ToyCase<RigKind::placement>;
+constexpr uint64_t kSteps = 3;
+
+struct Outcome {
+  std::vector<std::byte> parameters;
+  std::vector<std::byte> records;
+  std::vector<double> norms;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome train_rank(const Case& c) {
+  const ScratchFolder folder;
+  ToyRig rig(c, {folder.path()});
+  Outcome outcome;
+  for (uint64_t step = 1; step <= kSteps; ++step) outcome.norms.push_back(rig.step(step).gradient_norm);
+  outcome.records = rig.records();
+  outcome.parameters = testing::parameters_of(*rig.offloader, rig.space);
+  return outcome;
+}
+
+struct Together {
+  std::vector<Outcome> outcomes;      // by rank, each with the records of all
+  std::vector<std::string> failures;  // by rank; empty: none
+};
+
+// `change` makes the case another one on some rank.
+Together train_together(const Case& c, ThreadWorld& world,
+                        const std::function<void(Case&, uint32_t rank)>& change = nullptr) {
+  Together together;
+  together.outcomes.resize(world.size());
+  together.failures = testing::on_every_rank(world, [&](Communicator& rank) {
+    Case mine = c;
+    mine.ranks = &rank;
+    if (change) change(mine, rank.rank());
+    together.outcomes[rank.rank()] = train_rank(mine);
+  });
+  for (Outcome& outcome : together.outcomes) outcome.records = together.outcomes[0].records;
+  return together;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+      Case c{.parameters = parameters, .states = states, .accumulation = 3};
+      c.chunk_elements = 4 * kTileElements;
+      all.push_back(c);
+    }
+  }
+  return all;
+}
+
+std::string text_of(const Case& c) {
+  return fmt::format("parameters {}, states {}", name_of(c.parameters), name_of(c.states));
+}
+
+// Five ranks over chunks of four tiles and three micro-batches: some own no tile, and some have no data.
+TEST(Ranks, HaveTheNumbersOfOneWhateverIsDividedWherever) {
+  for (const Case& c : cases()) {
+    const Outcome alone = train_rank(c);
+    for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, text_of(c)));
+      ThreadWorld world({.ranks = ranks});
+      const Together together = train_together(c, world);
+      for (uint32_t r = 0; r < ranks; ++r) {
+        EXPECT_EQ(together.failures[r], "") << r;
+        EXPECT_EQ(together.outcomes[r].norms, alone.norms);
+        EXPECT_TRUE(together.outcomes[r] == alone) << r;
+      }
+    }
+  }
+}
+
+TEST(Ranks, AreAsLateAsTheyLike) {
+  Case c{.parameters = Placement::cpu, .states = Placement::cpu, .accumulation = 5};
+  c.chunk_elements = 4 * kTileElements;
+  for (const UpdateMode mode :
+       {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
+    c.mode = mode;
+    const Outcome alone = train_rank(c);
+    for (const uint64_t seed : {1u, 2u}) {
+      CommFaults late({}, 300'000, seed);
+      ThreadWorld world({.ranks = 3, .hook = &late});
+      for (const Outcome& outcome : train_together(c, world).outcomes) EXPECT_TRUE(outcome == alone);
+    }
+  }
+}
+
+// Else the comparison would say nothing.
+TEST(Ranks, HaveOtherNumbersWhereOneBitArrivesWrong) {
+  Case c{.parameters = Placement::cpu, .states = Placement::cpu, .type = DataType::fp32, .accumulation = 2};
+  c.chunk_elements = 4 * kTileElements;
+  const Outcome alone = train_rank(c);
+  for (const Lane lane : {Lane::gather, Lane::exchange}) {
+    uint32_t others = 0;
+    for (const uint64_t index : {2u, 5u, 8u}) {
+      CommFaults wrong({{CommFaultKind::corrupt, lane, 1, index}});
+      ThreadWorld world({.ranks = 2, .hook = &wrong});
+      const Together together = train_together(c, world);
+      EXPECT_EQ(together.failures[0] + together.failures[1], "");
+      others += together.outcomes[0] == alone ? 0 : 1;
+    }
+    EXPECT_GT(others, 0u) << name_of(lane);
+  }
+}
+
+// Or nobody needed what it would have brought: a fetch ahead of a step that does not come.
+TEST(Ranks, EndTogetherWhateverOperationFails) {
+  uint64_t failed = 0, unneeded = 0;
+  for (const Case& c : cases()) {
+    ThreadWorld well({.ranks = 2});
+    const Together expected = train_together(c, well);
+    const CommCounters counters = well.rank(0).counters();
+    for (const Lane lane : {Lane::gather, Lane::exchange, Lane::control}) {
+      const uint64_t count = counters[index_of(lane)].operations;
+      for (uint64_t index = 0; index < count; index += 1 + count / (testing::kSanitized ? 3 : 12)) {
+        SCOPED_TRACE(fmt::format("operation {} of lane {}, {}", index, name_of(lane), text_of(c)));
+        CommFaults faults({{CommFaultKind::fail, lane, 1, index}});
+        ThreadWorld world({.ranks = 2, .hook = &faults});
+        const Together together = train_together(c, world);
+        if (together.failures[0].empty() && together.failures[1].empty()) {
+          EXPECT_TRUE(together.outcomes == expected.outcomes);
+          ++unneeded;
+          continue;
+        }
+        ++failed;
+        for (const std::string& failure : together.failures)
+          EXPECT_NE(failure.find("an injected fault"), std::string::npos) << failure;
+      }
+    }
+  }
+  EXPECT_GT(failed, 8 * unneeded);
+}
+
+// The words of the rank that failed are in what the others fail with.
+TEST(Ranks, EndTogetherWhereOneOfThemFails) {
+  const Case c{.parameters = Placement::nvme,
+               .states = Placement::nvme,
+               .accumulation = 2,
+               .chunk_elements = 4 * kTileElements};
+  ThreadWorld world({.ranks = 3});
+  const Together together = train_together(c, world, [](Case& mine, uint32_t rank) {
+    if (rank != 2) return;
+    mine.decorate = [](std::unique_ptr<io::Engine>) -> std::unique_ptr<io::Engine> {
+      throw Error(ErrorKind::io, {"cannot open", "a folder of rank 2", "EIO", "look at it"});
+    };
+  });
+  EXPECT_EQ(together.failures[2].find("cannot open"), 0u) << together.failures[2];
+  for (const uint32_t r : {0u, 1u}) {
+    EXPECT_NE(together.failures[r].find("rank 2"), std::string::npos) << together.failures[r];
+    EXPECT_NE(together.failures[r].find("a folder of rank 2"), std::string::npos) << together.failures[r];
+  }
+}
+
+TEST(Ranks, AreRefusedWhereOthersCouldNotReachTheParameters) {
+  ThreadWorld world({.ranks = 2});
+  for (const std::string& failure : testing::on_every_rank(world, [](Communicator& rank) {
+         Case c{.gradients = GradientOrigin::handed_over, .callers = true};
+         c.ranks = &rank;
+         train_rank(c);
+       }))
+    EXPECT_NE(failure.find("its parameters lie in memory of the program"), std::string::npos) << failure;
+}
+
+TEST(Ranks, AreRefusedWithoutTheirCommunicator) {
+  Case c;
+  ToyRig rig(c, {});
+  OffloadOptions options = rig.options;
+  options.ranks = 2;
+  const auto make = [&] {
+    const Offloader offloader(rig.space, options, {}, *rig.device, rig.workers, rig.log);
+  };
+  testing::expect_error(ErrorKind::config, {"rank 0 of 2", "there is no communicator"}, make);
+  ThreadWorld world({.ranks = 3});
+  options.hooks.communicator = &world.rank(1);
+  testing::expect_error(ErrorKind::config, {"rank 0 of 2", "the communicator is rank 1 of 3"}, make);
+}
+
+}  // namespace
+}  // namespace terrace::ranks_test

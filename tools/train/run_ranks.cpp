@@ -1,0 +1,103 @@
+#include "train/run_ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/comm/message_communicator.h>
+#include <terrace/comm/mpi_plugin.h>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+bool starts_with_mpi(Launcher launcher) {
+  return launcher == Launcher::openmpi || launcher == Launcher::mpich || launcher == Launcher::slurm;
+}
+
+// Where the launcher does not say how many ranks a host has, all of them may be on this one.
+uint32_t ranks_on_host(const RankIdentity& identity) {
+  return identity.local_size.value_or(identity.size);
+}
+
+std::unique_ptr<Communicator> join(const RankIdentity& identity) {
+  if (identity.alone()) return nullptr;
+  if (!starts_with_mpi(identity.launcher)) {
+    throw Error(
+        ErrorKind::config,
+        {"cannot train as one of several processes",
+         fmt::format("rank {} of {}, started by {}", identity.rank, identity.size,
+                     name_of(identity.launcher)),
+         "ranks reach each other by MPI",
+         "start them with mpirun, or with srun where Slurm has PMI; where only one process was started, "
+         "unset the variables of " +
+             std::string(name_of(identity.launcher))});
+  }
+  std::vector<RankPlace> places(identity.size);
+  for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
+  return std::make_unique<MessageCommunicator>(identity.rank, std::move(places), load_mpi(own_mpi_plugin()));
+}
+
+void keep_what_every_rank_has(TrainFlags& flags) {
+  flags.log.clear(), flags.report.clear(), flags.record_schedule.clear();
+  flags.trace.clear(), flags.trace_steps.clear(), flags.trace_memory.clear();
+  flags.decisions.clear(), flags.decisions_limit_bytes.reset();
+  flags.no_control = true;
+}
+
+}  // namespace
+
+RunRanks::RunRanks(TrainFlags& flags, Console& console)
+    : identity_(identify_rank(environment_from(environ))), communicator_(join(identity_)) {
+  if (!are_several()) return;
+  flags.ranks_started = identity_.size;
+  flags.launcher = name_of(identity_.launcher);
+  if (is_first()) return;
+  console.speak_for(identity_.rank);
+  keep_what_every_rank_has(flags);
+}
+
+void RunRanks::apply_to(TrainerOptions& options) const {
+  TrainConfig& config = options.config;
+  const auto refuse = [&](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {fmt::format("cannot train with {} ranks", config.batch.ranks),
+                                    std::move(what), std::move(reason), std::move(advice)});
+  };
+  if (config.batch.ranks != identity_.size)
+    refuse("terrace.ranks",
+           fmt::format("{} process{} started", identity_.size, identity_.size == 1 ? " was" : "es were"),
+           fmt::format("start {} with `mpirun -n {} terrace train`, or leave the key out", config.batch.ranks,
+                       config.batch.ranks));
+  if (!are_several()) return;
+  if (options.compute != nullptr)
+    refuse("on a GPU", "what ranks exchange passes through host memory that operations can reach",
+           "set terrace.device to simulated, or start one rank");
+  if (config.gather_16bit_weights_on_save)
+    refuse("stage3_gather_16bit_weights_on_model_save", "weights are exported by one process",
+           "turn it off, and export the checkpoint afterwards (terrace export)");
+  options.communicator = communicator_.get();
+  config.ranks_on_host = ranks_on_host(identity_);
+  if (config.terrace.thread_count == 0) {
+    const size_t threads = std::max<size_t>(1, Workers(0).thread_count() / config.ranks_on_host);
+    config.terrace.thread_count = static_cast<uint32_t>(threads);
+    config.terrace.bind_threads = false;  // every rank would take the same processors
+  }
+  if (!is_first()) config.monitor = {};
+}
+
+void RunRanks::end_with(const Error& failure, Console& console) const {
+  console.end_progress();
+  if (is_first()) {
+    print_error(failure);
+  } else if (failure.kind() != ErrorKind::peer) {
+    console.error(failure.what());
+  }
+  if (are_several()) communicator_->leave(failure.what());
+}
+
+}  // namespace terrace
