@@ -44,8 +44,9 @@ struct Together {
   std::vector<std::string> failures;  // by rank; empty: none
 };
 
-// `change` makes the case another one on some rank. The ranks' engines are threads: liburing maps its rings by system
-// calls that the thread sanitizer does not see, so the ring of one rank where another's had been looks like a race.
+// `change` makes the case another one on some rank. The ranks' engines are threads: liburing maps
+// its rings by system calls that the thread sanitizer does not see, so the ring of one rank where
+// another's had been looks like a race.
 Together train_together(const Case& c, ThreadWorld& world,
                         const std::function<void(Case&, uint32_t rank)>& change = nullptr) {
   Together together;
