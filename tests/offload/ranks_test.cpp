@@ -67,6 +67,8 @@ std::vector<Case> cases() {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
       Case c{.parameters = parameters, .states = states, .accumulation = 3};
+      // Few gradients of bf16 have the same sum in any order.
+      if (parameters != Placement::cpu) c.type = DataType::fp32;
       c.chunk_elements = 4 * kTileElements;
       all.push_back(c);
     }
@@ -96,7 +98,7 @@ TEST(Ranks, HaveTheNumbersOfOneWhateverIsDividedWherever) {
 }
 
 TEST(Ranks, AreAsLateAsTheyLike) {
-  Case c{.parameters = Placement::cpu, .states = Placement::cpu, .accumulation = 5};
+  Case c{.parameters = Placement::cpu, .states = Placement::cpu, .type = DataType::fp32, .accumulation = 5};
   c.chunk_elements = 4 * kTileElements;
   for (const UpdateMode mode :
        {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {

@@ -16,8 +16,10 @@ constexpr ChunkId kChunk{1};
 
 // Chunks of one tile: the first rank owns all of them.
 struct Rank {
-  Rank(Communicator& communicator, uint32_t micro_batches)
-      : shards(rig.space, communicator.rank(), communicator.size()),
+  Rank(Communicator& communicator, uint32_t micro_batches,
+       SimulatedDeviceOptions device = {.budget_bytes = 8 * kMiB})
+      : rig(device),
+        shards(rig.space, communicator.rank(), communicator.size()),
         memory{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)},
         incoming{rig.take(4 * rig.plan.slot_bytes), rig.take(4 * rig.plan.slot_bytes)},
         exchange({shards, communicator, {micro_batches, communicator.size()}, false}, rig.device, *rig.cache,
@@ -68,6 +70,25 @@ TEST(GradientExchange, HandsPartsOnInTheOrderOfMicroBatches) {
                                                      {2, false, false, true, 0},
                                                      {3, false, true, true, 0}};
          EXPECT_EQ(rank.added, expected) << communicator.rank();
+       }))
+    EXPECT_EQ(failure, "");
+}
+
+// A copy of the second landing begins when the slow link has made that of the first.
+TEST(GradientExchange, SendsWhatTheDeviceHasWrittenAndNotBefore) {
+  ThreadWorld world({.ranks = 2});
+  for (const std::string& failure : testing::on_every_rank(world, [](Communicator& communicator) {
+         Rank rank(communicator, 4,
+                   {.budget_bytes = 8 * kMiB,
+                    .d2h_bytes_per_second = 100 * kTileElements * sizeof(Bf16),
+                    .caller_makes_small_copies = false});
+         const float mine = static_cast<float>(communicator.rank());
+         rank.land(0, 2, 1 + mine);
+         rank.land(1, 2, 3 + mine);
+         rank.exchange.finish_all(rank.note());
+         if (communicator.rank() != 0) return;
+         ASSERT_EQ(rank.added.size(), 4u);
+         for (size_t m = 0; m < 4; ++m) EXPECT_EQ(rank.added[m].value, static_cast<float>(m + 1));
        }))
     EXPECT_EQ(failure, "");
 }
