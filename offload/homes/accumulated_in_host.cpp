@@ -15,7 +15,7 @@ AccumulatedInHost::AccumulatedInHost(const ChunkShards& shards, Device& device, 
 
 void AccumulatedInHost::land(const GradientLanding& landing) {
   sums().forget(landing.chunk);
-  staging_->make_room([this](const auto&... part) { accumulate(part...); });
+  staging_->make_room(accumulating());
   make_place(landing);
   staging_->land(landing);
 }
@@ -23,7 +23,7 @@ void AccumulatedInHost::land(const GradientLanding& landing) {
 void AccumulatedInHost::land_from(const GradientLanding& landing, const HandedPart& part,
                                   const EvictionContext& now) {
   sums().forget(landing.chunk);
-  staging_->make_room([this](const auto&... one) { accumulate(one...); });
+  staging_->make_room(accumulating());
   if (!staging_->land_from(landing, part)) return GradientsBelowDevice::land_from(landing, part, now);
   make_place(landing);
 }
@@ -42,7 +42,7 @@ void AccumulatedInHost::add(const GradientLanding& own, const std::byte* gradien
 }
 
 void AccumulatedInHost::finish_landing(ChunkId chunk) {
-  staging_->finish(chunk, [this](const auto&... part) { accumulate(part...); });
+  staging_->finish(chunk, accumulating());
 }
 
 void AccumulatedInHost::land_zero(const GradientLanding& landing) {
@@ -66,12 +66,11 @@ void AccumulatedInHost::land_zero_spilled(const GradientLanding& own) {
 }
 
 void AccumulatedInHost::poll() {
-  staging_->poll([this](ChunkId chunk) { return has_old(chunk); },
-                 [this](const auto&... part) { accumulate(part...); });
+  staging_->poll([this](ChunkId chunk) { return has_old(chunk); }, accumulating());
 }
 
 void AccumulatedInHost::finish_micro_batch(bool ends_step) {
-  staging_->finish_all([this](const auto&... part) { accumulate(part...); });
+  staging_->finish_all(accumulating());
   put_all_away(ends_step);
 }
 

@@ -48,6 +48,9 @@ class AccumulatedInHost final : public GradientsBelowDevice {
   // The part is in the own tiles.
   void add(const GradientLanding& own, const std::byte* gradient, bool is_last);
   void accumulate(const GradientLanding& own, const std::byte* gradient, bool is_last);
+  auto accumulating() {
+    return [this](const auto&... part) { accumulate(part...); };
+  }
   void land_zero_spilled(const GradientLanding& own);
 
   const ChunkShards& shards_;

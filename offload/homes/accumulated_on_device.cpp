@@ -36,7 +36,7 @@ void AccumulatedOnDevice::land(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
   sums().forget(chunk);
   if (exchange_ != nullptr) {
-    exchange_->make_room([this](const auto&... part) { add(part...); });
+    exchange_->make_room(adding());
     return exchange_->land(landing);
   }
   open(chunk);
@@ -51,7 +51,7 @@ void AccumulatedOnDevice::land_from(const GradientLanding& landing, const Handed
                                     const EvictionContext& now) {
   if (exchange_ != nullptr) {
     sums().forget(landing.chunk);
-    exchange_->make_room([this](const auto&... one) { add(one...); });
+    exchange_->make_room(adding());
     exchange_->land_from(landing, part);
     return;
   }
@@ -75,18 +75,18 @@ void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {
     if (rules_.changes_with_zeros(landing)) add(landing, nullptr, true);
     return;
   }
-  exchange_->finish(landing.chunk, [this](const auto&... part) { add(part...); });
+  exchange_->finish(landing.chunk, adding());
   const GradientLanding own = exchange_->own_part(landing);
   if (own.runs.empty() || rules_.changes_with_zeros(own)) add(own, nullptr, true);
 }
 
 void AccumulatedOnDevice::poll() {
   if (exchange_ == nullptr) return;
-  exchange_->poll([](ChunkId) { return true; }, [this](const auto&... part) { add(part...); });
+  exchange_->poll([](ChunkId) { return true; }, adding());
 }
 
 void AccumulatedOnDevice::finish_micro_batch(bool ends_step) {
-  if (exchange_ != nullptr) exchange_->finish_all([this](const auto&... part) { add(part...); });
+  if (exchange_ != nullptr) exchange_->finish_all(adding());
   if (ends_step) arithmetic_->finish_step(*this);
 }
 

@@ -46,6 +46,9 @@ class AccumulatedOnDevice final : public GradientStore {
   };
   // Adds a part of the own tiles.
   void add(const GradientLanding& own, const std::byte* gradient, bool is_last);
+  auto adding() {
+    return [this](const auto&... part) { add(part...); };
+  }
 
   Device& device_;
   DeviceCache& cache_;

@@ -10,6 +10,18 @@
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
+namespace {
+
+// Hands out what the tile has of the wanted tensors; `values` are the tile's.
+void hand_out_tile(const FlatSpace& space, ChunkId chunk, uint64_t tile, const float* values,
+                   TrainingState::Wanted wanted, TrainingState::ValueSink sink) {
+  for_each_tensor_in(space, chunk, tile * kTileElements, kTileElements,
+                     [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
+                       if (wanted(tensor)) sink(tensor, element, {values + at, elements});
+                     });
+}
+
+}  // namespace
 
 uint64_t TrainingState::record_tile_count() const {
   uint64_t tiles = 0;
@@ -121,10 +133,7 @@ void TrainingState::export_masters(ChunkId chunk, Wanted wanted, ValueSink sink)
   walk_records(chunk, is_wanted_here, [&](uint64_t first_tile, std::span<const std::byte> tiles) {
     for (uint64_t t = 0; t * tile_bytes < tiles.size(); ++t) {
       const auto* const master = reinterpret_cast<const float*>(tiles.data() + t * tile_bytes);
-      for_each_tensor_in(run.space, chunk, (first_tile + t) * kTileElements, kTileElements,
-                         [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
-                           if (wanted(tensor)) sink(tensor, element, {master + at, elements});
-                         });
+      hand_out_tile(run.space, chunk, first_tile + t, master, wanted, sink);
     }
   });
 }
@@ -140,10 +149,7 @@ void TrainingState::export_frozen_values(ChunkId chunk, Wanted wanted, ValueSink
     for (uint64_t t = 0; t * tile_bytes < parameters.size(); ++t) {
       convert_to_float(run.instruction_set, parameters.data() + t * tile_bytes,
                        run.space.section_of(chunk).type, values.data(), values.size());
-      for_each_tensor_in(run.space, chunk, (first_tile + t) * kTileElements, kTileElements,
-                         [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
-                           if (wanted(tensor)) sink(tensor, element, {values.data() + at, elements});
-                         });
+      hand_out_tile(run.space, chunk, first_tile + t, values.data(), wanted, sink);
     }
   });
 }
