@@ -41,6 +41,7 @@ class RankVotes {
   Word of_first(const Word& mine) const {
     return of_all(mine).front();
   }
+  bool of_first(bool mine) const { return of_first(static_cast<uint8_t>(mine)) != 0; }
   bool any(bool mine) const {
     for (const uint8_t one : of_all(static_cast<uint8_t>(mine))) mine = mine || one != 0;
     return mine;

@@ -119,7 +119,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, cache)
                                                     : nullptr),
       params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
-             tiers.reader(), watch),
+             tiers.reader(), watch, gathers.get()),
       runs(space, rounds_of(options).count(), options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr
@@ -149,7 +149,6 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       leases(space),
       norms(options.ranks) {
   boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
-  params.gather_with(gathers.get());
   if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
   if (!trace.empty()) {
     training_cursor.set_schedule(schedule_of(space, trace, leased_gradients(options)));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/internal/tier_survey.h>
@@ -34,7 +35,7 @@ bool is_locked(int folder_fd) {
   return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-FoundTier look_once(std::span<const std::filesystem::path> paths) {
+FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commit) {
   FoundTier found;
   std::vector<tier::FolderSurvey> folders;
   for (const std::filesystem::path& path : paths) {
@@ -65,7 +66,11 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
   };
   for (const tier::FolderSurvey& folder : folders) {
     if (!folder.label || folder.label->path_index != 0) continue;
-    const std::vector<CommitFile> commits = tier::survey_commits(folder).commits;
+    found.id = folder.label->space;
+    tier::CommitSurvey survey = tier::survey_commits(folder, commit);
+    const std::vector<CommitFile> commits = std::move(survey.commits);
+    found.passed = std::move(survey.passed);
+    if (!commits.empty()) found.greatest = commits.back().commit;
     for (const CommitFile& file : commits) {
       try {
         found.newest = tier::load_commit(file, folder.label->space, folder.label->path_count);
@@ -87,10 +92,10 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
 
 // A running job may replace a manifest between the look at its name and the one at its bytes, so a few looks
 // are taken.
-FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
+FoundTier look_at_tier(std::span<const std::filesystem::path> paths, uint64_t commit) {
   constexpr int kLooks = 3;
-  FoundTier found = look_once(paths);
-  for (int look = 1; look < kLooks && found.in_use && !found.whole; ++look) found = look_once(paths);
+  FoundTier found = look_once(paths, commit);
+  for (int look = 1; look < kLooks && found.in_use && !found.whole; ++look) found = look_once(paths, commit);
   return found;
 }
 

@@ -17,13 +17,15 @@ namespace {
 using tier::ByteReader;
 using tier::ByteWriter;
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr uint32_t kFirstWithLayout = 2;
 constexpr uint32_t kFirstWithSteps = 3;
+constexpr uint32_t kFirstWithShard = 4;
 constexpr tier::FileHead kHead{"the manifest of a commit", tier::kManifestMagic, kVersion};
 
 constexpr uint64_t kHeaderBytes = 56;
 constexpr uint64_t kStoreHeaderBytes = 32;
+constexpr uint64_t kShardBytes = 16;
 constexpr uint64_t kBlockBytes = 16;
 constexpr uint64_t kAlignment = 4096;
 constexpr uint32_t kMostStores = 16;
@@ -89,6 +91,10 @@ std::string why_not(const TierManifest& manifest) {
   if (manifest.commit == 0) return "commits are numbered from 1";
   if (manifest.layout.moment_count > kMostMoments || manifest.layout.moment_type == DataType::fp16)
     return "no optimizer has such states";
+  if (manifest.shard.number >= manifest.shard.count)
+    return fmt::format("it is shard {} of {}", manifest.shard.number, manifest.shard.count);
+  if (manifest.shard.agreed >= manifest.commit)
+    return fmt::format("it is commit {} and all shards have {}", manifest.commit, manifest.shard.agreed);
   for (size_t s = 0; s < manifest.stores.size(); ++s) {
     const StoreLayout& store = manifest.stores[s];
     const std::string reason = why_not(store, manifest.stores.front().slot_counts.size());
@@ -163,7 +169,7 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   const std::string reason = why_not(manifest);
   TERRACE_ASSERT(reason.empty(), "no manifest: " + reason);
   TERRACE_ASSERT(manifest.stores.size() <= kMostStores, "more stores than a manifest has room for");
-  uint64_t bytes = kHeaderBytes + tier::kChecksumBytes + manifest.info.size() + 16 +
+  uint64_t bytes = kHeaderBytes + tier::kChecksumBytes + manifest.info.size() + 16 + kShardBytes +
                    manifest.tensor_steps.size() * sizeof(uint64_t);
   for (const StoreLayout& store : manifest.stores) {
     bytes += kStoreHeaderBytes + store.name.size() + 16 + store.slot_counts.size() * sizeof(uint32_t) +
@@ -173,8 +179,10 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   ByteWriter writer;
   writer.reserve(bytes);
   writer.text(kHead.magic);
+  const bool is_shard = manifest.shard.count > 1;
   TERRACE_ASSERT((manifest.version >= kFirstWithLayout || manifest.layout == RecordLayout{}) &&
-                     (manifest.version >= kFirstWithSteps) == !manifest.tensor_steps.empty(),
+                     (manifest.version >= kFirstWithShard) == is_shard &&
+                     (is_shard || (manifest.version >= kFirstWithSteps) == !manifest.tensor_steps.empty()),
                  "a manifest that its version has no words for");
   writer.number(manifest.version);
   writer.number(static_cast<uint32_t>(manifest.stores.size()));
@@ -187,6 +195,11 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   if (manifest.version >= kFirstWithSteps) {
     writer.number(uint64_t{manifest.tensor_steps.size()});
     for (const uint64_t steps : manifest.tensor_steps) writer.number(steps);
+  }
+  if (is_shard) {
+    writer.number(manifest.shard.number);
+    writer.number(manifest.shard.count);
+    writer.number(manifest.shard.agreed);
   }
   for (const StoreLayout& store : manifest.stores) write_store(writer, store);
   writer.number(checksum_of(writer.written()));
@@ -219,8 +232,16 @@ TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::fi
   require(reader.skip_padding(), "its text is not followed by zeros");
   if (version >= kFirstWithSteps) {
     const auto count = reader.number<uint64_t>();
-    require(count > 0 && count <= reader.left() / sizeof(uint64_t), "its steps are not of tensors");
+    require((count > 0 || version >= kFirstWithShard) && count <= reader.left() / sizeof(uint64_t),
+            "its steps are not of tensors");
     for (uint64_t t = 0; t < count; ++t) manifest.tensor_steps.push_back(reader.number<uint64_t>());
+  }
+  if (version >= kFirstWithShard) {
+    require(reader.left() >= kShardBytes, "it ends before it says which shard it is");
+    manifest.shard.number = reader.number<uint32_t>();
+    manifest.shard.count = reader.number<uint32_t>();
+    manifest.shard.agreed = reader.number<uint64_t>();
+    require(manifest.shard.count > 1, "it says that it is a shard, and is the only one");
   }
   require(store_count <= kMostStores, "it has more stores than any");
   for (uint32_t s = 0; s < store_count; ++s) manifest.stores.push_back(read_store(reader, path));

@@ -44,16 +44,26 @@ struct StoreLayout {
   bool operator==(const StoreLayout&) const = default;
 };
 
+// The part of a state that several ranks keep together. A commit of all of them is whole where each of the
+// `count` shards has one of the same number.
+struct StateShard {
+  uint32_t number = 0;
+  uint32_t count = 1;
+  uint64_t agreed = 0;  // the last commit that all shards were known to have; 0: none yet
+  bool operator==(const StateShard&) const = default;
+};
+
 struct TierManifest {
-  SpaceId space;
+  SpaceId space;        // of several ranks, the same for all shards
   uint64_t commit = 0;  // counts from 1
   std::string info;     // opaque bytes of the committer's
   std::vector<StoreLayout> stores;
   RecordLayout layout = {};  // layout of the optimizer state
-  // Version of the format: 1 has only the default layout, 3 has tensor_steps.
+  // Version of the format: 1 has only the default layout, 3 has tensor_steps, 4 a shard of several.
   uint32_t version = 2;
   // By tensor: how many updates it has had; empty where all have had the same number.
   std::vector<uint64_t> tensor_steps = {};
+  StateShard shard = {};
   bool operator==(const TierManifest&) const = default;
 };
 

@@ -50,7 +50,15 @@ void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
                                   "move it away, or choose another TierPath::path"});
 }
 
-SpaceId draw_id() {
+std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFolder>>& folders) {
+  std::vector<tier::FolderSurvey> surveys;
+  for (const auto& folder : folders) surveys.push_back(tier::survey_folder(folder->fd(), folder->path()));
+  return surveys;
+}
+
+}  // namespace
+
+SpaceId draw_space_id() {
   SpaceId id;
   ssize_t size;
   do {
@@ -60,20 +68,12 @@ SpaceId draw_id() {
   return id;
 }
 
-std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFolder>>& folders) {
-  std::vector<tier::FolderSurvey> surveys;
-  for (const auto& folder : folders) surveys.push_back(tier::survey_folder(folder->fd(), folder->path()));
-  return surveys;
-}
-
-}  // namespace
-
 TierSpace::TierSpace(TierSpaceOptions options, Log& log)
-    : options_(std::move(options)), log_(log), paths_(options_.paths) {
+    : options_(std::move(options)), log_(log), paths_(options_.paths), next_number_(options_.least_number) {
   TERRACE_ASSERT(!paths_.empty(), "a space has at least one path");
   TERRACE_ASSERT(!options_.dry || options_.start == TierStart::fresh, "a plan goes on from no commit");
   if (options_.dry) {
-    id_ = draw_id();
+    id_ = options_.id ? *options_.id : draw_space_id();
   } else {
     lock_folders();
     options_.start == TierStart::fresh ? start_fresh() : start_resumed();
@@ -127,7 +127,7 @@ void TierSpace::start_fresh() {
       require_no_impostor(folder->path(), entry);
   }
   remove_leftovers();
-  id_ = draw_id();
+  id_ = options_.id ? *options_.id : draw_space_id();
   write_labels();
   keep_files(false);
 }
@@ -212,13 +212,24 @@ void TierSpace::start_resumed() {
   folders_ = std::move(ordered);
   const tier::FolderSurvey& first = folders[arrangement.order.front()];
   id_ = first.label->space;
-  const tier::CommitSurvey found = tier::survey_commits(first);
+  const tier::CommitSurvey found = tier::survey_commits(first, options_.commit);
   if (found.commits.empty()) cannot_resume(first.folder, "nothing was committed there", ErrorKind::config);
+  if (options_.commit > 0 && found.commits.back().commit != options_.commit)
+    cannot_resume(first.folder, fmt::format("commit {} is not there", options_.commit), ErrorKind::corrupt);
   take_up_commits(found.commits);
   const std::string missing =
       tier::missing_blocks(read_commit(commits_.back().commit), folders, arrangement.order);
   if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
+  if (!found.later.empty()) {
+    for (const CommitFile& file : found.later) remove_file(file.path);
+    // Their slots are written again, so a power cut must not bring their manifests back.
+    io::sync_folder(first.folder, options_.events);
+  }
   for (const CommitFile& file : found.passed) remove_file(file.path);
+  if (options_.retain) retain_commit(commits_.back().commit);
+  for (const std::vector<CommitFile>* files : {&found.commits, &found.later}) {
+    if (!files->empty()) next_number_ = std::max(next_number_, files->back().commit + 1);
+  }
   for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
   // An earlier Terrace does not see the names of the manifests to come, so a label of this version makes it
   // refuse the folders.
@@ -282,8 +293,9 @@ uint64_t TierSpace::write_commit(const TierManifest& manifest, bool& may_be_ther
   TERRACE_ASSERT(commits_.empty() || manifest.commit > commits_.back().commit,
                  "commit " + std::to_string(manifest.commit) + " is not later than those before");
   const std::vector<std::byte> bytes = serialise(manifest);
+  next_number_ = manifest.commit + 1;  // even if it fails: a crash may bring it back
   if (options_.dry) {
-    commits_ = {{manifest.commit, {}, false}};
+    commits_.push_back({manifest.commit, {}, false});
     return bytes.size();
   }
   for (const std::unique_ptr<TierFolder>& folder : folders_) folder->require_held();
@@ -298,20 +310,21 @@ uint64_t TierSpace::write_commit(const TierManifest& manifest, bool& may_be_ther
   may_be_there = true;
   aside.publish();
   commits_.push_back(file);
-  // Earlier manifests go only now: after a crash before this, a run goes on from the last of them. One that
-  // cannot be removed is passed over, because a later one exists.
-  for (const CommitFile& before : commits_) {
-    if (before.retained || before.commit == manifest.commit) continue;
+  return bytes.size();
+}
+
+void TierSpace::remove_passed() {
+  const uint64_t last = commits_.empty() ? 0 : commits_.back().commit;
+  const auto is_passed = [last](const CommitFile& file) { return !file.retained && file.commit < last; };
+  for (const CommitFile& file : commits_) {
+    if (!is_passed(file) || options_.dry) continue;
     try {
-      remove_file(before.path);
+      remove_file(file.path);
     } catch (const Error& error) {
       log_.warning(error.what());
     }
   }
-  std::erase_if(commits_, [&](const CommitFile& before) {
-    return !before.retained && before.commit < manifest.commit;
-  });
-  return bytes.size();
+  std::erase_if(commits_, is_passed);
 }
 
 void TierSpace::retain_commit(uint64_t commit) {

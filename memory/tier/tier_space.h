@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,14 @@ struct TierSpaceOptions {
   // their order is that of the run that made them, not the order given here.
   TierStart start = TierStart::fresh;
   bool discard_commits = false;
+  // resume takes up the commit of this number and removes later ones, which are no whole states; 0: the
+  // newest.
+  uint64_t commit = 0;
+  bool retain = false;  // the commit that is taken up is retained from now on
+  // The id of a fresh space, which several spaces share where each holds a shard of one state; absent: drawn.
+  std::optional<SpaceId> id = {};
+  // The least number of the next commit. Numbers of commits that other shards have are not used again.
+  uint64_t least_number = 1;
   // For plans: the paths need not be there, no folder is made or locked, and nothing is written. The start is
   // fresh.
   bool dry = false;
@@ -79,14 +88,18 @@ class TierSpace {
 
   // The commits in the folders, oldest first, without passing ones that a later commit has replaced.
   const std::vector<CommitFile>& commits() const { return commits_; }
+  // The number of the next commit: greater than that of any that was ever in these folders.
+  uint64_t next_number() const { return next_number_; }
   TierManifest read_commit(uint64_t commit) const;
   // Writes a manifest, later than all others, and returns its bytes. It is durable when this returns: written
-  // aside, fsync, rename, fsync of the folder. The blocks that it names must be durable before. The manifest
-  // of the previous passing commit is then removed. Throws Error(io) when a lock of the folders was taken
-  // away. `may_be_there` is set before the manifest gets its name: of a failure before that nothing is left,
-  // and after one behind it a crash may bring the commit back. Any one thread may call it while no other call
-  // of this object runs.
+  // aside, fsync, rename, fsync of the folder. The blocks that it names must be durable before. Throws
+  // Error(io) when a lock of the folders was taken away. `may_be_there` is set before the manifest gets its
+  // name: of a failure before that nothing is left, and after one behind it a crash may bring the commit
+  // back. Any one thread may call it while no other call of this object runs.
   uint64_t write_commit(const TierManifest& manifest, bool& may_be_there);
+  // Removes the manifests of passing commits before the last one. A crash may bring them back; they are
+  // passed over then, because a later one exists. The same threads may call it.
+  void remove_passed();
   // A retained commit stays until it is removed. The changes of both functions are durable when they return.
   void retain_commit(uint64_t commit);
   void remove_commit(uint64_t commit);
@@ -112,22 +125,29 @@ class TierSpace {
   std::unique_ptr<PathBalancer> balancer_;
   SpaceId id_;
   std::vector<CommitFile> commits_;
+  uint64_t next_number_ = 1;
 };
+
+SpaceId draw_space_id();
 
 // The contents of the tier folders of some paths, found without locking or changing anything; for plans and
 // listings.
 struct FoundTier {
-  bool present = false;  // files of a space, whole or not
-  bool whole = false;    // `newest` can be resumed from these paths, as far as manifests and labels say
-  uint64_t commit = 0;   // the number of `newest`
-  TierManifest newest;   // the newest commit, if any, whole or not
-  std::string trouble;   // why it is not whole, in words
+  bool present = false;       // files of a space, whole or not
+  std::optional<SpaceId> id;  // by the label of path 0
+  bool whole = false;         // `newest` can be resumed from these paths, as far as manifests and labels say
+  uint64_t commit = 0;        // the number of `newest`
+  TierManifest newest;        // the newest commit, if any, whole or not
+  std::string trouble;        // why it is not whole, in words
   std::vector<CommitFile> commits;
-  bool has_manifests = false;  // files of commits, readable or not
-  bool paths_fit = false;      // by their labels, these are all the paths of one space
-  bool in_use = false;         // a job has one of the folders now
-  uint32_t path_count = 0;     // paths of the space, by the labels; 0: no label can be read
+  std::vector<CommitFile> passed;  // passing ones that `newest` has replaced, damaged ones too
+  uint64_t greatest = 0;           // number of the last manifest, readable or not
+  bool has_manifests = false;      // files of commits, readable or not
+  bool paths_fit = false;          // by their labels, these are all the paths of one space
+  bool in_use = false;             // a job has one of the folders now
+  uint32_t path_count = 0;         // paths of the space, by the labels; 0: no label can be read
 };
-FoundTier look_at_tier(std::span<const std::filesystem::path> paths);
+// `commit` is to be the newest, and later ones are left out; 0: there is no such limit.
+FoundTier look_at_tier(std::span<const std::filesystem::path> paths, uint64_t commit = 0);
 
 }  // namespace terrace

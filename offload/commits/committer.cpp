@@ -45,8 +45,7 @@ Committer::Committer(CommitStores stores, uint32_t chunk_count, uint32_t retaine
     transfer.committer = this;
     transfer.block.tell(&Committer::on_written, &transfer);
   }
-  for (const CommitFile& file : stores_.space->commits())
-    next_number_ = std::max(next_number_, file.commit + 1);
+  next_number_ = stores_.space->next_number();
   thread_ = std::thread([this] { work(); });
 }
 
@@ -175,6 +174,11 @@ uint64_t Committer::last_commit() const {
   return last_commit_;
 }
 
+bool Committer::may_have_another() const {
+  const MutexLock lock(mutex_);
+  return !in_progress_ && !uncertain_.empty();
+}
+
 bool Committer::may_change(ChunkId chunk) {
   const MutexLock lock(mutex_);
   for (const CommitPart part : kCommitParts) {
@@ -299,20 +303,58 @@ void Committer::end_recording(TraceEvent commit, bool failed) const {
 }
 
 void Committer::commit() {
-  write_queued();
-  for (BlockStore* store : stores_.parts) {
-    if (store != nullptr) store->sync();
-  }
-  const TierManifest manifest = make_manifest();
   uint64_t bytes = 0;
   bool may_be_there = false;
+  std::exception_ptr failure;
   try {
-    bytes = stores_.space->write_commit(manifest, may_be_there);
+    bytes = write_commit(may_be_there);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  try {
+    agree(std::move(failure));
   } catch (...) {
     if (may_be_there) uncertain_.push_back(std::move(*next_));
     throw;
   }
+  stores_.space->remove_passed();
   make_last(bytes);
+}
+
+uint64_t Committer::write_commit(bool& may_be_there) {
+  write_queued();
+  for (BlockStore* store : stores_.parts) {
+    if (store != nullptr) store->sync();
+  }
+  return stores_.space->write_commit(make_manifest(), may_be_there);
+}
+
+// Throws `failure`, and Error(peer) where another rank's part of the commit failed. Every rank keeps the
+// commit before until it knows that all have this one: what a crash leaves is then whole on all of them.
+void Committer::agree(std::exception_ptr failure) {
+  if (stores_.ranks != nullptr) {
+    struct Vote {
+      uint64_t commit, is_durable;
+    };
+    const Vote mine{next_->commit, failure == nullptr};
+    std::vector<Vote> all(stores_.ranks->size());
+    try {
+      stores_.ranks->ballot(Lane::commit, std::as_bytes(std::span(&mine, 1)),
+                            std::as_writable_bytes(std::span(all)));
+    } catch (...) {
+      if (failure == nullptr) throw;  // else the own failure says more
+    }
+    for (uint32_t r = 0; r < all.size() && failure == nullptr; ++r) {
+      if (all[r].commit == mine.commit && all[r].is_durable != 0) continue;
+      throw Error(ErrorKind::peer,
+                  {"cannot commit the state", "commit " + std::to_string(mine.commit),
+                   all[r].commit == mine.commit
+                       ? "rank " + std::to_string(r) + " could not write its part"
+                       : "rank " + std::to_string(r) + " makes commit " + std::to_string(all[r].commit),
+                   "see what that rank says; the commit before is still whole on all ranks"});
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 // Returns the part that a change waits for, if it has blocks left, else the next one of the queue.
@@ -395,6 +437,10 @@ TierManifest Committer::make_manifest() const {
   manifest.info = next_->info;
   manifest.tensor_steps = next_->tensor_steps;
   if (!manifest.tensor_steps.empty()) manifest.version = 3;
+  if (stores_.ranks != nullptr) {
+    manifest.version = 4;
+    manifest.shard = {stores_.ranks->rank(), stores_.ranks->size(), last_commit()};
+  }
   manifest.layout = stores_.layout;
   for (const CommitPart part : kCommitParts) {
     if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));

@@ -1,10 +1,10 @@
 // Committer: makes the state of a step boundary durable while the next step runs, on a thread and an
 // engine of its own. It must never write a clean chunk, give up the last commit before the next one is
-// durable, or read memory that the update has begun to change.
+// durable, on every rank where there are several, or read memory that the update has begun to change.
 //
 //   begin()          takes a snapshot of the tier's blocks and queues the newer chunks in host memory; no I/O
 //   thread           writes queued chunks from host memory to free slots, calls fdatasync, writes the
-//                    manifest; then the commit before gives up its slots
+//                    manifest; hears that all ranks have theirs; then the commit before gives up its slots
 //   before_change()  says that the update is about to change a cached chunk: if the chunk is queued, it is
 //                    written next, and only the caller waits for it
 //
@@ -37,6 +37,7 @@
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
 #include <terrace/base/record_layout.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/commits/whole_state.h>
@@ -70,6 +71,7 @@ struct CommitStores {
   TierSpace* space = nullptr;
   std::array<BlockStore*, kCommitParts.size()> parts{};  // null: the commits have no such store
   RecordLayout layout = {};                              // the layout of the records
+  Communicator* ranks = nullptr;  // each has a shard of the state; null: there is one rank
 
   BlockStore* operator[](CommitPart part) const { return parts[index_of(part)]; }
 };
@@ -112,6 +114,8 @@ class Committer {
   uint64_t finish();
   void throw_failure();
   uint64_t last_commit() const;
+  // True if a commit that failed may be there all the same, here or on another rank.
+  bool may_have_another() const;
   // The number that the next begin() gives its commit. Only the thread that calls begin() may ask.
   uint64_t next_commit() const { return next_number_; }
 
@@ -164,6 +168,8 @@ class Committer {
   std::optional<TraceEvent> begin_recording() const;
   void end_recording(TraceEvent commit, bool failed) const;
   void commit();
+  uint64_t write_commit(bool& may_be_there);
+  void agree(std::exception_ptr failure);
   void write_queued();
   Cached* next_block();
   bool submit_block(Transfer& transfer, Cached& cached);

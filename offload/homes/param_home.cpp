@@ -16,13 +16,15 @@
 namespace terrace {
 
 ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch)
+                     Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch,
+                     ParameterGathers* gathers)
     : shards_(shards),
       space_(shards.space()),
       placement_(placement),
       device_(device),
       stores_(stores),
       reader_(reader),
+      gathers_(gathers),
       watch_(watch),
       home_(space_.chunk_count(), nullptr),
       expected_(space_.chunk_count(), nullptr),

@@ -39,17 +39,16 @@ namespace terrace {
 
 class ParamHome {
  public:
-  // `stores` and `reader` are given where parameters are on nvme. All references outlive the home.
+  // `stores` and `reader` are given where parameters are on nvme. With `gathers` all that comes to the device
+  // is this rank's share, and they bring the others'. All references outlive the home.
   ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch);
+            Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch,
+            ParameterGathers* gathers = nullptr);
   ~ParamHome();
 
   // Fetches chunks that live in the tier file through `reader`, the device's own engine, without verifying
   // them. Call it before the first fetch. All other reads still go through host memory.
   void read_past_host(io::IoThread& reader);
-
-  // Everything that comes to the device is from now on this rank's share, and `gathers` brings the others'.
-  void gather_with(ParameterGathers* gathers) { gathers_ = gathers; }
 
   Placement placement() const { return placement_; }
   // True if a fetch would start without waiting for an earlier one.
@@ -170,7 +169,7 @@ class ParamHome {
   Device& device_;
   const ParameterStores stores_;
   io::IoThread* reader_;
-  ParameterGathers* gathers_ = nullptr;  // null: there is one rank
+  ParameterGathers* const gathers_;      // null: there is one rank
   io::IoThread* file_reader_ = nullptr;  // the device's own; null: all reads go through host memory
   StepWatch& watch_;
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null

@@ -429,7 +429,6 @@ std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& 
 std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
-  if (options.ranks > 1) return "the run has several ranks";
   if (options.record_layout.master == MasterForm::parameter)
     return "masters are the program's own parameters";
   if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";

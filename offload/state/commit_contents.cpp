@@ -41,8 +41,21 @@ void Commits::load_last() {
   run.watch.set_activity("going on from a commit");
   StateCustody& custody = boundary_.custody();
   for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
+  // Ranks that have nothing of a chunk publish it too, and all in one order: its shares come together then.
+  uint32_t next = 0;
+  const auto publish_empty_before = [&](uint32_t end) {
+    for (; next < end; ++next) {
+      const ChunkId chunk{next};
+      if (run.is_trained(chunk) && !run.is_compact() && run.shards.own(chunk).tile_count == 0)
+        blocks_.publish(chunk, blocks_.memory_for(chunk));
+    }
+  };
   blocks_.read_records([](ChunkId) { return true; },
-                       [this](const BlockTransfer& read) { take_records(read); });
+                       [&](const BlockTransfer& read) {
+                         publish_empty_before(index_of(read.chunk()));
+                         take_records(read);
+                       });
+  publish_empty_before(run.space.chunk_count());
   const CommitStores stores = this->stores();
   for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
     const ChunkId chunk{c};

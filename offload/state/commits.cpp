@@ -38,7 +38,9 @@ Commits::Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena)
 Commits::~Commits() {
   if (committer_ == nullptr) return;
   committer_->wait_idle();
-  blocks_.tiers().tier()->keep_files(keeps_tier_ && committer_->last_commit() > 0);
+  // Another rank may have heard that all have a commit of which this one has not.
+  const bool others_may_have = blocks_.run().options.ranks > 1 && committer_->may_have_another();
+  blocks_.tiers().tier()->keep_files(keeps_tier_ && (committer_->last_commit() > 0 || others_may_have));
 }
 
 const std::string& Commits::why_not_kept() const {
@@ -56,6 +58,7 @@ CommitStores Commits::stores() const {
     stores.parts[index_of(CommitPart::parameters)] =
         tiers.params() != nullptr ? tiers.params() : tiers.copied();
   stores.layout = plan.record_layout;
+  stores.ranks = blocks_.run().options.hooks.communicator;
   return stores;
 }
 

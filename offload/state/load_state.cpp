@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/units.h>
 #include <terrace/memory/space/tensor_runs.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
@@ -120,12 +121,38 @@ void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<fl
   });
 }
 
-// Tiles of other ranks are read and dropped.
+namespace {
+
+// Reads what is passed over a piece at a time.
+class Dropped {
+ public:
+  explicit Dropped(FunctionRef<void(std::span<std::byte>)> source) : source_(source) {}
+  void operator()(uint64_t bytes) {
+    memory_.resize(std::min<uint64_t>(bytes, kPiece));
+    for (; bytes > 0; bytes -= memory_.size()) {
+      memory_.resize(std::min<uint64_t>(bytes, memory_.size()));
+      source_(memory_);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kPiece = kMiB;
+  FunctionRef<void(std::span<std::byte>)> source_;
+  std::vector<std::byte> memory_;
+};
+
+}  // namespace
+
 void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> source) {
+  Dropped skip(source);
+  import_records(source, skip);
+}
+
+void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> source,
+                                   FunctionRef<void(uint64_t)> skip) {
   begin_loading("cannot load", false);
   const RunContext& run = blocks_.run();
   const uint64_t tile_bytes = run.plan.record_layout.canonical().tile_bytes();
-  std::vector<std::byte> dropped(run.shards.count() > 1 ? tile_bytes : 0);
   uint64_t next_tile = 0, chunk_begin = 0;  // in flat order
   const auto take = [&](std::span<std::byte> tiles) {
     source(tiles);
@@ -133,7 +160,8 @@ void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> sourc
     boundary_.custody().begin_loading(StatePart::trained);
   };
   const auto skip_to = [&](uint64_t tile) {
-    for (; next_tile < tile; ++next_tile) source(dropped);
+    if (tile > next_tile) skip((tile - next_tile) * tile_bytes);
+    next_tile = tile;
   };
   ChunkId last{};
   load_records([&](ChunkId chunk, uint64_t first, std::span<std::byte> tiles, std::byte* parameters) {
@@ -162,18 +190,20 @@ void TrainingState::set_tensor_steps(std::span<const uint64_t> counts) {
 }
 
 void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
+  Dropped skip(source);
+  import_frozen(source, skip);
+}
+
+void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source,
+                                  FunctionRef<void(uint64_t)> skip) {
   begin_loading("cannot load", true);
   const RunContext& run = blocks_.run();
-  std::vector<std::byte> dropped;
-  const auto skip = [&](uint64_t bytes) {
-    dropped.resize(std::max(dropped.size(), bytes));
-    if (bytes > 0) source(std::span(dropped).first(bytes));
-  };
   load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
     const uint64_t before = run.shards.first_param_byte(chunk);
-    skip(before);
+    if (before > 0) skip(before);
     if (!parameters.empty()) source(parameters);
-    skip(run.space.param_bytes(chunk) - before - parameters.size());
+    const uint64_t behind = run.space.param_bytes(chunk) - before - parameters.size();
+    if (behind > 0) skip(behind);
   });
 }
 

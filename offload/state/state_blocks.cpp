@@ -52,6 +52,7 @@ const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_el
 void StateBlocks::read_blocks(BlockStore& store, ChunkId chunk, std::byte* memory, uint64_t first_byte,
                               uint64_t bytes) {
   const uint64_t block_bytes = store.block_bytes(chunk, 0);
+  if (bytes == 0) return;  // of a chunk of which this rank has nothing
   for (uint64_t at = first_byte / block_bytes * block_bytes; at < first_byte + bytes; at += block_bytes) {
     const auto block = static_cast<uint32_t>(at / block_bytes);
     BlockTransfer read;

@@ -46,7 +46,7 @@ struct FilePart {
 };
 
 // Where a run has several ranks, these are calls that every rank makes, with the same arguments. Exports go
-// to the first rank: the sinks of the others are not called. Imports read everything on every rank.
+// to the first rank: the sinks of the others are not called. Imports take everything on every rank.
 class TrainingState {
  public:
   // What the state asks of the Offloader's other parts.
@@ -90,10 +90,15 @@ class TrainingState {
   void export_records(FunctionRef<void(std::span<const std::byte> tiles)> sink);
   // Imports records in the same order, filled by `source`, and derives the parameters from them.
   void import_records(FunctionRef<void(std::span<std::byte> tiles)> source);
+  // `skip` passes over bytes that are other ranks'; without it they are read, and dropped.
+  void import_records(FunctionRef<void(std::span<std::byte> tiles)> source,
+                      FunctionRef<void(uint64_t bytes)> skip);
   // Frozen parameters are exported and imported in their own precision, in flat order.
   uint64_t frozen_bytes() const;
   void export_frozen(FunctionRef<void(std::span<const std::byte> parameters)> sink);
   void import_frozen(FunctionRef<void(std::span<std::byte> parameters)> source);
+  void import_frozen(FunctionRef<void(std::span<std::byte> parameters)> source,
+                     FunctionRef<void(uint64_t bytes)> skip);
   // Exports the values of the wanted tensors as fp32: master weights, and parameters of frozen tensors.
   // Tensors come in flat order, each from its first element to its last, in runs of at most kTileElements.
   // Data that holds no wanted tensor is not read; the rest is read once.

@@ -8,8 +8,10 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/dry/dry_engine.h>
+#include <terrace/offload/tiers/common_tier.h>
 #include <terrace/offload/watch/traced_engine.h>
 
 namespace terrace {
@@ -115,6 +117,8 @@ TierStores::TierStores(const ChunkShards& shards, const OffloadOptions& options,
     if (params_ != nullptr) make_reader();
     if (params_ != nullptr && options_.reads_past_host) make_file_reader();
     register_files(*engine_);
+    // No rank commits before all have their files: what one of them lacks was never whole.
+    if (has_other_ranks()) RankVotes(options_.hooks.communicator).any(false);
   } catch (const Error& error) {
     // A resumed run cannot give up commits to halve its need.
     if (error.kind() != ErrorKind::capacity || !plan_.keeps_commits ||
@@ -147,9 +151,18 @@ void TierStores::open_tier() {
     cannot_resume(tier_options.paths.front().path.string(), plan_.why_no_commits,
                   "place the state as the run did that is to go on, or go on from a checkpoint");
   }
-  const bool writes_beside = can_write_beside_commit(tier_options.paths);
-  tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
+  std::vector<std::filesystem::path> folders;
+  for (const TierPath& path : tier_options.paths) folders.push_back(path.path);
   tier_options.discard_commits = options_.discard_commits;
+  bool writes_beside = false;
+  if (has_other_ranks()) {
+    writes_beside = start_with_ranks(folders, tier_options);
+  } else if (may_write_beside_commit()) {
+    const FoundTier found = look_at_tier(folders);
+    writes_beside = found.whole && found.commits.size() == 1 && !found.commits.front().retained &&
+                    fits_beside(found.newest);
+  }
+  tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
   tier_options.dry = options_.dry;
   tier_options.events = options_.hooks.file_events;
   tier_options.clock = options_.hooks.clock;
@@ -165,22 +178,55 @@ void TierStores::open_tier() {
 // A step writes its records beside those of the last commit. So a new state can be written beside a commit
 // that is to be discarded, if it has the same blocks in the same folders. Frozen parameters have no second
 // place, and a retained commit would stay for ever.
-bool TierStores::can_write_beside_commit(std::span<const TierPath> paths) const {
-  const bool may_be = options_.tier_start == TierStart::fresh && options_.discard_commits && !options_.dry;
-  if (!may_be || !plan_.keeps_commits || plan_.frozen_spare_slots > 0) return false;
-  std::vector<std::filesystem::path> folders;
-  for (const TierPath& path : paths) folders.push_back(path.path);
-  const FoundTier found = look_at_tier(folders);
-  if (!found.whole || found.commits.size() != 1 || found.commits.front().retained) return false;
+bool TierStores::may_write_beside_commit() const {
+  return options_.tier_start == TierStart::fresh && options_.discard_commits && !options_.dry &&
+         plan_.keeps_commits && plan_.frozen_spare_slots == 0;
+}
+
+bool TierStores::fits_beside(const TierManifest& commit) const {
   const auto fits = [&](const char* name, uint64_t block_bytes, const std::vector<uint64_t>& chunk_bytes) {
-    const StoreLayout* const layout = find_layout(found.newest, name);
+    const StoreLayout* const layout = find_layout(commit, name);
     return layout != nullptr && layout->block_bytes == block_bytes && layout->chunk_bytes == chunk_bytes;
   };
   const bool has_parameters = has_parameters_in_commits(plan_);
-  return found.newest.layout == plan_.record_layout &&
-         found.newest.stores.size() == (has_parameters ? 2 : 1) &&
+  return commit.layout == plan_.record_layout && commit.stores.size() == (has_parameters ? 2 : 1) &&
          fits(kRecords, plan_.ring_slot_bytes, record_bytes()) &&
          (!has_parameters || fits(kParameters, plan_.param_block_bytes(), trained_param_bytes()));
+}
+
+bool TierStores::has_other_ranks() const {
+  return options_.ranks > 1 && !options_.dry && plan_.keeps_commits;
+}
+
+// All ranks take up the same commit, or write beside the same one, or begin a space of one id.
+bool TierStores::start_with_ranks(std::span<const std::filesystem::path> folders,
+                                  TierSpaceOptions& start) const {
+  Communicator& communicator = *options_.hooks.communicator;
+  const RankVotes ranks(&communicator);
+  const CommonTier common = common_tier(folders, communicator);
+  start.least_number = common.least_number;
+  start.discard_commits |= common.has_remains;
+  if (options_.tier_start == TierStart::resume) {
+    if (common.commit == 0) {
+      throw Error(common.has_commits ? ErrorKind::corrupt : ErrorKind::config,
+                  {"cannot resume from the nvme tier in", folders.front().string(),
+                   common.has_commits ? common.trouble : "no commit of all ranks is there",
+                   "name the paths of the run that is to go on, with as many ranks; or go on from a "
+                   "checkpoint, with OffloadOptions::discard_commits"});
+    }
+    start.commit = common.commit;
+    start.retain = common.is_retained;
+    return false;
+  }
+  const bool can = may_write_beside_commit() && common.is_single && common.commit > 0 &&
+                   fits_beside(look_at_tier(folders, common.commit).newest);
+  const bool writes_beside = !ranks.any(!can);
+  if (writes_beside) {
+    start.commit = common.commit;
+  } else {
+    start.id = ranks.of_first(draw_space_id());
+  }
+  return writes_beside;
 }
 
 // Returns the bytes of records per chunk.

@@ -71,7 +71,10 @@ class TierStores {
  private:
   void register_files(io::Engine& with);
   void open_tier();
-  bool can_write_beside_commit(std::span<const TierPath> paths) const;
+  bool has_other_ranks() const;
+  bool start_with_ranks(std::span<const std::filesystem::path> folders, TierSpaceOptions& start) const;
+  bool may_write_beside_commit() const;
+  bool fits_beside(const TierManifest& commit) const;
   void require_found_layout() const;
   std::vector<uint64_t> record_bytes() const;
   std::vector<uint64_t> trained_param_bytes() const;

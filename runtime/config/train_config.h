@@ -114,6 +114,8 @@ struct PlacementConfig {
   // Each list holds different folders that are used as one space. The two lists may overlap.
   std::vector<std::filesystem::path> parameter_paths;  // not empty when parameters are on nvme
   std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
+  // Not empty: the sub-folder of each path that this rank of several uses (tier_paths.h).
+  std::string tier_name;
   // Measured bytes per second of these folders, reads and writes mixed (runtime/config/tuning/tuning.h).
   std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it

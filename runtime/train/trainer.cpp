@@ -19,6 +19,7 @@
 #include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
 #include <terrace/runtime/train/checkpoint/ranks_save.h>
+#include <terrace/runtime/train/checkpoint/state_set.h>
 #include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/dry_training.h>
@@ -35,7 +36,7 @@ TrainingSetup set_up_alone(const TrainerOptions& options) {
   Workers workers = make_compute_threads(options.config.terrace);
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
-  if (goes_on) config.terrace.chunk_elements = require_commit(config).run.chunk_elements;
+  if (goes_on) config.terrace.chunk_elements = require_commit(config, options.commit).run.chunk_elements;
   TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
   setup.offload.hooks.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
@@ -53,7 +54,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
 std::optional<SavedState> commit_to_take_up(const TrainerOptions& options, const FlatSpace& space,
                                             const CheckpointInfo& mine) {
   if (options.tier_start != TierStart::resume) return std::nullopt;
-  SavedState found = require_commit(options.config);
+  SavedState found = require_commit(options.config, options.commit);
   // Another model has other tokens, too.
   checkpoint::require_tensors(found.path, found.run, mine.model, space);
   require_same_training(found.run, found.path, mine);
@@ -61,13 +62,13 @@ std::optional<SavedState> commit_to_take_up(const TrainerOptions& options, const
 }
 
 // The plan knows no device that is in use.
-OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup, Communicator* communicator) {
+OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup, Communicator* communicator,
+                          const std::string& tier_name) {
   OffloadOptions there = setup.offload;
   there.hooks.device_arithmetic = compute.arithmetic();
   there.hooks.communicator = communicator;
   if (communicator != nullptr) there.rank = communicator->rank();
-  // Ranks of one host have folders of their own in the same paths.
-  if (there.ranks > 1) there.tier_name = fmt::format("terrace-rank-{}", there.rank);
+  there.tier_name = tier_name;  // ranks of one host have folders of their own in the same paths
   return there;
 }
 
@@ -118,15 +119,15 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
                               workers)),
       dry_ops(make_dry_ops(setup.compute, workers)),
-      offloader(space, offload_on(*compute, setup, options.communicator), setup.dry.trace, compute->device(),
-                workers, log),
+      offloader(space, offload_on(*compute, setup, options.communicator, options.config.placement.tier_name),
+                setup.dry.trace, compute->device(), workers, log),
       between(offloader),
       micro_batches(model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock),
       updates(offloader, state, between, options.config, options.steps, ranks, log),
       host_budget(offloader, between, log),
       keeper(offloader, space,
              {options.config.terrace.commit_every_steps, options.config.terrace.commit_every_seconds, clock},
-             log) {
+             ranks, log) {
   if (options.config.terrace.memory_pressure && setup.offload.states == Placement::nvme)
     host_budget.watch(options.system_root, clock);
   if (taken_up) {
@@ -241,6 +242,9 @@ FinishedUpdate Trainer::finish_update() {
 bool Trainer::any_rank(bool mine) const {
   return run_->ranks.any(mine);
 }
+bool Trainer::first_rank(bool mine) const {
+  return run_->ranks.of_first(mine);
+}
 
 double Trainer::evaluate(uint64_t samples) {
   Run& r = *run_;
@@ -326,6 +330,14 @@ void Trainer::require_resumable(const std::filesystem::path& folder, const Train
   const CheckpointInfo mine = run_identity(options.config, options.steps, *setup.model, space, data);
   require_same_training(read_checkpoint_info(folder), folder, mine);
   require_loadable_checkpoint(folder, mine.model, space, setup.plan.memory.record_layout);
+}
+
+void Trainer::resume(const StateSet& set) {
+  Run& r = *run_;
+  const SavedState& saved = *set.newest();
+  require_same_training(saved.run, saved.path, r.state.identity());
+  load_state_set(set, model_description(), r.space, r.offloader, r.log);
+  r.state.go_on_from(saved.run, saved.path.string(), r.log);
 }
 
 void Trainer::resume(const std::filesystem::path& folder) {

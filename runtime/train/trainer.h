@@ -19,6 +19,7 @@
 #include <terrace/runtime/model/transformer/model.h>
 #include <terrace/runtime/model/weights/export_weights.h>
 #include <terrace/runtime/train/checkpoint/state_keeper.h>
+#include <terrace/runtime/train/checkpoint/state_set.h>
 #include <terrace/runtime/train/data/training_data.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 #include <terrace/runtime/train/trainer_reports.h>
@@ -37,6 +38,7 @@ struct TrainerOptions {
   // those of the commit. fresh: a commit there is an Error(config) unless discard_commits is set.
   TierStart tier_start = TierStart::fresh;
   bool discard_commits = false;
+  uint64_t commit = 0;  // of several ranks: the one to resume, which all of them have; 0: the newest
   // Where config.batch.ranks is above 1: this rank among them. Every rank makes a Trainer of the same options
   // and the same calls; budgets are the least that any of them has. Outlives the trainer.
   Communicator* communicator = nullptr;
@@ -93,6 +95,7 @@ class Trainer {
 
   // True on every rank if `mine` is true on any of them; every rank calls it.
   bool any_rank(bool mine) const;
+  bool first_rank(bool mine) const;  // what the first rank says; the same for all
 
   // Returns the mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);
@@ -123,6 +126,9 @@ class Trainer {
   // then only resume from another checkpoint. The log names settings that differ from those of the
   // checkpoint's run.
   void resume(const std::filesystem::path& folder);
+  // The same of a state that another number of ranks has committed; every rank calls it. Nothing of the set
+  // changes.
+  void resume(const StateSet& set);
 
   // Throws as resume() of a trainer of these options would. Reads every byte of the checkpoint and changes
   // nothing; call it before discarding the current state.

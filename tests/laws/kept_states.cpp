@@ -1,37 +1,77 @@
 #include "laws/kept_states.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/tier_space.h>
+#include <terrace/offload/tiers/common_tier.h>
 
 #include "laws/law_training.h"
+#include "support/rank_threads.h"
 #include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
 
-void expect_same_bits(LawTraining& training, const std::vector<std::vector<std::byte>>& states,
-                      uint64_t durable) {
+// Of several ranks every one calls it, and the first one looks; none may end before the others.
+void expect_same_bits(LawTraining& training, const StatesByStep& expected, uint64_t durable) {
+  const std::vector<std::vector<std::byte>>& states = expected.states;
   const uint64_t step = training.completed_steps();
   EXPECT_GE(step, durable);
   ASSERT_LT(step, states.size());
-  ASSERT_TRUE(training.state() == states[step]) << "taken up at step " << step;
+  const auto difference = [&](const std::vector<std::byte>& state) -> std::string {
+    const std::vector<std::byte> found = training.state();
+    if (training.options().rank > 0 || found == state) return "";
+    const auto records = std::span(found).first(std::min<size_t>(expected.record_bytes, found.size()));
+    const bool are_records = std::ranges::equal(records, std::span(state).first(expected.record_bytes));
+    return are_records ? "the parameters differ" : "the records differ";
+  };
+  EXPECT_EQ(difference(states[step]), "") << "taken up at step " << step;
   for (bool first = true; training.completed_steps() + 1 < states.size(); first = false) {
     training.choose_mode();
     training.step();
     if (first) training.begin_commit();
   }
-  ASSERT_TRUE(training.state() == states.back()) << "gone on from step " << step;
+  EXPECT_EQ(difference(states.back()), "") << "gone on from step " << step;
+}
+
+void expect_ranks_gone_on_from(const Combination& c, const std::filesystem::path& folder,
+                               const StatesByStep& expected, uint64_t durable, bool may_be_corrupt) {
+  ThreadWorld world({.ranks = rounds_of(c).ranks});
+  const std::vector<std::string> failures = testing::on_every_rank(world, [&](Communicator& rank) {
+    try {
+      LawTraining training(
+          c, {.folder = folder_of_rank(c, folder, rank.rank()), .start = TierStart::resume, .ranks = &rank});
+      SCOPED_TRACE(describe(c));
+      expect_same_bits(training, expected, durable);
+    } catch (const Error& error) {
+      EXPECT_TRUE(may_be_corrupt && (error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::peer))
+          << error.what();
+      throw;
+    }
+  });
+  EXPECT_TRUE(may_be_corrupt || std::ranges::all_of(failures, &std::string::empty));
 }
 
 }  // namespace
 
+std::filesystem::path folder_of_rank(const Combination& c, const std::filesystem::path& folder,
+                                     uint32_t rank) {
+  if (rounds_of(c).ranks == 1) return folder;
+  const std::filesystem::path own = folder / fmt::format("rank{}", rank);
+  std::filesystem::create_directories(own);
+  return own;
+}
+
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
   // No commits are kept of masters that are the program's parameters.
-  only.insert(
-      only.end(),
-      {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}, {kMaster, {"whole", "remainder"}}});
+  only.insert(only.end(), {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kMaster, {"whole", "remainder"}}});
+  // Chunks of one tile, where not every rank is to have something of each.
+  const auto names_chunk = [](const OnlyLevels& some) { return some.factor == kChunk; };
+  if (std::ranges::none_of(only, names_chunk)) only.push_back({kChunk, {"4096"}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {
     if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");
@@ -41,6 +81,9 @@ std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> onl
 
 StatesByStep states_by_step(Combination combination, uint64_t steps) {
   set_level(combination, kBegins, "anew");
+  // Ranks manage what a program with one rank may own itself, which lies elsewhere in the flat order.
+  if (rounds_of(combination).ranks > 1) set_level(combination, kOwner, "managed");
+  set_level(combination, kRanks, "1");
   const ScratchFolder folder;
   LawTraining training(combination, {.folder = folder.path()});
   StatesByStep expected{{training.state()}, training.records().size()};
@@ -55,14 +98,29 @@ StatesByStep states_by_step(Combination combination, uint64_t steps) {
 
 bool expect_gone_on_from(const Combination& combination, const std::filesystem::path& folder,
                          const StatesByStep& expected, uint64_t durable, bool may_be_corrupt) {
-  const FoundTier found = look_at_tier(tier_folders(combination, folder));
-  if (!found.whole) {
-    EXPECT_TRUE(durable == 0 || may_be_corrupt) << found.trouble;
+  const uint32_t ranks = rounds_of(combination).ranks;
+  std::vector<ShardPaths> shards;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    shards.push_back(tier_folders(combination, folder_of_rank(combination, folder, rank)));
+  const auto is_there = [&]() -> std::pair<bool, std::string> {
+    if (ranks == 1) {
+      const FoundTier found = look_at_tier(shards.front());
+      return {found.whole, found.trouble};
+    }
+    const CommonTier found = common_tier(shards);
+    return {found.commit > 0, found.trouble};
+  };
+  if (const auto [there, trouble] = is_there(); !there) {
+    EXPECT_TRUE(durable == 0 || may_be_corrupt) << trouble;
     return false;
+  }
+  if (ranks > 1) {
+    expect_ranks_gone_on_from(combination, folder, expected, durable, may_be_corrupt);
+    return true;
   }
   try {
     LawTraining training(combination, {.folder = folder, .start = TierStart::resume});
-    expect_same_bits(training, expected.states, durable);
+    expect_same_bits(training, expected, durable);
   } catch (const Error& error) {
     EXPECT_TRUE(may_be_corrupt && error.kind() == ErrorKind::corrupt) << error.what();
   }

@@ -19,11 +19,16 @@ struct StatesByStep {
   std::vector<std::vector<std::byte>> states;  // [0] is the one before the first step
   uint64_t record_bytes = 0;                   // at the beginning of each
 };
+// With one rank: their number changes no bit.
 StatesByStep states_by_step(Combination combination, uint64_t steps);
 
-// The commit below `folder` is that of the step `durable` or of a later one and leads on, with a commit under
-// way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be refused instead
-// where `may_be_corrupt`. Returns whether there was a commit.
+// The folder of a rank's paths below `folder`; of one rank, that itself.
+std::filesystem::path folder_of_rank(const Combination& combination, const std::filesystem::path& folder,
+                                     uint32_t rank);
+
+// The commit below `folder`, of all ranks, is that of the step `durable` or of a later one and leads on, with
+// a commit under way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be
+// refused instead where `may_be_corrupt`. Returns whether there was a commit.
 bool expect_gone_on_from(const Combination& combination, const std::filesystem::path& folder,
                          const StatesByStep& expected, uint64_t durable, bool may_be_corrupt);
 

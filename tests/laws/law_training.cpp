@@ -179,10 +179,9 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
 }
 
 // What is given up by the training that begins over it.
-static void leave_commit(Combination c, const std::filesystem::path& folder) {
+static void leave_commit(Combination c, const LawSurroundings& surroundings) {
   set_level(c, kBegins, "anew");
-  set_level(c, kRanks, "1");
-  LawTraining before(c, {.folder = folder});
+  LawTraining before(c, {.folder = surroundings.folder, .ranks = surroundings.ranks});
   if (!before.offloader().commits().are_kept()) return;
   before.choose_mode();
   before.step();
@@ -223,7 +222,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
       workers_(number_of(combination, kThreads)),
       ops_(workers_, best_instruction_set()) {
   if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over a commit")
-    leave_commit(c_, surroundings.folder);
+    leave_commit(c_, surroundings);
   DryRun dry = dry_run_of(c_, *model_, workers_);
   dry.trace = testing::managed_trace(dry.trace, {space_.tensors().begin(), space_.tensors().end()});
   held_ = testing::held_in(dry.trace);

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <mutex>
 
 #include <terrace/aio/file.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
 #include "power_cut/cut_power.h"
+#include "support/rank_threads.h"
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
 
@@ -28,41 +30,64 @@ constexpr size_t kDisksOfAMoment = 3;
 constexpr uint64_t kLookedAt = 60;  // disks of a combination
 
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
+std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
+  const bool are_several = ranks.front() != "1";
+  return laws::covering_array_with_commits({{laws::kRanks, std::move(ranks)},
+                                            {laws::kChunk, {are_several ? "12288" : "4096"}},
+                                            {laws::kEngine, {"threads"}},
+                                            {laws::kThreads, {"1"}},
+                                            {laws::kPolicy, {"opt"}},
+                                            {laws::kDevice, {"least", "ample"}},
+                                            {laws::kPrecision, {"bf16", "mixed"}},
+                                            {laws::kAccumulation, {"1"}},
+                                            {laws::kClipping, {"0"}},
+                                            {laws::kPrefetch, {"2"}},
+                                            {laws::kStrict, {"off"}},
+                                            {laws::kAccumulationType, {"fp32"}},
+                                            {laws::kModel, {"gpt2", "frozen"}},
+                                            {laws::kActivations, {"kept"}},
+                                            {laws::kOptimizer, {"adam"}},
+                                            {laws::kMoments, {"fp32"}},
+                                            {laws::kBudgetChange, {"none", "down and up"}},
+                                            {laws::kOrder, {"batch"}},
+                                            {laws::kCallers, {"one"}},
+                                            {laws::kInitialValues, {"callback"}}});
+}
 const std::vector<Combination>& combinations() {
-  static const std::vector<Combination> list =
-      laws::covering_array_with_commits({{laws::kEngine, {"threads"}},
-                                         {laws::kThreads, {"1"}},
-                                         {laws::kPolicy, {"opt"}},
-                                         {laws::kDevice, {"least", "ample"}},
-                                         {laws::kPrecision, {"bf16", "mixed"}},
-                                         {laws::kAccumulation, {"1"}},
-                                         {laws::kClipping, {"0"}},
-                                         {laws::kPrefetch, {"2"}},
-                                         {laws::kStrict, {"off"}},
-                                         {laws::kAccumulationType, {"fp32"}},
-                                         {laws::kModel, {"gpt2", "frozen"}},
-                                         {laws::kActivations, {"kept"}},
-                                         {laws::kOptimizer, {"adam"}},
-                                         {laws::kMoments, {"fp32"}},
-                                         {laws::kBudgetChange, {"none", "down and up"}},
-                                         {laws::kOrder, {"batch"}},
-                                         {laws::kCallers, {"one"}},
-                                         {laws::kInitialValues, {"callback"}}});
+  static const std::vector<Combination> list = combinations_of({"1"});
+  return list;
+}
+const std::vector<Combination>& combinations_of_ranks() {
+  static const std::vector<Combination> list = combinations_of({"2", "3"});
   return list;
 }
 
+// Marks the greatest step whose commit is known to be durable, whichever rank knows it.
+class DurableMark {
+ public:
+  explicit DurableMark(DiskLog& log) : log_(log) {}
+  void at_least(uint64_t step) {
+    const std::lock_guard lock(mutex_);
+    if (step <= marked_) return;
+    log_.mark(std::to_string(marked_ = step));
+  }
+
+ private:
+  DiskLog& log_;
+  std::mutex mutex_;
+  uint64_t marked_ = 0;
+};
+
 // Each commit goes on while the next step is trained.
-void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) {
-  laws::tier_folders(c, root);
-  io::sync_folder(root);
-  LawTraining training(c, {.folder = root});
+void train_and_commit(const fs::path& folder, const Combination& c, Communicator* ranks, DurableMark& mark) {
+  LawTraining training(c, {.folder = folder, .ranks = ranks});
   uint64_t committed = 0;
-  if (training.offloader().commits().earlier_stays()) log.mark("1");  // until this training has a commit
+  if (training.offloader().commits().earlier_stays()) mark.at_least(1);  // until this training has a commit
   while (training.completed_steps() < kSteps) {
     training.choose_mode();
     training.step();
     training.offloader().commits().finish();
-    if (committed > 0) log.mark(std::to_string(committed));
+    mark.at_least(committed);
     if (training.commits_now()) {
       training.begin_commit();
       committed = training.completed_steps();
@@ -72,24 +97,40 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   }
   training.finish_save();
   training.offloader().commits().finish();
-  log.mark(std::to_string(committed));
+  mark.at_least(committed);
 }
 
-class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
+// The disks of all ranks lie below the folder.
+void train_all(const fs::path& root, const Combination& c, DiskLog& log) {
+  const uint32_t count = laws::rounds_of(c).ranks;
+  DurableMark mark(log);
+  for (uint32_t rank = 0; rank < count; ++rank) {
+    const fs::path own = laws::folder_of_rank(c, root, rank);
+    laws::tier_folders(c, own);
+    io::sync_folder(own);
+  }
+  io::sync_folder(root);
+  if (count == 1) return train_and_commit(root, c, nullptr, mark);
+  ThreadWorld world({.ranks = count});
+  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+         train_and_commit(laws::folder_of_rank(c, root, rank.rank()), c, &rank, mark);
+       }))
+    EXPECT_EQ(failure, "");
+}
 
-TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBits) {
-  const Combination& c = combinations()[GetParam()];
+// Cuts the power at every moment of a training, of all ranks at once, and goes on from what is left.
+void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t looked_at) {
   SCOPED_TRACE(laws::describe(c));
   const laws::StatesByStep expected = laws::states_by_step(c, kSteps);
   const ScratchFolder folder;
   DiskLog log(folder.path());
-  train_and_commit(folder.path(), c, log);
+  train_all(folder.path(), c, log);
   const std::vector<power_cut::DiskEvent> events = log.stop();
-  const uint64_t stride = 1 + events.size() / kLookedAt;
+  const uint64_t stride = 1 + events.size() / looked_at;
   uint64_t resumed = 0, fresh = 0;
-  std::array<uint64_t, 2> disks = {GetParam(), GetParam()};  // without a commit that had ended, and with one
+  std::array<uint64_t, 2> disks = {number, number};  // without a commit that had ended, and with one
   power_cut::for_each_cut(
-      events, 20260109 + GetParam(), kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
+      events, 20260109 + number, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
         const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
         const bool is_durable = durable > 0;
         // Few have a commit, and a sanitizer leaves none of these out. The first failure says enough.
@@ -104,7 +145,22 @@ TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBi
   }
 }
 
+class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBits) {
+  expect_kept_at_every_cut(combinations()[GetParam()], GetParam(), kLookedAt);
+}
+
 INSTANTIATE_TEST_SUITE_P(Combinations, CommitPowerCut, ::testing::Range(size_t{0}, combinations().size()));
+
+class RanksCommitPowerCut : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(RanksCommitPowerCut, IsTakenUpFromTheLastCommitOfAllRanksOrALaterOneAndGoesOnToTheSameBits) {
+  expect_kept_at_every_cut(combinations_of_ranks()[GetParam()], GetParam(), kLookedAt / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Combinations, RanksCommitPowerCut,
+                         ::testing::Range(size_t{0}, combinations_of_ranks().size(), size_t{2}));
 
 }  // namespace
 }  // namespace terrace::commit_power_cut_test

@@ -54,6 +54,7 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
 void write_state(JsonWriter& json, const SavedState& state) {
   json.begin_object().members({{"kind", name_of(state.kind)}, {"path", state.path.string()}});
   json.member("step", state.run.step).member("commit", state.commit > 0 ? JsonValue(state.commit) : nullptr);
+  json.member("ranks", state.ranks);
   json.members({{"time", time_text(state.time)}, {"model", state.run.model}, {"bytes", state.bytes}});
   json.members({{"latest", state.is_latest}, {"trouble", json_text_or_null(state.trouble)}}).end();
 }
@@ -163,8 +164,10 @@ int Checkpoint::list(const Places& places) {
   } else {
     TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
     for (const SavedState& state : listed.states) {
-      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.run.step),
-                 time_text(state.time), format_bytes(state.bytes),
+      const std::string kind = std::string(name_of(state.kind)) +
+                               (state.ranks > 1 ? fmt::format(" of {} ranks", state.ranks) : "");
+      table.add({state.path.string(), kind, grouped(state.run.step), time_text(state.time),
+                 format_bytes(state.bytes),
                  !state.trouble.empty() ? "NO"
                  : state.is_latest      ? "yes, latest"
                                         : "yes",

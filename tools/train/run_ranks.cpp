@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 #include <terrace/comm/message_communicator.h>
 #include <terrace/comm/mpi_plugin.h>
+#include <terrace/runtime/config/tier_paths.h>
 
 #include "command_line.h"
 
@@ -81,6 +82,7 @@ void RunRanks::apply_to(TrainerOptions& options) const {
     refuse("stage3_gather_16bit_weights_on_model_save", "weights are exported by one process",
            "turn it off, and export the checkpoint afterwards (terrace export)");
   options.communicator = communicator_.get();
+  config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
   config.ranks_on_host = ranks_on_host(identity_);
   if (config.terrace.thread_count == 0) {
     const size_t threads = std::max<size_t>(1, Workers(0).thread_count() / config.ranks_on_host);

@@ -53,17 +53,24 @@ void RunSaves::keep_last(bool complete) {
   if (!offloader.commits().are_kept()) return;
   if (has_trained()) note(trainer_.begin_commit());
   note(trainer_.finish_commit());
-  if (!complete || !checkpoint_ || checkpoint_->step != step) return;
-  if (const std::string trouble = why_not_saved(*folder_, trainer_.run_id(), step); !trouble.empty()) {
+  // The first rank has written the checkpoint, and knows for all of them.
+  if (!trainer_.first_rank(complete && is_saved(step))) return;
+  offloader.commits().keep_tier(false);
+  for (RunObserver* observer : observers_) observer->commits_removed();
+  if (checkpoint_)
+    console_.info(fmt::format("the run is complete and saved in {}: its files on nvme are removed",
+                              checkpoint_->folder.string()));
+}
+
+// Whether the last checkpoint is that of the step, and what was saved.
+bool RunSaves::is_saved(uint64_t step) const {
+  if (!checkpoint_ || checkpoint_->step != step) return false;
+  const std::string trouble = why_not_saved(*folder_, trainer_.run_id(), step);
+  if (!trouble.empty())
     console_.warning(
         fmt::format("the files on nvme stay: the checkpoint of step {} in {} is not what was saved ({})",
                     step, flags_.save, trouble));
-    return;
-  }
-  offloader.commits().keep_tier(false);
-  for (RunObserver* observer : observers_) observer->commits_removed();
-  console_.info(fmt::format("the run is complete and saved in {}: its files on nvme are removed",
-                            checkpoint_->folder.string()));
+  return trouble.empty();
 }
 
 SaveAnswer RunSaves::save_as_asked() {

@@ -42,6 +42,7 @@ class RunSaves {
 
  private:
   bool has_trained() const { return trainer_.completed_steps() > first_step_; }
+  bool is_saved(uint64_t step) const;
   void save();
   void note(const KeptState& kept);
   void export_weights();

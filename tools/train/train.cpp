@@ -26,6 +26,7 @@
 #include "flags/output_files.h"
 #include "flags/train_flags.h"
 #include "inspect/plan_report.h"
+#include "train/passed_sets.h"
 #include "train/run_monitor.h"
 #include "train/run_ranks.h"
 #include "train/run_report.h"
@@ -179,8 +180,9 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   ranks.apply_to(options);
   StepRecording recording(flags_, console_);
-  const RunStart start = choose_start(flags_, options.config, console_);
+  const RunStart start = choose_start(flags_, options.config, options.communicator, console_);
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
+  options.commit = start.commit ? start.commit->commit : 0;
   options.discard_commits = !start.commit && start.discard_commits;
   if (ranks.are_several()) require_agreement(*options.communicator, facts_of(start));
   TrainingSetup setup = plan_or_refuse(options);
@@ -208,6 +210,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   report.begin(options, plan, facts, summary.unigram_loss, prediction);
   summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
+  PassedSets passed(ranks.is_first() ? start.passed : std::vector<StateSet>{}, console_);
   if (start.is_resumed()) options.weights.clear();  // the state that is gone on from has its own weights
   const auto made = make_trainer(
       start, options, std::move(setup), *data,
@@ -218,6 +221,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
       },
       console_);
   Trainer& trainer = *made;
+  passed.begin(trainer.offloader().commits().are_kept());
   if (start.is_resumed() && trainer.completed_steps() >= options.steps) {
     console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
                               trainer.completed_steps(), options.steps));
@@ -234,7 +238,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
   // The report shows the results of the observers before it.
-  std::vector<RunObserver*> observers = {&summary, &log, &recording, &faults, &report, &monitor, &progress};
+  std::vector<RunObserver*> observers = {&summary, &log,     &recording, &faults,
+                                         &report,  &monitor, &progress,  &passed};
   if (control != nullptr) observers.push_back(control.get());
   RunSaves kept(flags_, options, trainer, saves.get(), observers, console_);
   TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), console_});

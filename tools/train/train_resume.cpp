@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
 #include <terrace/base/error.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 
@@ -61,6 +66,45 @@ std::string described(const SavedState& commit) {
                      time_text(commit.time));
 }
 
+// What the nvme paths of a run hold.
+struct Found {
+  std::vector<fs::path> paths;
+  TierContents own;              // of as many ranks as the run has
+  std::vector<StateSet> others;  // of other numbers of ranks
+
+  bool has_commits() const {
+    return own.has_commits ||
+           std::ranges::any_of(others, [](const StateSet& set) { return set.contents.has_commits; });
+  }
+  // What a run might go on from, or would lose: the state that is furthest, else one that is damaged.
+  const TierContents& furthest() const;
+  const StateSet* set_of(const TierContents& contents) const {
+    const auto set = std::ranges::find(others, &contents, [](const StateSet& s) { return &s.contents; });
+    return set != others.end() ? &*set : nullptr;
+  }
+};
+
+const TierContents& Found::furthest() const {
+  const TierContents* best = &own;
+  const auto rank_of = [](const TierContents& contents) {
+    const bool is_whole = contents.newest.has_value();
+    return std::tuple(is_whole, is_whole ? contents.newest->run.step : 0, contents.has_commits);
+  };
+  for (const StateSet& set : others) {
+    if (rank_of(set.contents) > rank_of(*best)) best = &set.contents;
+  }
+  return *best;
+}
+
+Found find_states(const TrainConfig& config, Communicator* ranks) {
+  Found found;
+  found.paths = tier_paths(config.placement);
+  found.own = look_for_commit(config.placement, ranks);
+  found.others = find_state_sets(found.paths);
+  std::erase_if(found.others, [&](const StateSet& set) { return set.shards.size() == config.batch.ranks; });
+  return found;
+}
+
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
   if (!tier.has_commits) return;
   throw Error(
@@ -92,6 +136,30 @@ void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpo
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
+// States of several numbers of ranks replace each other as well.
+void require_one_run(const Found& found) {
+  const TierContents& best = found.furthest();
+  const auto require = [&](const TierContents& other) {
+    if (other.newest && best.newest)
+      require_one_run(best.newest->run, other.newest->run, other.newest->path, found.paths);
+  };
+  require(found.own);
+  for (const StateSet& set : found.others) require(set.contents);
+}
+
+// The state on nvme that is furthest; it must be whole.
+void take_furthest(RunStart& start, const Found& found, const TrainConfig& config) {
+  require_one_run(found);
+  const TierContents& best = found.furthest();
+  const SavedState newest = require_commit(config, best);
+  if (const StateSet* const set = found.set_of(best)) {
+    start.set = *set;
+    start.discard_commits = found.own.has_commits;
+  } else {
+    start.commit = newest;
+  }
+}
+
 // A checkpoint or a new start must not remove older commits, which may be better.
 [[noreturn]] void older_commits_stay(const std::vector<fs::path>& paths, const std::string& damage) {
   throw Error(ErrorKind::corrupt,
@@ -102,8 +170,9 @@ void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpo
                            names_of(paths))});
 }
 
-RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const TierContents& tier,
-                          const std::vector<fs::path>& paths, Log& log) {
+RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const Found& found, Log& log) {
+  const TierContents& tier = found.furthest();
+  const std::vector<fs::path>& paths = found.paths;
   RunStart start;
   start.checkpoints = readable_checkpoints(flags.save, log);
   if (tier.newest) {
@@ -114,9 +183,9 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
       require_one_run(tier.newest->run, info, start.checkpoints.front(), paths);
       saved = info.step;
     }
-    start.discard_commits = !start.checkpoints.empty();
+    start.discard_commits = found.own.has_commits && !start.checkpoints.empty();
     if (start.checkpoints.empty() || step >= saved) {
-      start.commit = require_commit(config);
+      take_furthest(start, found, config);
       log.info(fmt::format("--resume auto: going on from the commit in {}, step {}", names_of(paths), step));
       return start;
     }
@@ -125,7 +194,7 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
   } else if (tier.has_commits) {
     // require_commit() throws what is wrong. If a path was left out, nothing is damaged.
     if (tier.paths_fit && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
-    if (start.checkpoints.empty() || !tier.paths_fit) require_commit(config);
+    if (start.checkpoints.empty() || !tier.paths_fit) require_commit(config, tier);
     log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
     start.discard_commits = true;
@@ -155,16 +224,37 @@ void take_first(std::span<const fs::path> checkpoints, FunctionRef<void(const fs
   }
 }
 
-}  // namespace
+// The number of the first checkpoint that can be resumed. Of several ranks the first one reads them all;
+// where none is whole it ends, and so do the others.
+uint64_t first_resumable(std::span<const fs::path> checkpoints, const TrainerOptions& options,
+                         const TrainingSetup& setup, const TrainingData& data, Log& log) {
+  uint64_t found = 0;
+  if (options.communicator != nullptr && options.communicator->rank() > 0) return found;
+  const auto require = [&](const fs::path& checkpoint) {
+    Trainer::require_resumable(checkpoint, options, setup, data);
+    found = static_cast<uint64_t>(&checkpoint - checkpoints.data());
+  };
+  take_first(checkpoints, require, log);
+  return found;
+}
 
-RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log) {
-  const std::vector<fs::path> paths = tier_paths(config.placement);
+// Of the state that is gone on from.
+std::optional<uint64_t> run_of(const RunStart& start) {
+  if (start.commit) return start.commit->run.run_id;
+  if (start.set) return start.set->newest()->run.run_id;
+  if (start.checkpoints.empty()) return std::nullopt;
+  return read_checkpoint_info(start.checkpoints.front()).run_id;
+}
+
+RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& config, Log& log) {
+  const std::vector<fs::path>& paths = found.paths;
   RunStart start;
   if (flags.resume == kResumeNvme) {
-    start.commit = require_commit(config);
+    take_furthest(start, found, config);
     const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
     if (!saved.empty())
-      require_one_run(start.commit->run, read_checkpoint_info(saved.front()), saved.front(), paths);
+      require_one_run(found.furthest().newest->run, read_checkpoint_info(saved.front()), saved.front(),
+                      paths);
     return start;
   }
   const bool is_named = !flags.resume.empty() && flags.resume != kResumeAuto;
@@ -172,23 +262,50 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
     require_exists("--resume", flags.resume);
     read_checkpoint_info(flags.resume);
   }
-  TierContents tier = look_for_commit(paths);
-  if (flags.fresh && tier.has_commits) {
+  if (flags.fresh && found.has_commits()) {
+    const TierContents& tier = found.furthest();
     log.warning(
         fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
                     "files can stay so long, else when it begins{}",
                     names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
-    start.discard_commits = true;
-    tier = {};
+    start.discard_commits = found.own.has_commits;
+    found.own = {};
+    for (StateSet& set : found.others) set.contents = {};
   }
-  if (flags.resume == kResumeAuto) return choose_by_itself(flags, config, tier, paths, log);
+  if (flags.resume == kResumeAuto) {
+    RunStart chosen = choose_by_itself(flags, config, found, log);
+    chosen.discard_commits |= start.discard_commits;
+    return chosen;
+  }
+  const TierContents& tier = found.furthest();
   if (!tier.in_use) require_nothing_to_lose(tier, paths);  // otherwise the lock names the job that uses it
   if (is_named) start.checkpoints = {flags.resume};
   return start;
 }
 
+}  // namespace
+
+RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Communicator* ranks, Log& log) {
+  Found found = find_states(config, ranks);
+  RunStart start = choose_from(found, flags, config, log);
+  for (StateSet& set : found.others) {
+    if (!set.contents.has_commits || set.run_id == run_of(start)) {
+      start.passed.push_back(std::move(set));
+    } else {
+      log.warning(fmt::format("what {} ranks have committed in {} is no part of this run, and stays: {}",
+                              set.shards.size(), names_of(found.paths), set.contents.trouble));
+    }
+  }
+  return start;
+}
+
 std::map<std::string, std::string> facts_of(const RunStart& start) {
-  return {{"commit to go on from", start.commit ? start.commit->path.string() : "none"},
+  std::string commit = "none";
+  if (start.commit) commit = fmt::format("{} of step {}", start.commit->commit, start.commit->run.step);
+  if (start.set)
+    commit = fmt::format("{} of step {} of {} ranks", start.set->newest()->commit,
+                         start.set->newest()->run.step, start.set->shards.size());
+  return {{"commit to go on from", commit},
           {"checkpoints to go on from", start.checkpoints.empty() ? "none" : names_of(start.checkpoints)}};
 }
 
@@ -201,9 +318,9 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
       const std::vector<fs::path> paths = tier_paths(options.config.placement);
-      if (is_damage(failure) && look_for_commit(paths).commit_count > 1)
+      if (is_damage(failure) && look_for_commit(own_tier_paths(options.config.placement)).commit_count > 1)
         older_commits_stay(paths, failure.what());
-      if (!is_damage(failure) || start.checkpoints.empty()) throw;
+      if (!is_damage(failure) || start.checkpoints.empty() || options.communicator != nullptr) throw;
       log.warning(
           fmt::format("THE COMMIT OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
                       start.commit->run.step, start.checkpoints.front().string(), failure.what()));
@@ -213,15 +330,23 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
     setup = plan_training(options);
   }
   std::span<const fs::path> checkpoints = start.checkpoints;
-  if (options.discard_commits) {  // the commits are gone once there is a trainer
-    const auto require = [&](const fs::path& checkpoint) {
-      Trainer::require_resumable(checkpoint, options, setup, data);
-      checkpoints = {&checkpoint, 1};
-    };
-    take_first(checkpoints, require, log);
+  // The commits are gone once there is a trainer. Ranks load together, so that none may find the damage then.
+  if (!start.set && !checkpoints.empty() && (options.discard_commits || options.communicator != nullptr)) {
+    const RankVotes ranks(options.communicator);
+    checkpoints =
+        checkpoints.subspan(ranks.of_first(first_resumable(checkpoints, options, setup, data, log)), 1);
   }
   before_making(setup);
   auto trainer = std::make_unique<Trainer>(options, std::move(setup), data, log);
+  if (start.set) {
+    try {
+      trainer->resume(*start.set);
+      return trainer;
+    } catch (const Error& failure) {
+      if (!is_damage(failure) || checkpoints.empty() || options.communicator != nullptr) throw;
+      say_fallback(start.set->newest()->path.string(), failure, checkpoints.front(), log);
+    }
+  }
   take_first(
       checkpoints, [&](const fs::path& checkpoint) { trainer->resume(checkpoint); }, log);
   return trainer;

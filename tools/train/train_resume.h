@@ -1,4 +1,5 @@
-// Chooses where `terrace train` goes on from: the commit on its nvme paths, a checkpoint, or the beginning.
+// Chooses where `terrace train` goes on from: the commit on its nvme paths, of as many ranks or of another
+// number of them, a checkpoint, or the beginning.
 // It also decides whether an existing commit may go. It must never give up a commit without being told to,
 // except one that is older than the checkpoint of the same run that is taken instead.
 #pragma once
@@ -12,6 +13,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/runtime/train/checkpoint/found_commit.h>
+#include <terrace/runtime/train/checkpoint/state_set.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
@@ -19,23 +21,28 @@
 namespace terrace {
 
 struct RunStart {
-  std::optional<SavedState> commit;                // tried first
+  std::optional<SavedState> commit;                // tried first: it is taken up where it lies
+  std::optional<StateSet> set;                     // or this: what another number of ranks has committed
   std::vector<std::filesystem::path> checkpoints;  // tried next, the best first
   bool discard_commits = false;                    // set if the run begins without `commit`
+  // What other numbers of ranks have left on the paths; it goes when this run has a commit.
+  std::vector<StateSet> passed;
 
-  bool is_resumed() const { return commit || !checkpoints.empty(); }
+  bool is_resumed() const { return commit || set || !checkpoints.empty(); }
 };
 
 // With --resume auto it logs the choice. It reads manifests only. Throws Error if the named state cannot be
-// used or, with auto, none of those that exist can; and Error(config) if a commit would be lost.
-RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log);
+// used or, with auto, none of those that exist can; and Error(config) if a commit would be lost. Of several
+// ranks every one calls it; all must come to the same (facts_of).
+RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Communicator* ranks, Log& log);
 
 // What all ranks of a run must have chosen alike.
 std::map<std::string, std::string> facts_of(const RunStart& start);
 
 // Makes the trainer with `options` and `setup`, which were planned for `start`, and takes up its state. If a
 // state is damaged and there is another, it warns and takes that one; otherwise it throws the failure of the
-// last. `before_making` sees the setup that is used.
+// last. Several ranks choose among checkpoints before they load one, and end where a commit is damaged.
+// `before_making` sees the setup that is used.
 std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
                                       const TrainingData& data,
                                       FunctionRef<void(TrainingSetup&)> before_making, Log& log);

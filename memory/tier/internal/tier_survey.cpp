@@ -60,19 +60,22 @@ Arrangement arrange(std::span<const FolderSurvey> folders) {
   return arrangement;
 }
 
-CommitSurvey survey_commits(const FolderSurvey& folder) {
+CommitSurvey survey_commits(const FolderSurvey& folder, uint64_t last) {
   CommitSurvey survey;
   uint64_t newest = 0;
   for (const Entry& entry : folder.entries) {
     const std::optional<CommitName> name = parse_commit_file_name(entry.name);
     if (entry.kind != FileKind::manifest || !entry.regular || !name) continue;
-    newest = std::max(newest, name->commit);
-    survey.commits.push_back({name->commit, folder.folder + "/" + entry.name, name->retained});
+    const bool is_later = last > 0 && name->commit > last;
+    if (!is_later) newest = std::max(newest, name->commit);
+    (is_later ? survey.later : survey.commits)
+        .push_back({name->commit, folder.folder + "/" + entry.name, name->retained});
   }
   const auto by_age = [](const CommitFile& one, const CommitFile& other) {
     return one.commit != other.commit ? one.commit < other.commit : one.retained < other.retained;
   };
   std::ranges::sort(survey.commits, by_age);
+  std::ranges::sort(survey.later, by_age);
   const auto is_passed = [newest](const CommitFile& file) { return !file.retained && file.commit < newest; };
   std::ranges::copy_if(survey.commits, std::back_inserter(survey.passed), is_passed);
   std::erase_if(survey.commits, is_passed);

@@ -30,13 +30,14 @@ struct Arrangement {
 };
 Arrangement arrange(std::span<const FolderSurvey> folders);
 
-// The commits that path 0 names, oldest first. Passing ones that a later commit has replaced are in `passed`
-// instead.
+// The commits that path 0 names up to number `last` (0: all), oldest first. Passing ones that a later commit
+// has replaced are in `passed` instead, and those behind `last` in `later`.
 struct CommitSurvey {
   std::vector<CommitFile> commits;
   std::vector<CommitFile> passed;
+  std::vector<CommitFile> later;
 };
-CommitSurvey survey_commits(const FolderSurvey& folder);
+CommitSurvey survey_commits(const FolderSurvey& folder, uint64_t last = 0);
 
 // Reads the manifest in `file`. Throws Error(corrupt), Error(config) and Error(io), also when it is not of
 // that commit of this space, with that many paths.

@@ -12,6 +12,7 @@
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/memory/tier/tier_verify.h>
 #include <terrace/runtime/train/checkpoint/internal/saved_commit.h>
+#include <terrace/runtime/train/checkpoint/state_set.h>
 
 namespace terrace {
 namespace {
@@ -40,67 +41,66 @@ std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
 
 // Of a running job, a commit goes when the next one is there.
 bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
+  if (commit.ranks > 1) {
+    const std::vector<StateSet> sets = find_state_sets(paths);
+    const auto set = std::ranges::find(sets, commit.ranks, [](const StateSet& s) { return s.shards.size(); });
+    return set == sets.end() || !set->newest() || set->newest()->commit != commit.commit;
+  }
   const FoundTier now = look_at_tier(paths);
   return std::none_of(now.commits.begin(), now.commits.end(),
                       [&](const CommitFile& file) { return file.commit == commit.commit; });
 }
 
-}  // namespace
-
-bool is_tier_path(const fs::path& path) {
-  const fs::path one[] = {path};
-  return look_at_tier(one).present;
+// The sets of several ranks in these paths that hold a commit.
+std::vector<StateSet> sets_of_ranks(std::span<const fs::path> paths) {
+  std::vector<StateSet> sets = find_state_sets(paths);
+  std::erase_if(sets,
+                [](const StateSet& set) { return set.shards.size() == 1 || !set.contents.has_commits; });
+  return sets;
 }
 
-TierListing list_commits(std::span<const fs::path> paths) {
-  const FoundTier found = look_at_tier(paths);
-  TierListing listing;
-  listing.in_use = found.in_use;
-  if (found.path_count > paths.size())
-    listing.absent_paths = found.path_count - static_cast<uint32_t>(paths.size());
-  for (const CommitFile& file : found.commits) listing.states.push_back(look_at(file));
-  if (!listing.states.empty()) {
-    SavedState& newest = listing.states.back();
-    newest.is_latest = found.whole;
-    if (!found.whole && newest.trouble.empty()) newest.trouble = found.trouble;
-  } else if (found.has_manifests) {
-    listing.trouble = found.trouble;
+// The newest commit of all ranks, or what the first of them shows of one that is not whole.
+SavedState state_of(const StateSet& set) {
+  SavedState state;
+  if (const SavedState* const newest = set.newest()) {
+    state = *newest;
+    state.bytes = 0;
+    for (const ShardPaths& paths : set.shards) {
+      SavedState part;
+      add_contents(part, look_at_tier(paths, newest->commit).newest);
+      state.bytes += part.bytes;
+    }
+  } else {
+    state.kind = SavedState::Kind::commit;
+    state.path = set.shards.front().empty() ? fs::path() : set.shards.front().front();
+    state.trouble = set.contents.trouble;
   }
-  return listing;
+  state.ranks = static_cast<uint32_t>(set.shards.size());
+  return state;
 }
 
-uint64_t verify_commit(std::span<const fs::path> paths, const SavedState& commit,
-                       FunctionRef<void(const BadBlock&)> bad, Log& log) {
-  std::vector<BadBlock> found;
-  uint64_t bytes = 0;
-  const auto is_not_judged = [&] {
-    if (!is_replaced(paths, commit)) return false;
-    log.info(
-        fmt::format("commit {} was replaced by a later one of its job while it was read: it is not judged",
-                    commit.commit));
-    return true;
-  };
-  try {
-    if (!commit.trouble.empty())
-      throw Error(ErrorKind::corrupt,
-                  {"cannot verify the commit", commit.path.string(), commit.trouble, "see above"});
-    bytes = verify_tier_blocks(paths, manifest_of(commit.path), [&](const BadTierBlock& block) {
-      found.push_back({block.file,
-                       fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
-                       block.offset, block.bytes, block.reason});
-    });
-  } catch (const Error&) {  // it may have gone before anything of it was opened
-    if (is_not_judged()) return bytes;
-    throw;
+// The manifests of a commit with the paths of each shard.
+struct Shard {
+  std::vector<fs::path> paths;
+  fs::path manifest;
+};
+std::vector<Shard> shards_of(std::span<const fs::path> paths, const SavedState& commit) {
+  if (commit.ranks == 1) return {{{paths.begin(), paths.end()}, commit.path}};
+  std::vector<Shard> shards;
+  for (const StateSet& set : sets_of_ranks(paths)) {
+    if (set.shards.size() != commit.ranks) continue;
+    for (const ShardPaths& own : set.shards) {
+      const FoundTier found = look_at_tier(own, commit.commit);
+      if (!found.commits.empty()) shards.push_back({own, found.commits.back().path});
+    }
   }
-  if (!found.empty() && is_not_judged()) return bytes;
-  for (const BadBlock& block : found) bad(block);
-  return bytes;
+  return shards;
 }
 
-std::vector<fs::path> prune_commits(std::span<const fs::path> paths,
-                                    FunctionRef<bool(const SavedState&)> goes, Log& log) {
+std::vector<fs::path> prune_commits_of_one_rank(std::span<const fs::path> paths,
+                                                FunctionRef<bool(const SavedState&)> goes, Log& log) {
   const std::vector<CommitFile> commits = look_at_tier(paths).commits;
+  if (commits.empty() && !look_at_tier(paths).present) return {};
   std::vector<fs::path> doomed;
   for (const CommitFile& file : commits) {
     if (goes(look_at(file))) doomed.push_back(file.path);
@@ -127,6 +127,79 @@ std::vector<fs::path> prune_commits(std::span<const fs::path> paths,
     io::sync_folder(manifest.parent_path());
   }
   return doomed;
+}
+
+}  // namespace
+
+bool is_tier_path(const fs::path& path) {
+  const fs::path one[] = {path};
+  return look_at_tier(one).present || !find_state_sets(one).empty();
+}
+
+TierListing list_commits(std::span<const fs::path> paths) {
+  const FoundTier found = look_at_tier(paths);
+  TierListing listing;
+  listing.in_use = found.in_use;
+  if (found.path_count > paths.size())
+    listing.absent_paths = found.path_count - static_cast<uint32_t>(paths.size());
+  for (const CommitFile& file : found.commits) listing.states.push_back(look_at(file));
+  if (!listing.states.empty()) {
+    SavedState& newest = listing.states.back();
+    newest.is_latest = found.whole;
+    if (!found.whole && newest.trouble.empty()) newest.trouble = found.trouble;
+  } else if (found.has_manifests) {
+    listing.trouble = found.trouble;
+  }
+  for (const StateSet& set : sets_of_ranks(paths)) {
+    listing.states.push_back(state_of(set));
+    listing.in_use |= set.contents.in_use;
+  }
+  return listing;
+}
+
+uint64_t verify_commit(std::span<const fs::path> paths, const SavedState& commit,
+                       FunctionRef<void(const BadBlock&)> bad, Log& log) {
+  std::vector<BadBlock> found;
+  uint64_t bytes = 0;
+  const auto is_not_judged = [&] {
+    if (!is_replaced(paths, commit)) return false;
+    log.info(
+        fmt::format("commit {} was replaced by a later one of its job while it was read: it is not judged",
+                    commit.commit));
+    return true;
+  };
+  try {
+    if (!commit.trouble.empty())
+      throw Error(ErrorKind::corrupt,
+                  {"cannot verify the commit", commit.path.string(), commit.trouble, "see above"});
+    for (const Shard& shard : shards_of(paths, commit)) {
+      bytes += verify_tier_blocks(shard.paths, manifest_of(shard.manifest), [&](const BadTierBlock& block) {
+        found.push_back({block.file,
+                         fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
+                         block.offset, block.bytes, block.reason});
+      });
+    }
+  } catch (const Error&) {  // it may have gone before anything of it was opened
+    if (is_not_judged()) return bytes;
+    throw;
+  }
+  if (!found.empty() && is_not_judged()) return bytes;
+  for (const BadBlock& block : found) bad(block);
+  return bytes;
+}
+
+std::vector<fs::path> prune_commits(std::span<const fs::path> paths,
+                                    FunctionRef<bool(const SavedState&)> goes, Log& log) {
+  std::vector<fs::path> removed;
+  for (const StateSet& set : sets_of_ranks(paths)) {
+    const SavedState state = state_of(set);
+    if (!goes(state)) continue;
+    HeldSet(set, log).remove();
+    removed.push_back(state.path);
+  }
+  const std::vector<fs::path> more = prune_commits_of_one_rank(paths, goes, log);
+  removed.insert(removed.end(), more.begin(), more.end());
+  return removed;
 }
 
 }  // namespace terrace

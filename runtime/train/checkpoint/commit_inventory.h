@@ -1,5 +1,5 @@
-// The commits on the nvme paths of a run, as saved states: listed, verified and removed. Listing and
-// verifying change and lock nothing, and may run beside the job that makes the commits.
+// The commits on the nvme paths of a run, of one rank or of several, as saved states: listed, verified and
+// removed. Listing and verifying change and lock nothing, and may run beside the job that makes the commits.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-bool is_tier_path(const std::filesystem::path& path);  // holds a tier folder
+bool is_tier_path(const std::filesystem::path& path);  // holds a tier folder, or those of ranks
 
 struct TierListing {
   std::vector<SavedState> states;  // the oldest first
@@ -30,7 +30,8 @@ uint64_t verify_commit(std::span<const std::filesystem::path> paths, const Saved
                        FunctionRef<void(const BadBlock&)> bad, Log& log);
 
 // Removes the commits that `goes` names, damaged ones too, and returns their manifests. If no commit is left,
-// the files of the tier go as well. Throws Error(io) when a job is using the paths.
+// the files of the tier go as well; commits of several ranks go together with their files. Throws Error(io)
+// when a job is using the paths.
 std::vector<std::filesystem::path> prune_commits(std::span<const std::filesystem::path> paths,
                                                  FunctionRef<bool(const SavedState&)> goes, Log& log);
 

@@ -5,6 +5,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/tier_space.h>
+#include <terrace/offload/tiers/common_tier.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/internal/saved_commit.h>
 
@@ -19,19 +20,8 @@ std::string names_of(std::span<const fs::path> paths) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-}  // namespace
-
-TierContents look_for_commit(std::span<const fs::path> paths) {
-  TierContents contents;
-  if (paths.empty()) return contents;
-  const FoundTier tier = look_at_tier(paths);
-  contents.in_use = tier.in_use;
-  contents.has_commits = tier.has_manifests;
-  contents.commit_count = tier.commits.size();
-  contents.paths_fit = tier.paths_fit;
-  if (!contents.has_commits) return contents;
-  contents.trouble = tier.trouble;
-  if (!tier.whole) return contents;
+// Takes up what the newest commit says of its run.
+void add_newest(TierContents& contents, const FoundTier& tier) {
   SavedState newest = saved_commit(tier.commits.back());
   newest.is_latest = true;
   try {
@@ -40,10 +30,46 @@ TierContents look_for_commit(std::span<const fs::path> paths) {
   } catch (const Error& failure) {
     contents.trouble = failure.what();
   }
+}
+
+}  // namespace
+
+TierContents look_for_commit(std::span<const fs::path> paths, uint64_t commit) {
+  TierContents contents;
+  if (paths.empty()) return contents;
+  const FoundTier tier = look_at_tier(paths, commit);
+  contents.in_use = tier.in_use;
+  contents.has_commits = tier.has_manifests;
+  contents.commit_count = tier.commits.size();
+  contents.paths_fit = tier.paths_fit;
+  if (!contents.has_commits) return contents;
+  contents.trouble = tier.trouble;
+  if (tier.whole) add_newest(contents, tier);
   return contents;
 }
 
-SavedState require_commit(const TrainConfig& config) {
+TierContents contents_of(const CommonTier& common, std::span<const fs::path> first) {
+  TierContents contents;
+  contents.in_use = common.in_use;
+  contents.has_commits = common.has_commits;
+  contents.commit_count = common.commit_count;
+  contents.paths_fit = true;
+  contents.trouble = common.trouble;
+  if (common.commit > 0) add_newest(contents, look_at_tier(first, common.commit));
+  return contents;
+}
+
+TierContents look_for_commit(const PlacementConfig& placement, Communicator* ranks) {
+  const std::vector<fs::path> paths = own_tier_paths(placement);
+  if (ranks == nullptr || paths.empty()) return look_for_commit(paths);
+  return contents_of(common_tier(paths, *ranks), paths);
+}
+
+SavedState require_commit(const TrainConfig& config, uint64_t commit) {
+  return require_commit(config, look_for_commit(own_tier_paths(config.placement), commit));
+}
+
+SavedState require_commit(const TrainConfig& config, TierContents contents) {
   constexpr const char* kWhat = "cannot go on from the commit on nvme";
   const std::vector<fs::path> paths = tier_paths(config.placement);
   if (config.placement.states != Placement::nvme || !config.terrace.durable) {
@@ -53,7 +79,6 @@ SavedState require_commit(const TrainConfig& config) {
                                         : "terrace.durable is false, and the run would overwrite it",
                                     "give the flags and the configuration of the run that made it"});
   }
-  TierContents contents = look_for_commit(paths);
   if (contents.newest) return *std::move(contents.newest);
   if (!contents.has_commits) {
     throw Error(ErrorKind::config,

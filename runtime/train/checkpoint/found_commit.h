@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/comm/communicator.h>
+#include <terrace/offload/tiers/common_tier.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>
 
@@ -23,10 +25,19 @@ struct TierContents {
   std::string trouble;               // why no run can go on; empty without commits
 };
 
-TierContents look_for_commit(std::span<const std::filesystem::path> paths);
+// `commit` is the newest that counts; 0: there is no such limit.
+TierContents look_for_commit(std::span<const std::filesystem::path> paths, uint64_t commit = 0);
+// What is there for this rank's run. Of several ranks every one calls it and gets what all have in common.
+TierContents look_for_commit(const PlacementConfig& placement, Communicator* ranks);
 
-// Finds the commit of a run that is to be resumed. Throws Error(config) when there is no commit or the states
-// are not on nvme, and Error(corrupt) when it is damaged.
-SavedState require_commit(const TrainConfig& config);
+// What the shards of a state have in common, as this process sees it; `first` is the paths of one of them.
+TierContents contents_of(const CommonTier& common, std::span<const std::filesystem::path> first);
+
+// Finds the commit of this rank's run that is to be resumed: that of number `commit`, or the newest with 0.
+// Throws Error(config) when there is no commit or the states are not on nvme, and Error(corrupt) when it is
+// damaged.
+SavedState require_commit(const TrainConfig& config, uint64_t commit = 0);
+// The same, where these are the contents.
+SavedState require_commit(const TrainConfig& config, TierContents contents);
 
 }  // namespace terrace

@@ -7,8 +7,9 @@
 
 namespace terrace {
 
-StateKeeper::StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, Log& log)
-    : offloader_(offloader), space_(space), cadence_(cadence), log_(log) {}
+StateKeeper::StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence,
+                         const RankVotes& ranks, Log& log)
+    : offloader_(offloader), space_(space), cadence_(cadence), ranks_(ranks), log_(log) {}
 
 StateKeeper::~StateKeeper() = default;
 
@@ -21,8 +22,11 @@ KeptState StateKeeper::look_after(uint64_t step, Describe describe) {
   KeptState kept;
   see_commit(false, kept);
   see_save(false, kept);
-  if (!offloader_.commits().are_kept() || committing_step_ || is_saving()) return kept;
-  if (cadence_.due(step)) commit(step, describe, false);
+  if (!offloader_.commits().are_kept()) return kept;
+  const bool is_due = !committing_step_ && !is_saving() && cadence_.due(step);
+  if (!ranks_.of_first(is_due)) return kept;
+  see_commit(true, kept);  // the first rank has seen that all have it
+  commit(step, describe, false);
   return kept;
 }
 

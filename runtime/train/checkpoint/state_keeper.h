@@ -11,6 +11,7 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/train/checkpoint/background_save.h>
@@ -35,8 +36,9 @@ class StateKeeper {
  public:
   using Describe = FunctionRef<CheckpointInfo()>;  // the state as it is now
 
-  // All references outlive this.
-  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, Log& log);
+  // All references outlive this. Of several ranks the first one's cadence counts.
+  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, const RankVotes& ranks,
+              Log& log);
   // Gives up a checkpoint that is not complete.
   ~StateKeeper();
 
@@ -44,7 +46,7 @@ class StateKeeper {
   void took_up(uint64_t step);
 
   // Notices saves that have ended and throws their failure, starts the copy of a checkpoint whose commit is
-  // durable, and begins a commit when one is due. Waits for nothing.
+  // durable, and begins a commit when one is due. Waits for nothing but, of several ranks, for the others.
   KeptState look_after(uint64_t step, Describe describe);
   // Begins a commit of the state, unless it is already committed or being committed and need not be retained.
   // Waits for a commit or a copy that is in progress.
@@ -75,6 +77,7 @@ class StateKeeper {
   Offloader& offloader_;
   const FlatSpace& space_;
   CommitCadence cadence_;
+  const RankVotes& ranks_;
   Log& log_;
   std::optional<uint64_t> committing_step_;  // set while that commit may not be durable
   std::optional<uint64_t> durable_step_;

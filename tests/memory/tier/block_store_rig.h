@@ -107,6 +107,7 @@ class BlockStoreRig {
     store.sync();
     const uint64_t commit = space->commits().empty() ? 1 : space->commits().back().commit + 1;
     space->write_commit({space->id(), commit, info, {store.layout_of(snapshot)}}, manifest_may_be_there);
+    space->remove_passed();
     return commit;
   }
 

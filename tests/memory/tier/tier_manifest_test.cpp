@@ -116,10 +116,27 @@ TEST(TierManifest, KeepsTheStepsOfTensors) {
   expect_error(ErrorKind::corrupt, {}, [&] { parse_tier_manifest(sealed(none), "m"); });
 }
 
+TEST(TierManifest, SaysWhichShardItIs) {
+  TierManifest manifest = example();
+  manifest.version = 4;
+  manifest.shard = {2, 3, manifest.commit - 1};
+  for (const bool counts_steps : {false, true}) {
+    if (counts_steps) manifest.tensor_steps = {7, 0};
+    std::vector<std::byte> bytes = serialise(manifest);
+    EXPECT_EQ(parse_tier_manifest(bytes, "m"), manifest);
+    const size_t at = 56 + (manifest.info.size() + 7) / 8 * 8 + 8 + manifest.tensor_steps.size() * 8;
+    ASSERT_EQ(bytes[at], std::byte{2});
+    bytes[at] = std::byte{3};
+    expect_error(ErrorKind::corrupt, {"shard 3 of 3"}, [&] { parse_tier_manifest(sealed(bytes), "m"); });
+    bytes[at] = std::byte{0}, bytes[at + 4] = std::byte{1};
+    expect_error(ErrorKind::corrupt, {"the only one"}, [&] { parse_tier_manifest(sealed(bytes), "m"); });
+  }
+}
+
 TEST(TierManifest, SaysThatANewerFormatIsNewer) {
   std::vector<std::byte> bytes = serialise(example());
-  bytes[8] = std::byte{4};
-  expect_error(ErrorKind::config, {"format version 4", "knows 3"},
+  bytes[8] = std::byte{5};
+  expect_error(ErrorKind::config, {"format version 5", "knows 4"},
                [&] { parse_tier_manifest(sealed(bytes), "m"); });
 }
 

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <optional>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/thread_world.h>
+#include <terrace/runtime/config/tier_paths.h>
+#include <terrace/runtime/train/checkpoint/state_set.h>
 
 #include "runtime/train/trainer_rig.h"
 #include "support/rank_threads.h"
@@ -102,6 +105,96 @@ TEST(RanksTraining, GoesOnWithAnotherNumberOfRanks) {
     }
   }
 }
+
+// --- In place ---
+
+// What a training is made of, beside the number of its ranks.
+struct InPlace {
+  std::string compact = "false";
+  std::string model = "gpt2";
+  bool has_frozen_part = false;
+  bool has_two_paths = false;
+};
+
+RunOptions committing(const InPlace& way, const fs::path& folder, uint32_t ranks) {
+  RunOptions run = four_micro_batches(folder / "nvme", ranks);
+  run.durable = "true";
+  run.compact = way.compact;
+  run.preset = way.model;
+  if (way.has_frozen_part) run.more.push_back({"terrace.frozen", R"(["*h.0.attn*"])", "a test"});
+  if (way.has_two_paths) {
+    const std::string paths =
+        fmt::format("[\"{}\", \"{}\"]", (folder / "nvme").string(), (folder / "second").string());
+    run.more.push_back({"zero_optimization.offload_optimizer.nvme_path", paths, "a test"});
+  }
+  return run;
+}
+
+// Trains to `steps` and commits there; goes on from the commit of any number of ranks that is in the folder.
+void train_in_place(const InPlace& way, const fs::path& folder, uint64_t steps, uint32_t ranks,
+                    Communicator* communicator, std::vector<std::byte>& state) {
+  RunOptions options = committing(way, folder, ranks);
+  options.communicator = communicator;
+  std::optional<StateSet> set;
+  for (const StateSet& found : find_state_sets(tier_paths(options_of(options).config.placement))) {
+    if (found.newest() == nullptr) continue;
+    if (found.shards.size() == ranks) {
+      options.start = TierStart::resume;
+    } else {
+      set = found;
+    }
+  }
+  TrainerRun run(options);
+  if (set && options.start == TierStart::fresh) run.trainer->resume(*set);
+  run.train(steps - run.trainer->completed_steps());
+  run.trainer->begin_commit();
+  EXPECT_EQ(run.trainer->finish_commit().commit_step, steps);
+  std::vector<std::byte> found = run.state();
+  if (communicator == nullptr || communicator->rank() == 0) state = std::move(found);
+}
+
+std::vector<std::byte> state_in_place(const InPlace& way, const fs::path& folder, uint64_t steps,
+                                      uint32_t ranks) {
+  for (const char* path : {"nvme", "second"}) fs::create_directories(folder / path);
+  std::vector<std::byte> state;
+  if (ranks == 1) {
+    train_in_place(way, folder, steps, 1, nullptr, state);
+    return state;
+  }
+  ThreadWorld world({.ranks = ranks});
+  for (const std::string& failure : testing::on_every_rank(
+           world, [&](Communicator& rank) { train_in_place(way, folder, steps, ranks, &rank, state); }))
+    EXPECT_EQ(failure, "") << ranks;
+  return state;
+}
+
+const std::vector<InPlace>& ways_in_place() {
+  static const std::vector<InPlace> list = {
+      {}, {.compact = "true"}, {.has_frozen_part = true}, {.compact = "true", .has_two_paths = true}};
+  return list;
+}
+
+class RanksInPlace : public ::testing::TestWithParam<size_t> {};
+
+// 25 pairs each.
+TEST_P(RanksInPlace, GoOnFromWhatAnotherNumberOfRanksHasCommitted) {
+  const InPlace& way = ways_in_place()[GetParam()];
+  const ScratchFolder alone;
+  const std::vector<std::byte> expected = state_in_place(way, alone.path(), kSteps, 1);
+  ASSERT_FALSE(expected.empty());
+  for (const uint32_t before : {1u, 2u, 3u, 4u, 8u}) {
+    const ScratchFolder first;
+    state_in_place(way, first.path(), 1, before);
+    for (const uint32_t after : {1u, 2u, 3u, 4u, 8u}) {
+      SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
+      const ScratchFolder second;
+      fs::copy(first.path(), second.path(), fs::copy_options::recursive);
+      EXPECT_TRUE(state_in_place(way, second.path(), kSteps, after) == expected);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, RanksInPlace, ::testing::Range(size_t{0}, ways_in_place().size()));
 
 TEST(RanksTraining, EndsOnAllRanksWhereTheyDiffer) {
   const ScratchFolder folder;

@@ -3,6 +3,9 @@
 #include <fstream>
 #include <utility>
 
+#include <terrace/runtime/config/tier_paths.h>
+#include <terrace/runtime/train/checkpoint/found_commit.h>
+
 #include "support/offloaders.h"
 
 namespace terrace::trainer_tests {
@@ -82,6 +85,11 @@ TrainerOptions options_of(const RunOptions& run) {
   options.compute = run.compute;
   options.communicator = run.communicator;
   options.config.placement.update_rates = run.update_rates;
+  if (run.communicator != nullptr)
+    options.config.placement.tier_name = tier_name_of({run.communicator->rank(), run.communicator->size()});
+  if (run.communicator != nullptr && run.start == TierStart::resume)
+    options.commit =
+        require_commit(options.config, look_for_commit(options.config.placement, run.communicator)).commit;
   if (run.reads_past_host) {
     options.config.aio.file_reads = FileReads::on;
     options.config.terrace.verify_checksums = false;
