@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Combinations, CommitPowerCut, ::testing::Range(size_t{0
 class RanksCommitPowerCut : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(RanksCommitPowerCut, IsTakenUpFromTheLastCommitOfAllRanksOrALaterOneAndGoesOnToTheSameBits) {
-  expect_kept_at_every_cut(combinations_of_ranks()[GetParam()], GetParam(), kLookedAt / 2);
+  expect_kept_at_every_cut(combinations_of_ranks()[GetParam()], GetParam(), kLookedAt);
 }
 
 INSTANTIATE_TEST_SUITE_P(Combinations, RanksCommitPowerCut,
