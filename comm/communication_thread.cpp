@@ -54,6 +54,11 @@ void CommunicationThread::lose(PeerLoss loss) {
   wake_.notify_one();
 }
 
+std::string CommunicationThread::host_sentence() const {
+  const MutexLock lock(mutex_);
+  return host_sentence_;
+}
+
 // --- The thread ---
 
 void CommunicationThread::work(const MakeMessagePort& make_port, std::promise<void> made) {
@@ -77,12 +82,13 @@ void CommunicationThread::make(const MakeMessagePort& make_port) {
                  fmt::format("rank {} of {}", options_.rank, options_.size),
                  fmt::format("for the library it is rank {} of {}", port_->rank(), port_->size()),
                  "start all ranks with one launcher, and give the run as many ranks as it starts"});
-  const uint64_t piece_bytes = std::min(port_->max_message_bytes(), kMaxPieceBytes);
-  TERRACE_ASSERT(piece_bytes > 0, "a port moves bytes");
+  const uint64_t message_bytes = std::min(port_->max_message_bytes(), kMaxPieceBytes);
+  TERRACE_ASSERT(message_bytes > 0, "a port moves bytes");
+  peers_.emplace(options_.rank, options_.size, options_.peers, message_bytes);
   lanes_.reserve(kLaneCount);
   for (size_t lane = 0; lane < kLaneCount; ++lane)
-    lanes_.emplace_back(static_cast<Lane>(lane), options_.rank, options_.size, piece_bytes, options_.hook,
-                        book_);
+    lanes_.emplace_back(static_cast<Lane>(lane), options_.rank, options_.size, message_bytes, *peers_,
+                        options_.hook, book_);
 }
 
 // Sleeps as long as there is nothing to do, or nothing is likely to have happened, and takes what was asked
@@ -136,6 +142,7 @@ bool CommunicationThread::take() {
 bool CommunicationThread::advance() {
   bool moved = false;
   try {
+    if (lost_ == nullptr && !peers_->introduced()) return introduce();
     for (MessageLane& lane : lanes_) {
       if (lost_ == nullptr) moved |= lane.advance(*port_);
     }
@@ -147,8 +154,19 @@ bool CommunicationThread::advance() {
   return moved;
 }
 
-// No message touches the memory of an operation that is told to have failed, so the port goes first.
+// Ranks meet when the first of them wants something, so that one which never does waits for nobody.
+bool CommunicationThread::introduce() {
+  const bool moved = peers_->advance(*port_);
+  if (!peers_->introduced()) return moved;
+  const MutexLock lock(mutex_);
+  host_sentence_ = peers_->sentence();
+  return true;
+}
+
+// No message touches the memory of an operation that is told to have failed, and no other rank takes that for
+// what it was, so the port and the peers go first.
 void CommunicationThread::give_up(PeerLoss loss) {
+  peers_->give_up();
   port_->abandon(fmt::format("rank {}: {}", loss.rank, loss.why));
   lost_rank_ = loss.rank;
   lost_ = left_run(loss.rank, std::move(loss.why));

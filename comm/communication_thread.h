@@ -10,11 +10,13 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/mutex.h>
+#include <terrace/comm/host_peers.h>
 #include <terrace/comm/message_flow.h>
 #include <terrace/comm/message_lane.h>
 #include <terrace/comm/message_port.h>
@@ -29,6 +31,7 @@ struct CommunicationThreadOptions {
   uint32_t size = 1;
   uint32_t queue_depth = 64;  // operations of a lane that may wait
   CommHook* hook = nullptr;   // outlives the thread
+  HostPeersOptions peers = {};
 };
 
 class CommunicationThread {
@@ -47,6 +50,8 @@ class CommunicationThread {
   // Everything that is not over fails, and everything later, because of that rank. The first loss counts.
   // Thread-safe.
   void lose(PeerLoss loss);
+  // HostPeers::sentence(); empty before the first operation is over. Thread-safe.
+  std::string host_sentence() const;
 
  private:
   void work(const MakeMessagePort& make_port, std::promise<void> made);
@@ -55,21 +60,24 @@ class CommunicationThread {
   bool can_take() const TERRACE_REQUIRES(mutex_);
   bool take() TERRACE_REQUIRES(mutex_);
   bool advance();
+  bool introduce();
   void give_up(PeerLoss loss);
   bool lanes_are_idle() const;
 
   const CommunicationThreadOptions options_;
   OperationBook& book_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable_any wake_;
   std::condition_variable_any not_full_;
   std::vector<OperationRing> rings_ TERRACE_GUARDED_BY(mutex_);  // by lane
   std::optional<PeerLoss> told_loss_ TERRACE_GUARDED_BY(mutex_);
   bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::string host_sentence_ TERRACE_GUARDED_BY(mutex_);
 
   // The thread's own.
   std::unique_ptr<MessagePort> port_;
+  std::optional<HostPeers> peers_;
   std::vector<MessageLane> lanes_;
   SteadyClock clock_;
   PollPauses pauses_;

@@ -13,8 +13,11 @@ MessageCommunicator::MessageCommunicator(uint32_t rank, std::vector<RankPlace> p
       book_(std::make_unique<OperationBook>(rank, size())),
       thread_(std::make_unique<CommunicationThread>(
           make_port,
-          CommunicationThreadOptions{
-              .rank = rank, .size = size(), .queue_depth = options.queue_depth, .hook = options.hook},
+          CommunicationThreadOptions{.rank = rank,
+                                     .size = size(),
+                                     .queue_depth = options.queue_depth,
+                                     .hook = options.hook,
+                                     .peers = {options.least_read_bytes, std::move(options.read_process)}},
           *book_)) {}
 
 MessageCommunicator::~MessageCommunicator() = default;
@@ -42,6 +45,10 @@ CommCounters MessageCommunicator::counters() const {
 
 void MessageCommunicator::lose(uint32_t rank, std::string why) {
   thread_->lose({rank, std::move(why)});
+}
+
+std::string MessageCommunicator::host_sentence() const {
+  return thread_->host_sentence();
 }
 
 }  // namespace terrace

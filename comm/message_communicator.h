@@ -1,5 +1,6 @@
 // MessageCommunicator: the ranks of a run exchange bytes through a message library. One thread of this rank
-// owns the library's port; it sleeps while nothing is asked for.
+// owns the library's port; it sleeps while nothing is asked for. Ranks of one host read large parts out of
+// each other's memory, in one copy, where the kernel lets them.
 //
 // All ranks exchange a header before an operation's bytes move, so that ranks which do different things, or a
 // rank that cannot take part, fail the operation on all of them. A rank that the port cannot reach fails
@@ -15,15 +16,22 @@
 #include <terrace/comm/communicator.h>
 #include <terrace/comm/message_port.h>
 #include <terrace/comm/operation.h>
+#include <terrace/comm/process_memory.h>
 
 namespace terrace {
 
 class CommunicationThread;
 class OperationBook;
 
+// A small part is there as soon as word that it can be read.
+inline constexpr uint64_t kLeastReadBytes = uint64_t{16} << 10;
+
 struct MessageCommunicatorOptions {
   uint32_t queue_depth = 64;  // operations of a lane that may wait
   CommHook* hook = nullptr;   // outlives the communicator; called on the thread that owns the port
+  // How ranks of one host read each other's memory; empty on all ranks alike: every part is a message.
+  ReadProcess read_process = read_process_memory;
+  uint64_t least_read_bytes = kLeastReadBytes;  // of a part that is read; the same on all ranks
 };
 
 class MessageCommunicator final : public Communicator {
@@ -46,6 +54,11 @@ class MessageCommunicator final : public Communicator {
   // The rank has left, as somebody has found out who watches the ranks: every operation fails that is not
   // over, and every later one, and names it. The first loss counts. Thread-safe.
   void lose(uint32_t rank, std::string why);
+
+  // How the ranks of this host exchange bytes, and where they cannot read each other's memory, why: a
+  // sentence for the log. Empty before an operation is over, or where this rank is alone on its host.
+  // Thread-safe.
+  std::string host_sentence() const;
 
  private:
   const std::unique_ptr<OperationBook> book_;

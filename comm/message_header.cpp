@@ -52,7 +52,7 @@ bool can_be_read(const HeaderWords& words, uint32_t rank) {
 MessageHeaders::MessageHeaders(uint32_t rank, uint32_t size)
     : rank_(rank),
       size_(size),
-      header_bytes_(sizeof(HeaderWords) + uint64_t{size} * 2 * sizeof(uint64_t)),
+      header_bytes_(sizeof(HeaderWords) + size * sizeof(PartWords)),
       bytes_(size * header_bytes_),
       words_(size),
       posted_(size) {}
@@ -77,22 +77,27 @@ void MessageHeaders::write(const CommOperation& operation, std::exception_ptr fa
   std::byte* at = of(rank_).data();
   std::memcpy(at, &words, sizeof words);
   at += sizeof words;
-  for (uint32_t other = 0; other < size_; ++other, at += 2 * sizeof(uint64_t)) {
+  for (uint32_t other = 0; other < size_; ++other, at += sizeof(PartWords)) {
     const CommPart sent = operation.part_for(other), expected = operation.part_of(other);
-    const std::array<uint64_t, 2> bytes{sent.absent ? kAbsentBytes : sent.bytes, expected.bytes};
-    std::memcpy(at, bytes.data(), sizeof bytes);
+    const PartWords of_part{sent.absent ? kAbsentBytes : sent.bytes, expected.bytes,
+                            reinterpret_cast<uint64_t>(sent.memory)};
+    std::memcpy(at, of_part.data(), sizeof of_part);
   }
 }
 
-uint64_t MessageHeaders::part_word(uint32_t from, uint64_t word) const {
-  uint64_t bytes = 0;
-  std::memcpy(&bytes, bytes_.data() + from * header_bytes_ + sizeof(HeaderWords) + word * sizeof bytes,
-              sizeof bytes);
-  return bytes;
+MessageHeaders::PartWords MessageHeaders::part_words(uint32_t from, uint32_t to) const {
+  PartWords words;
+  std::memcpy(words.data(), bytes_.data() + from * header_bytes_ + sizeof(HeaderWords) + to * sizeof words,
+              sizeof words);
+  return words;
 }
 
 bool MessageHeaders::absent_from(uint32_t rank) const {
-  return part_word(rank, uint64_t{2} * rank_) == kAbsentBytes;
+  return part_words(rank, rank_)[0] == kAbsentBytes;
+}
+
+uint64_t MessageHeaders::address_from(uint32_t rank) const {
+  return part_words(rank, rank_)[2];
 }
 
 void MessageHeaders::read_parts(CommOperation& operation) {
@@ -101,10 +106,10 @@ void MessageHeaders::read_parts(CommOperation& operation) {
   const std::span<CommPart> sent = std::span(parts_).subspan(size_t{rank} * 2 * size_, size_);
   const std::span<CommPart> expected = std::span(parts_).subspan((size_t{rank} * 2 + 1) * size_, size_);
   for (uint32_t other = 0; other < size_; ++other) {
-    const uint64_t bytes = part_word(rank, uint64_t{2} * other);
-    const bool absent = bytes == kAbsentBytes;
-    sent[other] = {nullptr, absent ? 0 : bytes, absent};
-    expected[other] = {nullptr, part_word(rank, uint64_t{2} * other + 1)};
+    const PartWords words = part_words(rank, other);
+    const bool absent = words[0] == kAbsentBytes;
+    sent[other] = {nullptr, absent ? 0 : words[0], absent};
+    expected[other] = {nullptr, words[1]};
   }
   operation.to = sent;
   operation.from = expected;

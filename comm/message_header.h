@@ -3,7 +3,8 @@
 // its parts.
 //
 // A header, in the machine's byte order: HeaderWords, then for each rank what this one sends to it and
-// expects from it, two uint64 of bytes. Sent bytes are kAbsentBytes where the part is absent.
+// expects from it, and where the first lies: two uint64 of bytes and an address in the rank's own memory.
+// Sent bytes are kAbsentBytes where the part is absent.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@
 
 namespace terrace {
 
-inline constexpr uint32_t kHeaderMagic = 0x31434d54;  // "TMC1"
+inline constexpr uint32_t kHeaderMagic = 0x32434d54;  // "TMC2"
 inline constexpr uint64_t kAbsentBytes = std::numeric_limits<uint64_t>::max();
 
 struct HeaderWords {
@@ -56,9 +57,13 @@ class MessageHeaders {
   CommVerdict verdict();
   // Whether that rank has nothing for this one. The header of the rank is there.
   bool absent_from(uint32_t rank) const;
+  // Where what that rank has for this one lies in its memory. The header of the rank is there.
+  uint64_t address_from(uint32_t rank) const;
 
  private:
-  uint64_t part_word(uint32_t from, uint64_t word) const;
+  // What a header says of one rank: the bytes for it and of it, and where those for it lie.
+  using PartWords = std::array<uint64_t, 3>;
+  PartWords part_words(uint32_t from, uint32_t to) const;
   PostedOperation read(uint32_t rank);
   void read_parts(CommOperation& operation);
 

@@ -5,33 +5,15 @@
 #include <terrace/base/assert.h>
 
 namespace terrace {
-namespace {
 
-// Headers and parts of a lane overtake each other, so they have tags of their own.
-uint32_t tag_of_headers(Lane lane) {
-  return static_cast<uint32_t>(2 * index_of(lane));
-}
-uint32_t tag_of_parts(Lane lane) {
-  return tag_of_headers(lane) + 1;
-}
-
-std::span<std::byte> bytes_of(const CommPart& part, bool absent) {
-  return absent ? std::span<std::byte>() : std::span(part.memory, part.bytes);
-}
-
-}  // namespace
-
-MessageLane::MessageLane(Lane lane, uint32_t rank, uint32_t size, uint64_t piece_bytes, CommHook* hook,
-                         OperationBook& book)
+MessageLane::MessageLane(Lane lane, uint32_t rank, uint32_t size, uint64_t message_bytes, HostPeers& peers,
+                         CommHook* hook, OperationBook& book)
     : hook_(hook),
       book_(book),
-      rank_(rank),
-      size_(size),
       headers_(rank, size),
-      headers_out_(FlowDirection::send, rank, size, tag_of_headers(lane), piece_bytes),
-      headers_in_(FlowDirection::receive, rank, size, tag_of_headers(lane), piece_bytes),
-      parts_out_(FlowDirection::send, rank, size, tag_of_parts(lane), piece_bytes),
-      parts_in_(FlowDirection::receive, rank, size, tag_of_parts(lane), piece_bytes) {
+      headers_out_(FlowDirection::send, rank, size, tag_of(lane, LaneMessage::header), message_bytes),
+      headers_in_(FlowDirection::receive, rank, size, tag_of(lane, LaneMessage::header), message_bytes),
+      parts_(lane, rank, size, message_bytes, peers) {
   for (uint32_t other = 0; other < size; ++other) {
     headers_out_.set_part(other, headers_.of(rank));
     headers_in_.set_part(other, headers_.of(other));
@@ -66,7 +48,8 @@ bool MessageLane::advance_head(MessagePort& port) {
     head_.reset();
     done.complete_one(std::move(failure));
   } else {
-    begin_moving();
+    parts_.begin(*head_, headers_);
+    moving_ = std::exchange(head_, std::nullopt);
   }
   return true;
 }
@@ -78,25 +61,10 @@ void MessageLane::send_header() {
   header_sent_ = true;
 }
 
-void MessageLane::begin_moving() {
-  for (uint32_t other = 0; other < size_; ++other) {
-    if (other == rank_) continue;
-    const CommPart sent = head_->part_for(other);
-    const bool absent = headers_.absent_from(other);
-    if (head_->kind == CommKind::exchange) head_->from[other].absent = absent;
-    parts_out_.set_part(other, bytes_of(sent, sent.absent));
-    parts_in_.set_part(other, bytes_of(head_->part_of(other), absent));
-  }
-  parts_in_.begin();
-  parts_out_.begin();
-  moving_ = std::exchange(head_, std::nullopt);
-}
-
 bool MessageLane::advance_moving(MessagePort& port) {
   if (!moving_) return false;
-  bool moved = parts_in_.advance(port);
-  moved |= parts_out_.advance(port);
-  if (!parts_in_.over() || !parts_out_.over()) return moved;
+  const bool moved = parts_.advance(port);
+  if (!parts_.over()) return moved;
   book_.count(*moving_);
   if (hook_ != nullptr) hook_->after(*moving_);
   Event& done = *moving_->done;

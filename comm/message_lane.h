@@ -12,16 +12,17 @@
 #include <terrace/comm/message_port.h>
 #include <terrace/comm/operation.h>
 #include <terrace/comm/operation_book.h>
+#include <terrace/comm/part_moves.h>
 
 namespace terrace {
 
 // Used by the thread of the port. Allocates nothing after the first operations, while nothing fails.
 class MessageLane {
  public:
-  // `hook`, which may be null, and `book` outlive the lane. Messages have at most `piece_bytes`, the same on
-  // all ranks.
-  MessageLane(Lane lane, uint32_t rank, uint32_t size, uint64_t piece_bytes, CommHook* hook,
-              OperationBook& book);
+  // `peers`, `hook`, which may be null, and `book` outlive the lane. Messages have at most `message_bytes`,
+  // the same on all ranks.
+  MessageLane(Lane lane, uint32_t rank, uint32_t size, uint64_t message_bytes, HostPeers& peers,
+              CommHook* hook, OperationBook& book);
 
   bool has_room() const { return !head_; }
   bool idle() const { return !head_ && !moving_; }
@@ -39,17 +40,15 @@ class MessageLane {
   bool advance_head(MessagePort& port);
   bool advance_moving(MessagePort& port);
   void send_header();
-  void begin_moving();
 
   CommHook* const hook_;
   OperationBook& book_;
-  const uint32_t rank_;
-  const uint32_t size_;
   std::optional<CommOperation> head_;  // the one whose headers are exchanged
   bool header_sent_ = false;
   std::optional<CommOperation> moving_;  // the one whose parts move
   MessageHeaders headers_;               // of head_
-  MessageFlow headers_out_, headers_in_, parts_out_, parts_in_;
+  MessageFlow headers_out_, headers_in_;
+  PartMoves parts_;  // of moving_
 };
 
 }  // namespace terrace

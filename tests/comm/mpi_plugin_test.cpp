@@ -87,6 +87,7 @@ TEST(MpiPlugin, DISABLED_TakesPartAsOneRank) {
   {
     MessageCommunicator mine(rank, testing::places_on_one_host(size), mpi);
     take_part(mine);
+    EXPECT_NE(mine.host_sentence().find("ranks of this host"), std::string::npos);
   }
   expect_error(ErrorKind::config, {"begins only once"},
                [&] { MessageCommunicator again(rank, testing::places_on_one_host(size), mpi); });

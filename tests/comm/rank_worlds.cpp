@@ -1,5 +1,6 @@
 #include "comm/rank_worlds.h"
 
+#include <cerrno>
 #include <thread>
 
 #include <terrace/comm/thread_world.h>
@@ -20,10 +21,17 @@ class ThreadRanks final : public RankWorld {
   ThreadWorld world_;
 };
 
-RankWorldKind messages(std::string name, const ThreadPortsOptions& ports) {
-  return {std::move(name), [ports](const RankWorldOptions& options) {
-            return std::make_unique<MessageRanks>(options, ports);
+RankWorldKind messages(std::string name, const ThreadPortsOptions& ports,
+                       const ReadersOfRanks& readers = {}) {
+  return {std::move(name), [ports, readers](const RankWorldOptions& options) {
+            return std::make_unique<MessageRanks>(options, ports, readers);
           }};
+}
+
+// Some ranks may not read, and get messages of those whose memory the others read.
+ReadProcess read_as_every_second(uint32_t rank) {
+  if (rank % 2 == 0) return read_process_memory;
+  return [](uint32_t, std::span<const MemoryPiece>) { return int64_t{-EPERM}; };
 }
 
 ThreadPortsOptions with_ranks(ThreadPortsOptions ports, uint32_t ranks) {
@@ -45,7 +53,15 @@ std::vector<RankWorldKind> rank_world_kinds() {
       messages("LateMessages", {.latest_looks = 20, .copies_some = true, .seed = 1}),
       messages("LateTinyMessages",
                {.max_message_bytes = 100, .latest_looks = 3, .copies_some = true, .seed = 2}),
+      messages("Peers", {}, read_all_of),
+      messages("LatePeers", {.max_message_bytes = 100, .latest_looks = 9, .copies_some = true, .seed = 3},
+               read_all_of),
+      messages("SomePeers", {.latest_looks = 5, .copies_some = true, .seed = 4}, read_as_every_second),
   };
+}
+
+ReadProcess read_all_of(uint32_t) {
+  return read_process_memory;
 }
 
 std::vector<RankPlace> places_on_one_host(uint32_t ranks) {
@@ -54,12 +70,16 @@ std::vector<RankPlace> places_on_one_host(uint32_t ranks) {
   return places;
 }
 
-MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports)
+MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports,
+                           const ReadersOfRanks& readers)
     : ports_(with_ranks(ports, options.ranks)) {
   for (uint32_t r = 0; r < options.ranks; ++r)
     ranks_.push_back(std::make_unique<MessageCommunicator>(
         r, places_on_one_host(options.ranks), ports_.port_of(r),
-        MessageCommunicatorOptions{.queue_depth = options.queue_depth, .hook = options.hook}));
+        MessageCommunicatorOptions{.queue_depth = options.queue_depth,
+                                   .hook = options.hook,
+                                   .read_process = readers != nullptr ? readers(r) : ReadProcess(),
+                                   .least_read_bytes = 1}));
 }
 
 void on_ranks(RankWorld& world, const std::function<void(Communicator&)>& body) {

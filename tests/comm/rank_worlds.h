@@ -40,11 +40,15 @@ struct RankWorldKind {
 std::ostream& operator<<(std::ostream& out, const RankWorldKind& kind);
 std::vector<RankWorldKind> rank_world_kinds();
 
-// Ranks over ThreadPorts.
+// How a rank reads the memory of others; empty: every part is a message.
+using ReadersOfRanks = std::function<ReadProcess(uint32_t rank)>;
+ReadProcess read_all_of(uint32_t rank);
+
+// Ranks over ThreadPorts. Those that read each other's memory read every part, however small.
 class MessageRanks final : public RankWorld {
  public:
-  // `ports.ranks` is not looked at.
-  MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports);
+  // `ports.ranks` is not looked at. `readers` is not kept.
+  MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports, const ReadersOfRanks& readers = {});
 
   uint32_t size() const override { return static_cast<uint32_t>(ranks_.size()); }
   MessageCommunicator& rank(uint32_t rank) override { return *ranks_[rank]; }

@@ -7,14 +7,15 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/communicator.h>
 
 namespace terrace::testing {
 
-// Runs `body` on every rank at once, each on a thread of its own, and returns what they failed with, by rank;
-// empty: with nothing. A rank that fails leaves the run, so that the others do not wait for it.
-inline std::vector<std::string> on_every_rank(ThreadWorld& world,
-                                              const std::function<void(Communicator& rank)>& body) {
+// Runs `body` on every rank of a ThreadWorld or RankWorld at once, each on a thread of its own, and returns
+// what they failed with, by rank; empty: with nothing. A rank that fails leaves the run, so that the others
+// do not wait for it.
+template <class World>
+std::vector<std::string> on_every_rank(World& world, const std::function<void(Communicator& rank)>& body) {
   std::vector<std::string> failures(world.size());
   std::vector<std::thread> threads;
   for (uint32_t r = 0; r < world.size(); ++r) {
