@@ -1,6 +1,8 @@
 #include "comm/rank_worlds.h"
 
 #include <cerrno>
+#include <chrono>
+#include <random>
 #include <thread>
 
 #include <terrace/comm/thread_world.h>
@@ -28,6 +30,15 @@ RankWorldKind messages(std::string name, const ThreadPortsOptions& ports,
           }};
 }
 
+// Every rank comes late to some of its parts.
+ReadProcess read_late(uint32_t rank) {
+  return
+      [random = std::minstd_rand(rank + 1)](uint32_t process, std::span<const MemoryPiece> pieces) mutable {
+        if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+        return read_process_memory(process, pieces);
+      };
+}
+
 // Some ranks may not read, and get messages of those whose memory the others read.
 ReadProcess read_as_every_second(uint32_t rank) {
   if (rank % 2 == 0) return read_process_memory;
@@ -50,12 +61,11 @@ std::vector<RankWorldKind> rank_world_kinds() {
       {"Threads", [](const RankWorldOptions& options) { return std::make_unique<ThreadRanks>(options); }},
       messages("Messages", {}),
       messages("TinyMessages", {.max_message_bytes = 48}),
-      messages("LateMessages", {.latest_looks = 20, .copies_some = true, .seed = 1}),
+      messages("LateMessages", {.latest_looks = 4, .copies_some = true, .seed = 1}),
       messages("LateTinyMessages",
                {.max_message_bytes = 100, .latest_looks = 3, .copies_some = true, .seed = 2}),
       messages("Peers", {}, read_all_of),
-      messages("LatePeers", {.max_message_bytes = 100, .latest_looks = 9, .copies_some = true, .seed = 3},
-               read_all_of),
+      messages("LatePeers", {.latest_looks = 3, .copies_some = true, .seed = 3}, read_late),
       messages("SomePeers", {.latest_looks = 5, .copies_some = true, .seed = 4}, read_as_every_second),
   };
 }

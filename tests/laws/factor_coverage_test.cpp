@@ -80,7 +80,7 @@ const Standings& standing_of_options() {
       {"step_events", kLooksOn},
       {"ranks", kRanks},
       {"rank", kRanks},
-      {"communicator", kRanks},
+      {"communicator", kBackEnd},
   };
   return standings;
 }

@@ -81,8 +81,11 @@ constexpr std::array<std::string_view, 4> kInitialWays = {"callback", "arrays", 
 // Who makes the copies of a simulated device that are small, as nearly all of the laws are.
 constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"};
 
-// As threads of one process; they divide everything, and 3 micro-batches of a step leave some of them idle.
+// They divide everything, and 3 micro-batches of a step leave some of them idle.
 constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5", "8"};
+// How several ranks, which are threads of one process, reach each other. "messages": through a port that is
+// late; "peers": by reads of each other's memory, and word of them over that port.
+constexpr std::array<std::string_view, 3> kBackEnds = {"threads", "messages", "peers"};
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -132,6 +135,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"initial values", kInitialWays},
     {"device copies", kDeviceCopyWays},
     {"ranks", kRankCounts},
+    {"back end", kBackEnds},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {
@@ -149,7 +153,9 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   for (size_t f = 0; f < kFactorCount; ++f) {
     for (size_t l = 0; l < kFactors[f].levels.size(); ++l) allowed[f].push_back(static_cast<uint8_t>(l));
   }
-  allowed[kRanks] = {level_index(kRanks, "1")};  // most laws are about one offloader
+  // Most laws are about one offloader.
+  allowed[kRanks] = {level_index(kRanks, "1")};
+  allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
   for (const OnlyLevels& some : only) {
     allowed[some.factor].clear();
     for (const std::string_view level : some.levels)

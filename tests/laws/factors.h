@@ -49,6 +49,7 @@ enum FactorIndex : size_t {
   kInitialValues,
   kDeviceCopies,
   kRanks,
+  kBackEnd,
   kFactorCount,
 };
 
@@ -66,7 +67,7 @@ uint64_t number_of(const Combination& combination, FactorIndex factor);
 // There is such a level.
 void set_level(Combination& combination, FactorIndex factor, std::string_view level);
 
-// Some levels of some factors; all of those that are not named, but of the ranks one.
+// Some levels of some factors; all of those that are not named, but of the ranks one, as a thread.
 struct OnlyLevels {
   FactorIndex factor;
   std::vector<std::string_view> levels;
