@@ -13,8 +13,9 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kIntroductionTag = 3 * kLaneCount;  // behind those of the lanes
-// Other lanes wait for one piece at most; a larger one is not read faster.
-constexpr uint64_t kReadPieceBytes = uint64_t{1} << 20;
+// Other lanes wait for one piece at most. The kernel walks through a read in steps of so many bytes; between
+// pieces all lanes are looked at, which costs a twentieth of a read of 1 MiB.
+constexpr uint64_t kReadPieceBytes = uint64_t{4} << 20;
 
 // A number that no other process has, and that is not 0.
 uint64_t new_word() {

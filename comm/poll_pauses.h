@@ -7,12 +7,15 @@
 namespace terrace {
 
 // Looking costs a processor that others need, and sleeping costs latency: no pause while something has just
-// moved, then pauses that grow. Not thread-safe.
+// moved, then pauses that grow with the wait: what is waited for is noticed by a 32nd of the wait too late,
+// once that is more than the first pauses. Not thread-safe.
 class PollPauses {
  public:
   static constexpr uint64_t kBusyNs = 20'000;
   static constexpr uint64_t kFirstPauseNs = 50'000;
-  static constexpr uint64_t kLongestPauseNs = 200'000;
+  static constexpr uint64_t kSteadyPauseNs = 200'000;
+  static constexpr uint64_t kLongestPauseNs = 1'000'000;
+  static constexpr uint64_t kPartOfWait = 32;
 
   void moved(uint64_t now_ns) {
     last_move_ns_ = now_ns;
@@ -20,9 +23,10 @@ class PollPauses {
   }
   // After a look at which nothing had moved.
   uint64_t next_pause_ns(uint64_t now_ns) {
-    if (now_ns - last_move_ns_ < kBusyNs) return 0;
-    pause_ns_ = pause_ns_ == 0 ? kFirstPauseNs : std::min(2 * pause_ns_, kLongestPauseNs);
-    return pause_ns_;
+    const uint64_t waited_ns = now_ns - last_move_ns_;
+    if (waited_ns < kBusyNs) return 0;
+    pause_ns_ = pause_ns_ == 0 ? kFirstPauseNs : std::min(2 * pause_ns_, kSteadyPauseNs);
+    return std::max(pause_ns_, std::min(waited_ns / kPartOfWait, kLongestPauseNs));
   }
 
  private:

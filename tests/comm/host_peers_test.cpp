@@ -75,7 +75,7 @@ TEST(HostPeers, ReadInPieces) {
     };
   });
   on_ranks(world, [](Communicator& mine) {
-    const uint64_t bytes = (uint64_t{5} << 20) / 2;
+    const uint64_t bytes = (uint64_t{9} << 20);
     std::vector<std::byte> out(bytes), in(bytes);
     for (uint64_t at = 0; at < bytes; ++at) out[at] = std::byte(at % 251 + mine.rank());
     std::array<CommPart, 2> to, from;

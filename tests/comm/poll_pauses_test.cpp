@@ -16,6 +16,15 @@ TEST(PollPauses, GrowWhileNothingMoves) {
   EXPECT_EQ(pauses.next_pause_ns(1'370'000), 200'000u);
 }
 
+TEST(PollPauses, GrowWithALongWait) {
+  PollPauses pauses;
+  pauses.moved(0);
+  for (uint64_t look = 0; look < 5; ++look) pauses.next_pause_ns(100'000);
+  EXPECT_EQ(pauses.next_pause_ns(6'400'000), 200'000u);
+  EXPECT_EQ(pauses.next_pause_ns(16'000'000), 500'000u);
+  EXPECT_EQ(pauses.next_pause_ns(3'000'000'000), 1'000'000u);
+}
+
 TEST(PollPauses, EndWhenSomethingMoves) {
   PollPauses pauses;
   pauses.moved(0);
