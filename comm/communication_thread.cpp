@@ -167,7 +167,7 @@ bool CommunicationThread::introduce() {
 // what it was, so the port and the peers go first.
 void CommunicationThread::give_up(PeerLoss loss) {
   peers_->give_up();
-  port_->abandon(fmt::format("rank {}: {}", loss.rank, loss.why));
+  port_->abandon(loss.rank, loss.why);
   lost_rank_ = loss.rank;
   lost_ = left_run(loss.rank, std::move(loss.why));
 }

@@ -49,9 +49,16 @@ class MessagePort {
   virtual std::string reason() const = 0;
 
   // Every message that is pending is over, and its memory is touched no more. What other ranks sent is lost.
-  // Nothing is started afterwards. `why` is for the other ranks, where the library can tell them.
-  virtual void abandon(const std::string& why) = 0;
+  // Nothing is started afterwards. The rank to blame, which may be this one, and `why` are for the other
+  // ranks, where the library can tell them.
+  virtual void abandon(uint32_t blamed, const std::string& why) = 0;
 };
+
+// What a port that gives up tells the other ranks.
+inline std::string why_given_up(const MessagePort& port, uint32_t blamed, const std::string& why) {
+  if (blamed == port.rank()) return why;
+  return "it has given up because of rank " + std::to_string(blamed) + ": " + why;
+}
 
 // Joins the message library and makes its port, on the thread that will use it. Throws Error where that
 // fails.

@@ -50,7 +50,7 @@ class MpiPort final : public MessagePort {
   MessageRequest start_receive(uint32_t from, uint32_t tag, std::span<std::byte> bytes) override;
   MessageState test(MessageRequest request) override;
   std::string reason() const override { return reason_; }
-  void abandon(const std::string& why) override;
+  void abandon(uint32_t blamed, const std::string& why) override;
 
  private:
   struct Message {
@@ -159,7 +159,7 @@ std::string MpiPort::why_never(const Message& message) {
   if (MPI_Wtime() - peer.left_seconds < kGraceSeconds) return {};
   const std::string why(peer.farewell.why.data(),
                         strnlen(peer.farewell.why.data(), peer.farewell.why.size()));
-  return peer.farewell.given_up != 0 ? "it has given up because of " + why : why;
+  return why;
 }
 
 uint32_t MpiPort::free_message() {
@@ -234,9 +234,9 @@ void MpiPort::cancel(Message& message) {
   MPI_Request_free(&message.request);
 }
 
-void MpiPort::abandon(const std::string& why) {
+void MpiPort::abandon(uint32_t blamed, const std::string& why) {
   for (Message& message : messages_) cancel(message);
-  say_farewell(true, why);
+  say_farewell(true, why_given_up(*this, blamed, why));
   abandoned_ = true;
 }
 

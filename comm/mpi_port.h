@@ -10,7 +10,7 @@
 namespace terrace {
 
 // Changes with MessagePort and with the function.
-inline constexpr uint32_t kMpiPortVersion = 1;
+inline constexpr uint32_t kMpiPortVersion = 2;
 
 // Makes the port of this process on the thread that calls, which has not to be the main one: MPI begins
 // there, unless the program has begun it, and ends with the port. The caller owns the port. Returns null

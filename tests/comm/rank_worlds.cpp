@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include <terrace/comm/socket_port.h>
 #include <terrace/comm/thread_world.h>
 
 namespace terrace::testing {
@@ -67,6 +68,10 @@ std::vector<RankWorldKind> rank_world_kinds() {
       messages("Peers", {}, read_all_of),
       messages("LatePeers", {.latest_looks = 3, .copies_some = true, .seed = 3}, read_late),
       messages("SomePeers", {.latest_looks = 5, .copies_some = true, .seed = 4}, read_as_every_second),
+      {"Sockets",
+       [](const RankWorldOptions& options) { return std::make_unique<SocketRanks>(options, false); }},
+      {"TcpSockets",
+       [](const RankWorldOptions& options) { return std::make_unique<SocketRanks>(options, true); }},
   };
 }
 
@@ -90,6 +95,23 @@ MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions p
                                    .hook = options.hook,
                                    .read_process = readers != nullptr ? readers(r) : ReadProcess(),
                                    .least_read_bytes = 1}));
+}
+
+MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp) {
+  if (!over_tcp) return {.socket = folder / "meet"};
+  return {.host = "127.0.0.1", .port = ListeningSocket(MeetingPlace{}).port()};
+}
+
+SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks_(options.ranks) {
+  const MeetingPlace place = place_to_meet(folder_, over_tcp);
+  std::vector<std::jthread> threads;
+  for (uint32_t r = 0; r < options.ranks; ++r)
+    threads.emplace_back([&, r] {
+      ranks_[r] = std::make_unique<MessageCommunicator>(
+          r, places_on_one_host(options.ranks),
+          socket_port({.rank = r, .size = options.ranks, .place = place, .run = "test"}),
+          MessageCommunicatorOptions{.queue_depth = options.queue_depth, .hook = options.hook});
+    });
 }
 
 void on_ranks(RankWorld& world, const std::function<void(Communicator&)>& body) {

@@ -12,8 +12,10 @@
 #include <terrace/comm/communicator.h>
 #include <terrace/comm/message_communicator.h>
 #include <terrace/comm/operation.h>
+#include <terrace/comm/rank_identity.h>
 
 #include "comm/thread_ports.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::testing {
 
@@ -62,6 +64,26 @@ class MessageRanks final : public RankWorld {
   ThreadPorts ports_;
   std::vector<std::unique_ptr<MessageCommunicator>> ranks_;
 };
+
+// Ranks over sockets, in a folder of their own or over TCP.
+class SocketRanks final : public RankWorld {
+ public:
+  SocketRanks(const RankWorldOptions& options, bool over_tcp);
+
+  uint32_t size() const override { return static_cast<uint32_t>(ranks_.size()); }
+  MessageCommunicator& rank(uint32_t rank) override { return *ranks_[rank]; }
+  void lose(uint32_t rank, const std::string& why) override { ranks_[rank]->leave(why); }
+
+  // Ends the communicator of that rank.
+  void end(uint32_t rank) { ranks_[rank].reset(); }
+
+ private:
+  const ScratchFolder folder_;
+  std::vector<std::unique_ptr<MessageCommunicator>> ranks_;
+};
+
+// A place in the folder, or at a port of this host that is free.
+MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp);
 
 // Places of ranks that are all on one host.
 std::vector<RankPlace> places_on_one_host(uint32_t ranks);

@@ -59,7 +59,7 @@ class ThreadPorts::Port final : public MessagePort {
   MessageRequest start_send(uint32_t to, uint32_t tag, std::span<const std::byte> bytes) override;
   MessageRequest start_receive(uint32_t from, uint32_t tag, std::span<std::byte> bytes) override;
   MessageState test(MessageRequest request) override;
-  void abandon(const std::string& why) override;
+  void abandon(uint32_t blamed, const std::string& why) override;
 
  private:
   friend class ThreadPorts;
@@ -175,7 +175,7 @@ void ThreadPorts::Port::drop(uint32_t slot) {
   slots_[slot].used = false;
 }
 
-void ThreadPorts::Port::abandon(const std::string&) {
+void ThreadPorts::Port::abandon(uint32_t, const std::string&) {
   assert_thread();
   const MutexLock lock(ports_.mutex_);
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {

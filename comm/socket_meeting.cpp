@@ -1,0 +1,179 @@
+#include <terrace/comm/socket_meeting.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/comm/rank_reception.h>
+
+namespace terrace {
+namespace {
+
+using Guests = std::vector<std::optional<RankReception::Guest>>;
+
+// Where a rank listens, as rank 0 tells it.
+struct Whereabouts {
+  // Empty: on the host of rank 0, by whichever name that is reached.
+  std::array<char, 64> host{};
+  uint32_t port = 0;
+};
+
+// After their own time is up, ranks wait for what rank 0 says of those that are missing.
+constexpr std::chrono::seconds kForRankZero(5);
+constexpr std::chrono::milliseconds kFirstPause(5), kLongestPause(100);
+
+RunKey key_of(const SocketMeeting& meeting) {
+  return {run_number(meeting.run), meeting.size, RankChannel::messages};
+}
+
+std::string seconds_of(const SocketMeeting& meeting) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(meeting.timeout).count());
+}
+
+Error not_met(const MeetingPlace& place, std::string reason) {
+  return Error(ErrorKind::peer, {"the ranks of the run do not meet", text_of(place), std::move(reason),
+                                 "see what the missing ranks say; all ranks are started at the same time, and "
+                                 "reach the host and port of rank 0"});
+}
+
+// "rank 2", "ranks 1, 3 and 4"; the first ones where there are many.
+std::string missing_in(const Guests& guests, uint32_t first) {
+  constexpr size_t kNamed = 16;
+  std::vector<uint32_t> missing;
+  for (uint32_t r = first; r < guests.size(); ++r) {
+    if (!guests[r]) missing.push_back(r);
+  }
+  const size_t named = std::min(missing.size(), kNamed);
+  std::string text = missing.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < named; ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ", missing[i]);
+  if (named < missing.size()) text += fmt::format(" and {} more", missing.size() - named);
+  return text;
+}
+
+Guests take_in(const SocketMeeting& meeting, const ListeningSocket& listener, uint32_t first,
+               const Deadline& deadline) {
+  RankReception reception(listener, key_of(meeting));
+  Guests guests = reception.take_in(first, deadline);
+  const auto is_there = [](const auto& guest) { return guest.has_value(); };
+  if (std::all_of(guests.begin() + first, guests.end(), is_there)) return guests;
+  std::string reason = fmt::format("{} of {} did not come within {}", missing_in(guests, first), meeting.size,
+                                   seconds_of(meeting));
+  if (!reception.last_refusal().empty())
+    reason += fmt::format("; somebody else was refused: {}", reception.last_refusal());
+  for (const auto& guest : guests) {
+    if (guest) write_refusal(guest->socket, reason);
+  }
+  throw not_met(meeting.place, reason);
+}
+
+std::vector<Whereabouts> whereabouts_of(const Guests& guests) {
+  std::vector<Whereabouts> all(guests.size());
+  for (uint32_t r = 1; r < guests.size(); ++r) {
+    const std::string host = address_of_peer(guests[r]->socket);
+    host.copy(all[r].host.data(), all[r].host.size() - 1);
+    all[r].port = guests[r]->hello.port;
+  }
+  return all;
+}
+
+std::vector<StreamSocket> meet_as_first(const SocketMeeting& meeting) {
+  const Deadline deadline(meeting.timeout);
+  const ListeningSocket listener(meeting.place);
+  Guests guests = take_in(meeting, listener, 1, deadline);
+  const std::vector<Whereabouts> all = whereabouts_of(guests);
+  const RankWelcome complete;
+  std::vector<StreamSocket> links(meeting.size);
+  for (uint32_t r = 1; r < meeting.size; ++r) {
+    std::string reason;
+    links[r] = std::move(guests[r]->socket);
+    const Deadline soon(kForRankZero);
+    if (!write_whole(links[r], std::as_bytes(std::span(&complete, 1)), soon, reason) ||
+        !write_whole(links[r], std::as_bytes(std::span(all)), soon, reason))
+      throw not_met(meeting.place, fmt::format("rank {} has left: {}", r, reason));
+  }
+  return links;
+}
+
+MeetingPlace own_place(const SocketMeeting& meeting, uint32_t rank) {
+  if (meeting.place.socket.empty()) return {};
+  return {.socket = meeting.place.socket.native() + fmt::format(".{}", rank)};
+}
+
+MeetingPlace place_of(const SocketMeeting& meeting, uint32_t rank, const Whereabouts& whereabouts) {
+  if (!meeting.place.socket.empty()) return own_place(meeting, rank);
+  const std::string host(whereabouts.host.data(), strnlen(whereabouts.host.data(), whereabouts.host.size()));
+  return {.host = host.empty() ? meeting.place.host : host, .port = static_cast<uint16_t>(whereabouts.port)};
+}
+
+// Rank 0 may be started later than this one.
+StreamSocket come_to_first(const SocketMeeting& meeting, uint16_t own_port, const Deadline& deadline) {
+  std::string reason;
+  std::chrono::milliseconds pause = kFirstPause;
+  const RankHello hello = hello_of(key_of(meeting), meeting.rank, own_port);
+  while (true) {
+    StreamSocket socket = connect_to(meeting.place, deadline, reason);
+    if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
+        read_welcome(socket, deadline, text_of(meeting.place), reason))
+      return socket;
+    if (deadline.has_passed())
+      throw not_met(meeting.place,
+                    fmt::format("rank 0 was not there within {}: {}", seconds_of(meeting), reason));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+// Waits until all have come, and returns where they are.
+std::vector<Whereabouts> wait_for_all(const SocketMeeting& meeting, const StreamSocket& first) {
+  const Deadline deadline(meeting.timeout + kForRankZero);
+  std::vector<Whereabouts> all(meeting.size);
+  std::string reason;
+  if (!read_welcome(first, deadline, text_of(meeting.place), reason) ||
+      !read_whole(first, std::as_writable_bytes(std::span(all)), deadline, reason))
+    throw not_met(meeting.place, fmt::format("rank 0 has left: {}", reason));
+  return all;
+}
+
+std::vector<StreamSocket> meet_as_other(const SocketMeeting& meeting) {
+  const Deadline deadline(meeting.timeout);
+  const ListeningSocket listener(own_place(meeting, meeting.rank));
+  std::vector<StreamSocket> links(meeting.size);
+  links[0] = come_to_first(meeting, listener.port(), deadline);
+  const std::vector<Whereabouts> all = wait_for_all(meeting, links[0]);
+  const Deadline soon(meeting.timeout);
+  std::string reason;
+  const RankHello hello = hello_of(key_of(meeting), meeting.rank, 0);
+  // All say who they are before any of them waits, so that nobody waits in a circle.
+  for (uint32_t r = 1; r < meeting.rank; ++r) {
+    const MeetingPlace place = place_of(meeting, r, all[r]);
+    links[r] = connect_to(place, soon, reason);
+    if (!links[r].is_open() || !write_whole(links[r], std::as_bytes(std::span(&hello, 1)), soon, reason))
+      throw not_met(place, fmt::format("rank {} cannot be reached: {}", r, reason));
+  }
+  Guests guests = take_in(meeting, listener, meeting.rank + 1, soon);
+  for (uint32_t r = meeting.rank + 1; r < meeting.size; ++r) links[r] = std::move(guests[r]->socket);
+  for (uint32_t r = 1; r < meeting.rank; ++r) {
+    if (!read_welcome(links[r], soon, fmt::format("rank {}", r), reason))
+      throw not_met(meeting.place, fmt::format("rank {} has left: {}", r, reason));
+  }
+  return links;
+}
+
+}  // namespace
+
+std::vector<StreamSocket> meet(const SocketMeeting& meeting) {
+  TERRACE_ASSERT(meeting.rank < meeting.size, "the rank is one of the run");
+  if (meeting.size == 1) return std::vector<StreamSocket>(1);
+  return meeting.rank == 0 ? meet_as_first(meeting) : meet_as_other(meeting);
+}
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+// SocketMeeting: the ranks of a run find each other at one place, and leave it with a connection from each of
+// them to every other.
+//
+// Rank 0 listens at the place. Every other rank listens at a place of its own, comes to rank 0, says who it is
+// and where it listens, and waits. When all have come, rank 0 tells everybody where the others are; each rank
+// then connects to those of lower number.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/stream_socket.h>
+
+namespace terrace {
+
+struct SocketMeeting {
+  uint32_t rank = 0;
+  uint32_t size = 1;
+  // A path on a host that all ranks share, or a host of which rank 0 runs on and a port that is free there.
+  MeetingPlace place = {};
+  // What all ranks of the run have, and those of another run have not: a number that a launcher has drawn.
+  std::string run = {};
+  // Ranks that have not come by then are missing.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+};
+
+// Returns the connections by rank; the own one is closed. Blocks until all ranks are connected. Throws
+// Error(peer) that names the ranks that are missing, or why this one was refused, and Error(io) where rank 0
+// cannot listen at the place. Sockets in the file system are gone when it returns.
+std::vector<StreamSocket> meet(const SocketMeeting& meeting);
+
+}  // namespace terrace

@@ -1,0 +1,320 @@
+#include <terrace/comm/stream_socket.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr std::string_view kEnded = "the other side has closed the connection";
+
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+template <typename Part>
+Address address_from(const Part& part, size_t length) {
+  Address address;
+  std::memcpy(&address.bytes, &part, sizeof part);
+  address.length = static_cast<socklen_t>(length);
+  return address;
+}
+
+bool has_no_file(const std::filesystem::path& path) {
+  return path.native().starts_with('@');
+}
+
+// The address of a socket in the file system. A path that is too long for one is reached by its folder, which
+// stays open as long as this lives.
+class PathAddress {
+ public:
+  explicit PathAddress(const std::filesystem::path& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::string name = path.native();
+    if (name.size() >= sizeof address.sun_path && !has_no_file(path)) {
+      folder_ = StreamSocket(open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      name = fmt::format("/proc/self/fd/{}/{}", folder_.fd(), path.filename().native());
+    }
+    name.resize(std::min(name.size(), sizeof address.sun_path - 1));
+    std::memcpy(address.sun_path, name.data(), name.size());
+    size_t length = offsetof(sockaddr_un, sun_path) + name.size();
+    if (has_no_file(path)) {
+      address.sun_path[0] = 0;
+    } else {
+      ++length;
+    }
+    address_ = address_from(address, length);
+  }
+  const Address& get() const { return address_; }
+
+ private:
+  StreamSocket folder_;
+  Address address_;
+};
+
+Error cannot_listen(const MeetingPlace& place, int error_number) {
+  const bool is_taken = error_number == EADDRINUSE;
+  return Error(ErrorKind::io,
+               {"cannot listen for other ranks", text_of(place),
+                is_taken ? "somebody listens there already" : system_reason(error_number),
+                is_taken ? "wait until the other run has begun, or give this one another place to meet"
+                         : "give the run another place to meet (TERRACE_MEET, or MASTER_ADDR and "
+                           "MASTER_PORT)"});
+}
+
+// Returns 0 or an error number.
+int bind_and_listen(const StreamSocket& socket, const Address& address) {
+  if (!socket.is_open()) return errno;
+  if (bind(socket.fd(), address.get(), address.length) != 0) return errno;
+  return listen(socket.fd(), kBacklog) == 0 ? 0 : errno;
+}
+
+bool nobody_listens_at(const PathAddress& path) {
+  const StreamSocket probe(socket(AF_UNIX, kKind, 0));
+  return connect(probe.fd(), path.get().get(), path.get().length) != 0 && errno == ECONNREFUSED;
+}
+
+StreamSocket listen_at_path(const MeetingPlace& place) {
+  const PathAddress path(place.socket);
+  StreamSocket listener(socket(AF_UNIX, kKind, 0));
+  int error = bind_and_listen(listener, path.get());
+  if (error == EADDRINUSE && !has_no_file(place.socket) && nobody_listens_at(path)) {
+    unlink(place.socket.c_str());
+    listener = StreamSocket(socket(AF_UNIX, kKind, 0));
+    error = bind_and_listen(listener, path.get());
+  }
+  if (error != 0) throw cannot_listen(place, error);
+  return listener;
+}
+
+void set_number(const StreamSocket& socket, int level, int option, int value) {
+  setsockopt(socket.fd(), level, option, &value, sizeof value);
+}
+
+// On the addresses of IPv6 and of IPv4, or of IPv4 alone where the host has no other.
+StreamSocket listen_at_port(const MeetingPlace& place) {
+  StreamSocket listener(socket(AF_INET6, kKind, 0));
+  if (listener.is_open()) {
+    set_number(listener, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    set_number(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(place.port);
+    const int error = bind_and_listen(listener, address_from(any, sizeof any));
+    if (error == 0) return listener;
+    if (error == EADDRINUSE) throw cannot_listen(place, error);
+  }
+  listener = StreamSocket(socket(AF_INET, kKind, 0));
+  set_number(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = htons(place.port);
+  if (const int error = bind_and_listen(listener, address_from(any, sizeof any))) throw cannot_listen(place, error);
+  return listener;
+}
+
+// Nothing, with the reason, where the name cannot be looked up at the moment.
+std::vector<Address> addresses_of(const MeetingPlace& place, std::string& reason) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &wanted, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(code == 0 ? found : nullptr, freeaddrinfo);
+  if (code == EAI_NONAME)
+    throw Error(ErrorKind::config, {"cannot find the host where ranks meet", place.host, gai_strerror(code),
+                                    "correct TERRACE_MEET or MASTER_ADDR"});
+  if (code != 0) reason = gai_strerror(code);
+  std::vector<Address> addresses;
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    Address address;
+    std::memcpy(&address.bytes, one->ai_addr, one->ai_addrlen);
+    address.length = one->ai_addrlen;
+    addresses.push_back(address);
+  }
+  return addresses;
+}
+
+bool wait_for(const StreamSocket& socket, short events, const Deadline& deadline) {
+  pollfd watched{socket.fd(), events, 0};
+  while (true) {
+    const int ready = poll(&watched, 1, deadline.left_ms());
+    if (ready > 0) return true;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+StreamSocket connect_to_address(const Address& address, const Deadline& deadline, std::string& reason) {
+  StreamSocket connection(socket(address.bytes.ss_family, kKind, 0));
+  int error = 0;
+  if (!connection.is_open() || connect(connection.fd(), address.get(), address.length) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    error = ETIMEDOUT;
+    socklen_t length = sizeof error;
+    if (wait_for(connection, POLLOUT, deadline))
+      getsockopt(connection.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  if (error == 0) {
+    if (address.bytes.ss_family != AF_UNIX) set_number(connection, IPPROTO_TCP, TCP_NODELAY, 1);
+    return connection;
+  }
+  reason = system_reason(error);
+  return {};
+}
+
+std::string number_of(const Address& address) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address.get(), address.length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  const std::string_view number = host.data();
+  constexpr std::string_view kMapped = "::ffff:";  // an address of IPv4, as a socket of IPv6 sees it
+  return std::string(number.starts_with(kMapped) ? number.substr(kMapped.size()) : number);
+}
+
+template <typename Call>
+Address address_by(Call call, int fd) {
+  Address address;
+  address.length = sizeof address.bytes;
+  if (call(fd, reinterpret_cast<sockaddr*>(&address.bytes), &address.length) != 0) address.length = 0;
+  return address;
+}
+
+}  // namespace
+
+int Deadline::left_ms() const {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
+}
+
+Deadline Deadline::at_most(Clock::duration from_now) const {
+  Deadline earlier(from_now);
+  earlier.at_ = std::min(earlier.at_, at_);
+  return earlier;
+}
+
+StreamSocket& StreamSocket::operator=(StreamSocket&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  fd_ = std::exchange(other.fd_, -1);
+  return *this;
+}
+
+void StreamSocket::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+std::string text_of(const MeetingPlace& place) {
+  if (!place.socket.empty()) return place.socket.string();
+  const bool brackets = place.host.find(':') != std::string::npos;
+  return fmt::format(fmt::runtime(brackets ? "[{}]:{}" : "{}:{}"), place.host, place.port);
+}
+
+ListeningSocket::ListeningSocket(MeetingPlace place)
+    : place_(std::move(place)),
+      socket_(place_.socket.empty() ? listen_at_port(place_) : listen_at_path(place_)) {}
+
+ListeningSocket::~ListeningSocket() {
+  if (socket_.is_open() && !place_.socket.empty() && !has_no_file(place_.socket))
+    unlink(place_.socket.c_str());
+}
+
+uint16_t ListeningSocket::port() const {
+  const Address address = address_by(getsockname, fd());
+  if (address.bytes.ss_family == AF_INET) {
+    sockaddr_in part{};
+    std::memcpy(&part, &address.bytes, sizeof part);
+    return ntohs(part.sin_port);
+  }
+  if (address.bytes.ss_family != AF_INET6) return 0;
+  sockaddr_in6 part{};
+  std::memcpy(&part, &address.bytes, sizeof part);
+  return ntohs(part.sin6_port);
+}
+
+StreamSocket ListeningSocket::accept() const {
+  StreamSocket connection(accept4(fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (connection.is_open() && place_.socket.empty()) set_number(connection, IPPROTO_TCP, TCP_NODELAY, 1);
+  return connection;
+}
+
+StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std::string& reason) {
+  if (!place.socket.empty())
+    return connect_to_address(PathAddress(place.socket).get(), deadline, reason);
+  constexpr std::chrono::seconds kLongestTry(5);
+  StreamSocket connection;
+  for (const Address& address : addresses_of(place, reason)) {
+    connection = connect_to_address(address, deadline.at_most(kLongestTry), reason);
+    if (connection.is_open()) break;
+  }
+  return connection;
+}
+
+std::string address_of_peer(const StreamSocket& socket) {
+  const std::string peer = number_of(address_by(getpeername, socket.fd()));
+  if (peer == "::1" || peer.starts_with("127.")) return {};
+  return peer == number_of(address_by(getsockname, socket.fd())) ? std::string() : peer;
+}
+
+bool is_transient(int error_number) {
+  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
+}
+
+bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, const Deadline& deadline,
+                 std::string& reason) {
+  while (!bytes.empty()) {
+    const ssize_t count = send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    } else if (!is_transient(errno)) {
+      reason = system_reason(errno);
+      return false;
+    } else if (!wait_for(socket, POLLOUT, deadline)) {
+      reason = system_reason(ETIMEDOUT);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool read_whole(const StreamSocket& socket, std::span<std::byte> bytes, const Deadline& deadline,
+                std::string& reason) {
+  while (!bytes.empty()) {
+    const ssize_t count = recv(socket.fd(), bytes.data(), bytes.size(), 0);
+    if (count > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    } else if (count == 0) {
+      reason = kEnded;
+      return false;
+    } else if (!is_transient(errno)) {
+      reason = system_reason(errno);
+      return false;
+    } else if (!wait_for(socket, POLLIN, deadline)) {
+      reason = system_reason(ETIMEDOUT);
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace terrace

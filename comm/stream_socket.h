@@ -1,0 +1,94 @@
+// StreamSocket: connections between processes, over sockets in the file system of one host or over TCP. Here
+// are the calls of the system and their errors; what travels is the business of others.
+//
+// Places are those of MeetingPlace; a `socket` that begins with "@" is a name without a file, which ends with
+// its listener.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <terrace/comm/rank_identity.h>
+
+namespace terrace {
+
+// A moment after which nothing is waited for. Thread-safe.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Deadline(Clock::duration from_now) : at_(Clock::now() + from_now) {}
+
+  bool has_passed() const { return Clock::now() >= at_; }
+  // The rest for poll(), rounded up; 0 once the moment has passed.
+  int left_ms() const;
+  // This one, or one that comes earlier.
+  Deadline at_most(Clock::duration from_now) const;
+
+ private:
+  Clock::time_point at_;
+};
+
+// An open socket that neither blocks nor is inherited by programs that are started. It owns its number.
+class StreamSocket {
+ public:
+  StreamSocket() = default;
+  explicit StreamSocket(int fd) : fd_(fd) {}
+  ~StreamSocket() { close(); }
+  StreamSocket(StreamSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  StreamSocket& operator=(StreamSocket&& other) noexcept;
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void close();
+
+ private:
+  int fd_ = -1;
+};
+
+// "/run/meet.sock" or "host:29501", for messages.
+std::string text_of(const MeetingPlace& place);
+
+// A socket that connections come to; a socket in the file system is removed with it.
+class ListeningSocket {
+ public:
+  ListeningSocket() = default;
+  // Listens at the port on all addresses of this host, at a free one where it is 0; or at the path, where a
+  // socket that nobody listens at any more is replaced. Throws Error(io), which names the place, where that
+  // fails or somebody listens there already.
+  explicit ListeningSocket(MeetingPlace place);
+  ~ListeningSocket();
+  ListeningSocket(ListeningSocket&& other) noexcept = default;
+  ListeningSocket& operator=(ListeningSocket&&) = delete;
+
+  int fd() const { return socket_.fd(); }
+  uint16_t port() const;  // 0 for a path
+  // The next connection that has come; closed where none has.
+  StreamSocket accept() const;
+
+ private:
+  MeetingPlace place_;
+  StreamSocket socket_;
+};
+
+// Connects, or returns a closed socket and says in `reason` why not. Throws Error(config) where the host has
+// no such name.
+StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std::string& reason);
+
+// The address of the other side of a TCP connection as a number; empty where it is this host's own.
+std::string address_of_peer(const StreamSocket& socket);
+
+// Move all of the bytes. False where the deadline passes or the connection ends before; `reason` then says
+// which.
+bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, const Deadline& deadline,
+                 std::string& reason);
+bool read_whole(const StreamSocket& socket, std::span<std::byte> bytes, const Deadline& deadline,
+                std::string& reason);
+
+// True for errors of send() and recv() after which the same call may do better.
+bool is_transient(int error_number);
+
+}  // namespace terrace

@@ -1,0 +1,201 @@
+#include <terrace/comm/socket_meeting.h>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/comm/rank_reception.h>
+
+#include "comm/rank_worlds.h"
+#include "support/expect_error.h"
+
+namespace terrace::socket_meeting_test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::expect_error;
+using testing::place_to_meet;
+
+class SocketMeetings : public ::testing::TestWithParam<bool> {
+ protected:
+  SocketMeeting meeting(uint32_t rank, uint32_t size, std::chrono::nanoseconds timeout = 30s) const {
+    return {.rank = rank, .size = size, .place = place_, .run = "a run", .timeout = timeout};
+  }
+  const ScratchFolder folder_;
+  const MeetingPlace place_ = place_to_meet(folder_, GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Places, SocketMeetings, ::testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "Tcp" : "Paths"; });
+
+// What a rank that shall not meet the others says of it.
+std::string refusal_of(const SocketMeeting& meeting) {
+  try {
+    meet(meeting);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "rank " << meeting.rank << " has met the others";
+  return {};
+}
+
+// Says hello at the place, as often as nobody is there, and returns the answer.
+RankWelcome answer_at(const MeetingPlace& place, const RankHello& hello) {
+  const Deadline deadline(30s);
+  std::string reason;
+  while (!deadline.has_passed()) {
+    const StreamSocket socket = connect_to(place, deadline, reason);
+    RankWelcome welcome;
+    if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
+        read_whole(socket, std::as_writable_bytes(std::span(&welcome, 1)), deadline, reason))
+      return welcome;
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << reason;
+  return {};
+}
+
+TEST_P(SocketMeetings, ConnectEveryRankToEveryOther) {
+  for (const uint32_t size : {1u, 2u, 3u, 7u}) {
+    std::vector<std::vector<StreamSocket>> links(size);
+    {
+      std::vector<std::jthread> threads;
+      for (uint32_t r = size; r-- > 0;) threads.emplace_back([&, r] { links[r] = meet(meeting(r, size)); });
+    }
+    for (uint32_t a = 0; a < size; ++a) {
+      ASSERT_EQ(links[a].size(), size);
+      EXPECT_FALSE(links[a][a].is_open());
+      for (uint32_t b = 0; b < size; ++b) {
+        if (a == b) continue;
+        const std::byte sent{static_cast<uint8_t>(a * 16 + b)};
+        ASSERT_EQ(send(links[a][b].fd(), &sent, 1, MSG_NOSIGNAL), 1);
+        std::byte received{};
+        std::string reason;
+        EXPECT_TRUE(read_whole(links[b][a], {&received, 1}, Deadline(30s), reason)) << reason;
+        EXPECT_EQ(received, sent);
+      }
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  }
+}
+
+TEST_P(SocketMeetings, NameTheRanksThatAreMissing) {
+  std::array<std::string, 2> said;
+  {
+    std::vector<std::jthread> threads;
+    for (const uint32_t r : {0u, 2u})
+      threads.emplace_back([&, r] { said[r / 2] = refusal_of(meeting(r, 5, 300ms)); });
+  }
+  for (const std::string& one : said) EXPECT_NE(one.find("ranks 1, 3 and 4 of 5 did not come within 0.3 s"), std::string::npos) << one;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_P(SocketMeetings, NameRankZeroWhereItIsMissing) {
+  expect_error(ErrorKind::peer, {"do not meet", "rank 0 was not there within 0.2 s",
+                                 GetParam() ? "Connection refused" : "No such file"},
+               [&] { meet(meeting(1, 2, 200ms)); });
+}
+
+TEST_P(SocketMeetings, RefuseAnotherRun) {
+  std::jthread first([&] { meet(meeting(0, 2)); });
+  SocketMeeting other = meeting(1, 2);
+  other.run = "another run";
+  const std::string said = refusal_of(other);
+  EXPECT_NE(said.find("the ranks of another run meet here"), std::string::npos) << said;
+  meet(meeting(1, 2));
+}
+
+TEST_P(SocketMeetings, RefuseWhoIsNoRankOfTheRun) {
+  std::jthread first([&] { meet(meeting(0, 3)); });
+  const RunKey key{run_number("a run"), 3, RankChannel::messages};
+  struct Row {
+    RankHello hello;
+    const char* said;
+  };
+  std::vector<Row> rows;
+  const auto refused = [&](const char* said) -> RankHello& {
+    rows.push_back({hello_of(key, 1, 0), said});
+    return rows.back().hello;
+  };
+  refused("no rank of Terrace").magic = 0x20544547;  // "GET "
+  refused("another version").version = 9;
+  refused("another run").run ^= 1;
+  refused("another run").channel = RankChannel::lookout;
+  refused("one of 4 ranks, and it has 3").size = 4;
+  refused("rank 3 is none").rank = 3;
+  refused("rank 0 is none").rank = 0;
+  for (const Row& row : rows) {
+    const RankWelcome answer = answer_at(place_, row.hello);
+    EXPECT_EQ(answer.refused, 1u) << row.said;
+    EXPECT_NE(std::string(answer.why.data()).find(row.said), std::string::npos) << answer.why.data();
+  }
+  std::jthread second([&] { meet(meeting(2, 3)); });
+  meet(meeting(1, 3));
+}
+
+TEST_P(SocketMeetings, RefuseASecondOfARank) {
+  const ListeningSocket listener(place_);
+  const RunKey key{run_number("a run"), 3, RankChannel::messages};
+  RankReception reception(listener, key);
+  std::jthread first([&] { EXPECT_TRUE(reception.take_in(1, Deadline(30s))[2]); });
+  EXPECT_EQ(answer_at(place_, hello_of(key, 2, 0)).refused, 0u);
+  const RankWelcome answer = answer_at(place_, hello_of(key, 2, 0));
+  EXPECT_EQ(answer.refused, 1u);
+  EXPECT_NE(std::string(answer.why.data()).find("rank 2 is here already"), std::string::npos);
+  answer_at(place_, hello_of(key, 1, 0));
+}
+
+TEST_P(SocketMeetings, RefuseASecondRunThatMeetsAtThePlace) {
+  const ListeningSocket first(place_);
+  expect_error(ErrorKind::io, {"cannot listen", text_of(place_), "somebody listens there already", "another place"},
+               [&] { meet(meeting(0, 2)); });
+}
+
+TEST_P(SocketMeetings, WaitForNoStrangerThatSaysNothing) {
+  std::jthread first([&] { meet(meeting(0, 2)); });
+  std::string reason;
+  StreamSocket silent;
+  while (!silent.is_open()) silent = connect_to(place_, Deadline(30s), reason);
+  const std::byte half{1};
+  ASSERT_TRUE(write_whole(silent, {&half, 1}, Deadline(30s), reason));
+  meet(meeting(1, 2));
+}
+
+TEST(SocketMeeting, ReplacesASocketThatNobodyListensAt) {
+  const ScratchFolder folder;
+  const MeetingPlace place{.socket = folder / "meet"};
+  {
+    const ListeningSocket dead(place);
+    std::filesystem::create_hard_link(place.socket, folder / "kept");
+  }
+  std::filesystem::rename(folder / "kept", place.socket);
+  std::jthread first([&] { meet({.rank = 0, .size = 2, .place = place}); });
+  meet({.rank = 1, .size = 2, .place = place});
+}
+
+TEST(SocketMeeting, TakesAPathThatIsTooLongForTheSystem) {
+  const ScratchFolder folder;
+  const std::filesystem::path deep = folder / std::string(150, 'a');
+  std::filesystem::create_directory(deep);
+  const MeetingPlace place{.socket = deep / "meet"};
+  std::jthread first([&] { meet({.rank = 0, .size = 2, .place = place}); });
+  meet({.rank = 1, .size = 2, .place = place});
+}
+
+TEST(SocketMeeting, NamesAFolderThatIsNotThere) {
+  expect_error(ErrorKind::io, {"cannot listen", "/not/there/meet", "No such file"},
+               [] { meet({.rank = 0, .size = 2, .place = {.socket = "/not/there/meet"}}); });
+}
+
+TEST(SocketMeeting, NamesAHostThatIsNotThere) {
+  expect_error(ErrorKind::config, {"cannot find the host", "no such host", "MASTER_ADDR"},
+               [] { meet({.rank = 1, .size = 2, .place = {.host = "no such host", .port = 9}}); });
+}
+
+}  // namespace
+}  // namespace terrace::socket_meeting_test
