@@ -181,6 +181,25 @@ std::vector<HostSlots> read_hostfile(const std::filesystem::path& path) {
   return parse_hostfile(text, path.string());
 }
 
+std::vector<HostSlots> limit_slots(const std::vector<HostSlots>& hosts, const HostLimits& limits) {
+  const auto fail = [](std::string what, std::string reason) {
+    return Error(ErrorKind::config, {"cannot use as many hosts or slots", std::move(what), std::move(reason),
+                                     "ask for fewer, or add them to the hostfile"});
+  };
+  std::vector<HostSlots> limited = hosts;
+  if (limits.hosts.value_or(0) > limited.size())
+    throw fail(fmt::format("{} hosts", *limits.hosts), fmt::format("there are {}", limited.size()));
+  if (limits.hosts) limited.resize(*limits.hosts);
+  for (HostSlots& host : limited) {
+    if (!limits.slots_of_host) continue;
+    if (*limits.slots_of_host > host.slots.size())
+      throw fail(fmt::format("{} slots of each host", *limits.slots_of_host),
+                 fmt::format("host {} has {}", host.host, host.slots.size()));
+    host.slots.resize(*limits.slots_of_host);
+  }
+  return limited;
+}
+
 std::vector<HostSlots> choose_slots(const std::vector<HostSlots>& hosts, const HostFilter& filter) {
   if (filter.include.empty() && filter.exclude.empty()) return hosts;
   if (!filter.include.empty() && !filter.exclude.empty())

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,15 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, std::string_view fi
 // The same of a file. Throws Error(io) too, where it cannot be read: a missing file is never taken for an
 // empty one.
 std::vector<HostSlots> read_hostfile(const std::filesystem::path& path);
+
+// The least of a hostfile that a run shall use.
+struct HostLimits {
+  std::optional<uint32_t> hosts = {};          // the first ones
+  std::optional<uint32_t> slots_of_host = {};  // the first ones of each of these hosts
+};
+
+// The first hosts and slots of `hosts`. Throws Error(config) where there are not as many.
+std::vector<HostSlots> limit_slots(const std::vector<HostSlots>& hosts, const HostLimits& limits);
 
 // What the filter leaves of `hosts`, whose names differ, in their order; all where it is empty. Throws
 // Error(config) where both sides are given, the list has another form, it names a host or a slot that is not

@@ -127,7 +127,8 @@ void RankReception::settle(Stranger& stranger) {
   }
   const RankWelcome welcome;
   std::string ignored;
-  if (!write_whole(stranger.socket, std::as_bytes(std::span(&welcome, 1)), Deadline(kPatience), ignored)) return;
+  if (!write_whole(stranger.socket, std::as_bytes(std::span(&welcome, 1)), Deadline(kPatience), ignored))
+    return;
   guests_[hello.rank] = Guest{std::move(stranger.socket), hello};
   ++guest_count_;
 }

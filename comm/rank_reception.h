@@ -66,8 +66,8 @@ class RankReception {
   // `listener` outlives this.
   RankReception(const ListeningSocket& listener, const RunKey& key) : listener_(listener), key_(key) {}
 
-  // Takes in ranks from `first` on until the last of the run is there or the deadline passes, and returns them
-  // by rank; those before `first`, and those that have not come, are empty.
+  // Takes in ranks from `first` on until the last of the run is there or the deadline passes, and returns
+  // them by rank; those before `first`, and those that have not come, are empty.
   std::vector<std::optional<Guest>> take_in(uint32_t first, const Deadline& deadline);
   // Why the last one who was refused was; empty where nobody was.
   const std::string& last_refusal() const { return last_refusal_; }

@@ -110,8 +110,8 @@ void SocketLink::begin_next() {
   }
 }
 
-// Whether more may be written. An error is no news: what the other side has sent before it left is read to its
-// end, and the end is found there.
+// Whether more may be written. An error is no news: what the other side has sent before it left is read to
+// its end, and the end is found there.
 bool SocketLink::write_some() {
   if (!has_output()) begin_next();
   if (!has_output()) return false;
@@ -135,7 +135,8 @@ bool SocketLink::write_some() {
 // Whether more may be there.
 bool SocketLink::read_some() {
   // The rest of a message goes where it belongs, and what follows it into the buffer.
-  std::array<iovec, 2> pieces{{{into_, into_ != nullptr ? left_bytes_ : 0}, {buffer_.data(), buffer_.size()}}};
+  std::array<iovec, 2> pieces{
+      {{into_, into_ != nullptr ? left_bytes_ : 0}, {buffer_.data(), buffer_.size()}}};
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();

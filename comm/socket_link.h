@@ -59,8 +59,8 @@ class SocketLink {
 
   // Moves what can move, and does not block.
   void advance();
-  // Why no message that is not over ever will be; empty while the other side is there. What it says of a third
-  // rank is that rank's to say, and counts only when that has had the time to.
+  // Why no message that is not over ever will be; empty while the other side is there. What it says of a
+  // third rank is that rank's to say, and counts only when that has had the time to.
   std::string why_left() const;
 
   // Nothing is taken in or begun any more. The other side is told, at once if it can be: `blamed` is the rank

@@ -12,6 +12,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/comm/launcher_claim.h>
 #include <terrace/comm/rank_reception.h>
 
 namespace terrace {
@@ -39,9 +40,10 @@ std::string seconds_of(const SocketMeeting& meeting) {
 }
 
 Error not_met(const MeetingPlace& place, std::string reason) {
-  return Error(ErrorKind::peer, {"the ranks of the run do not meet", text_of(place), std::move(reason),
-                                 "see what the missing ranks say; all ranks are started at the same time, and "
-                                 "reach the host and port of rank 0"});
+  return Error(ErrorKind::peer,
+               {"the ranks of the run do not meet", text_of(place), std::move(reason),
+                "see what the missing ranks say; all ranks are started at the same time, and "
+                "reach the host and port of rank 0"});
 }
 
 // "rank 2", "ranks 1, 3 and 4"; the first ones where there are many.
@@ -169,6 +171,27 @@ std::vector<StreamSocket> meet_as_other(const SocketMeeting& meeting) {
 }
 
 }  // namespace
+
+SocketMeeting meeting_of(const RankIdentity& identity, const Environment& variables) {
+  if (!identity.meeting)
+    throw Error(
+        ErrorKind::config,
+        {"cannot join the other ranks", fmt::format("rank {} of {}", identity.rank, identity.size),
+         "nothing says where they meet",
+         "set MASTER_ADDR and MASTER_PORT, or TERRACE_MEET to HOST:PORT or the path of a socket; where "
+         "only one process was started, unset the variables of " +
+             std::string(name_of(identity.launcher))});
+  SocketMeeting meeting{.rank = identity.rank, .size = identity.size, .place = *identity.meeting};
+  constexpr uint16_t kLastPort = 65535;
+  if (variable_text(variables, "TERRACE_MEET") == nullptr) {
+    const uint16_t port = meeting.place.port;
+    meeting.place.port = static_cast<uint16_t>(port < kLastPort ? port + 1 : port - 1);
+  }
+  for (const char* const name : {"TORCHELASTIC_RUN_ID", "TERRACE_RUN"}) {
+    if (const std::string* const run = variable_text(variables, name)) meeting.run = *run;
+  }
+  return meeting;
+}
 
 std::vector<StreamSocket> meet(const SocketMeeting& meeting) {
   TERRACE_ASSERT(meeting.rank < meeting.size, "the rank is one of the run");

@@ -1,9 +1,9 @@
 // SocketMeeting: the ranks of a run find each other at one place, and leave it with a connection from each of
 // them to every other.
 //
-// Rank 0 listens at the place. Every other rank listens at a place of its own, comes to rank 0, says who it is
-// and where it listens, and waits. When all have come, rank 0 tells everybody where the others are; each rank
-// then connects to those of lower number.
+// Rank 0 listens at the place. Every other rank listens at a place of its own, comes to rank 0, says who it
+// is and where it listens, and waits. When all have come, rank 0 tells everybody where the others are; each
+// rank then connects to those of lower number.
 #pragma once
 
 #include <chrono>
@@ -26,6 +26,11 @@ struct SocketMeeting {
   // Ranks that have not come by then are missing.
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
 };
+
+// The meeting of a rank as its launcher has arranged it: at TERRACE_MEET, or else at MASTER_ADDR and the port
+// behind MASTER_PORT, which torchrun listens at itself; the run is TERRACE_RUN, or else torchrun's own name
+// of it. Throws Error(config) where no place is arranged. A pure function of its arguments.
+SocketMeeting meeting_of(const RankIdentity& identity, const Environment& variables);
 
 // Returns the connections by rank; the own one is closed. Blocks until all ranks are connected. Throws
 // Error(peer) that names the ranks that are missing, or why this one was refused, and Error(io) where rank 0

@@ -70,7 +70,8 @@ class SocketPort final : public MessagePort {
     }
     const uint32_t index = free_.back();
     free_.pop_back();
-    messages_[index] = {.other = other, .tag = tag, .memory = memory, .bytes = bytes, .over = false, .failure = {}};
+    messages_[index] = {
+        .other = other, .tag = tag, .memory = memory, .bytes = bytes, .over = false, .failure = {}};
     return index;
   }
 

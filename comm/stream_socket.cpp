@@ -130,7 +130,8 @@ StreamSocket listen_at_port(const MeetingPlace& place) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(place.port);
-  if (const int error = bind_and_listen(listener, address_from(any, sizeof any))) throw cannot_listen(place, error);
+  if (const int error = bind_and_listen(listener, address_from(any, sizeof any)))
+    throw cannot_listen(place, error);
   return listener;
 }
 
@@ -259,8 +260,7 @@ StreamSocket ListeningSocket::accept() const {
 }
 
 StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std::string& reason) {
-  if (!place.socket.empty())
-    return connect_to_address(PathAddress(place.socket).get(), deadline, reason);
+  if (!place.socket.empty()) return connect_to_address(PathAddress(place.socket).get(), deadline, reason);
   constexpr std::chrono::seconds kLongestTry(5);
   StreamSocket connection;
   for (const Address& address : addresses_of(place, reason)) {

@@ -137,7 +137,9 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
                              flag, meant, full);
       }
       return with_suggestion(fmt::format("{} has no flag \"{}\"", full, flag), nearest(flag, known),
-                             fmt::format("`{} --help` lists them", full));
+                             command->get_name() == "launch"
+                                 ? "what the ranks run stands behind \"--\": terrace launch -n 4 -- train ..."
+                                 : fmt::format("`{} --help` lists them", full));
     }
     std::vector<std::string> names;
     for (const CLI::App* sub : command->get_subcommands({})) names.push_back(sub->get_name());

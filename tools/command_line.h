@@ -32,6 +32,7 @@ class Subcommand {
 
 // Each function adds its flags to `app`, which outlives the result.
 std::unique_ptr<Subcommand> add_train(Command& app);
+std::unique_ptr<Subcommand> add_launch(Command& app);
 std::unique_ptr<Subcommand> add_report(Command& app);
 std::unique_ptr<Subcommand> add_export(Command& app);
 std::unique_ptr<Subcommand> add_eval(Command& app);

@@ -1,4 +1,6 @@
 // The terrace program: reads the command line and hands over to one subcommand. It decides nothing else.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include <system_error>
 
 #include <terrace/base/text/shown_text.h>
+#include <terrace/comm/rank_identity.h>
 
 #include "command_line.h"
 #include "help_format.h"
@@ -35,6 +38,16 @@ std::string unparsed(const CLI::App& app, const std::string& reason) {
   return text + "\n  `" + command + " --help` lists what it takes";
 }
 
+// True for one of several ranks that is not the first. What the launcher's variables are worth is for others
+// to say.
+bool is_another_rank() {
+  try {
+    return identify_rank(environment_from(environ)).rank > 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // An error of the standard library knows neither the action nor the remedy.
 Error failure_of_system(const std::system_error& failure) {
   const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&failure);
@@ -56,10 +69,10 @@ int parse_and_run(int argc, const char* const* argv) {
   Command command(app);
   command.require_subcommand();
   const std::unique_ptr<Subcommand> subcommands[] = {
-      add_train(command),      add_eval(command),       add_generate(command), add_export(command),
-      add_checkpoint(command), add_report(command),     add_bench(command),    add_tune(command),
-      add_ctl(command),        add_top(command),        add_sim(command),      add_plan(command),
-      add_help(command),       add_completion(command), add_version(command)};
+      add_train(command),  add_launch(command),     add_eval(command),       add_generate(command),
+      add_export(command), add_checkpoint(command), add_report(command),     add_bench(command),
+      add_tune(command),   add_ctl(command),        add_top(command),        add_sim(command),
+      add_plan(command),   add_help(command),       add_completion(command), add_version(command)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   if (arguments.empty()) {
@@ -70,6 +83,7 @@ int parse_and_run(int argc, const char* const* argv) {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes them from the back
   } catch (const CLI::ParseError& failure) {
     if (failure.get_exit_code() == 0) return app.exit(failure);  // --help, --version
+    if (is_another_rank()) return kUsage;                        // the first one says the same
     require_values(chosen_command(app));
     std::string text = wrong_argument(app, arguments);
     if (text.empty()) text = unparsed(app, failure.what());

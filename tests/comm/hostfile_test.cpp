@@ -159,6 +159,17 @@ TEST(Hostfile, RefusesAFilterThatLeavesNothingOrHasTwoSides) {
                [] { choose_slots(kTwo, {.include = "worker-1", .exclude = "worker-2"}); });
 }
 
+TEST(Hostfile, UsesTheFirstHostsAndSlots) {
+  const Hosts hosts = {{"a", {0, 1, 2}}, {"b", {1, 3}}};
+  EXPECT_EQ(limit_slots(hosts, {}), hosts);
+  EXPECT_EQ(limit_slots(hosts, {.hosts = 1}), (Hosts{{"a", {0, 1, 2}}}));
+  EXPECT_EQ(limit_slots(hosts, {.slots_of_host = 1}), (Hosts{{"a", {0}}, {"b", {1}}}));
+  EXPECT_EQ(limit_slots(hosts, {.hosts = 1, .slots_of_host = 3}), (Hosts{{"a", {0, 1, 2}}}));
+  expect_error(ErrorKind::config, {"3 hosts", "there are 2"}, [&] { limit_slots(hosts, {.hosts = 3}); });
+  expect_error(ErrorKind::config, {"3 slots", "host b has 2"},
+               [&] { limit_slots(hosts, {.slots_of_host = 3}); });
+}
+
 TEST(Hostfile, ListsNoMoreThanTheFirstOfManyHosts) {
   Hosts many;
   for (int i = 0; i < 100; ++i) many.push_back({"host" + std::to_string(i), {0}});

@@ -91,13 +91,15 @@ TEST_P(SocketMeetings, NameTheRanksThatAreMissing) {
     for (const uint32_t r : {0u, 2u})
       threads.emplace_back([&, r] { said[r / 2] = refusal_of(meeting(r, 5, 300ms)); });
   }
-  for (const std::string& one : said) EXPECT_NE(one.find("ranks 1, 3 and 4 of 5 did not come within 0.3 s"), std::string::npos) << one;
+  for (const std::string& one : said)
+    EXPECT_NE(one.find("ranks 1, 3 and 4 of 5 did not come within 0.3 s"), std::string::npos) << one;
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_P(SocketMeetings, NameRankZeroWhereItIsMissing) {
-  expect_error(ErrorKind::peer, {"do not meet", "rank 0 was not there within 0.2 s",
-                                 GetParam() ? "Connection refused" : "No such file"},
+  expect_error(ErrorKind::peer,
+               {"do not meet", "rank 0 was not there within 0.2 s",
+                GetParam() ? "Connection refused" : "No such file"},
                [&] { meet(meeting(1, 2, 200ms)); });
 }
 
@@ -152,7 +154,8 @@ TEST_P(SocketMeetings, RefuseASecondOfARank) {
 
 TEST_P(SocketMeetings, RefuseASecondRunThatMeetsAtThePlace) {
   const ListeningSocket first(place_);
-  expect_error(ErrorKind::io, {"cannot listen", text_of(place_), "somebody listens there already", "another place"},
+  expect_error(ErrorKind::io,
+               {"cannot listen", text_of(place_), "somebody listens there already", "another place"},
                [&] { meet(meeting(0, 2)); });
 }
 
@@ -185,6 +188,39 @@ TEST(SocketMeeting, TakesAPathThatIsTooLongForTheSystem) {
   const MeetingPlace place{.socket = deep / "meet"};
   std::jthread first([&] { meet({.rank = 0, .size = 2, .place = place}); });
   meet({.rank = 1, .size = 2, .place = place});
+}
+
+TEST(SocketMeeting, IsWhereTheLauncherHasArrangedIt) {
+  struct Row {
+    Environment variables;
+    MeetingPlace place;
+    std::string run;
+  };
+  const Environment torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}};
+  const auto with = [&](const Environment& more) {
+    Environment all = more;
+    all.insert(torchrun.begin(), torchrun.end());
+    return all;
+  };
+  const std::vector<Row> rows = {
+      {torchrun, {.host = "a", .port = 29501}, ""},
+      {with({{"TORCHELASTIC_RUN_ID", "77"}}), {.host = "a", .port = 29501}, "77"},
+      {with({{"MASTER_PORT", "65535"}}), {.host = "a", .port = 65534}, ""},
+      {with({{"TERRACE_MEET", "b:5"}, {"TERRACE_RUN", "x"}}), {.host = "b", .port = 5}, "x"},
+      {{{"TERRACE_RANK", "1"}, {"TERRACE_RANKS", "2"}, {"TERRACE_MEET", "/meet"}, {"TERRACE_RUN", "x"}},
+       {.socket = "/meet"},
+       "x"}};
+  for (const Row& row : rows) {
+    const SocketMeeting meeting = meeting_of(identify_rank(row.variables), row.variables);
+    EXPECT_EQ(meeting.place, row.place);
+    EXPECT_EQ(meeting.run, row.run);
+    EXPECT_EQ(meeting.rank, 1u);
+    EXPECT_EQ(meeting.size, 2u);
+  }
+  const Environment nowhere = {{"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  expect_error(ErrorKind::config, {"rank 1 of 2", "nothing says where they meet", "MASTER_ADDR", "torchrun"},
+               [&] { meeting_of(identify_rank(nowhere), nowhere); });
 }
 
 TEST(SocketMeeting, NamesAFolderThatIsNotThere) {

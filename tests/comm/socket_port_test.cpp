@@ -54,7 +54,8 @@ void finish(std::vector<Awaited> awaited) {
 
 std::vector<std::byte> bytes_of(size_t count, int seed) {
   std::vector<std::byte> bytes(count);
-  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + static_cast<size_t>(seed));
+  for (size_t i = 0; i < count; ++i)
+    bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + static_cast<size_t>(seed));
   return bytes;
 }
 
@@ -82,9 +83,11 @@ TEST_P(SocketPorts, AMessageThatNobodyReceivesBlocksNoOtherTag) {
   }
   const std::vector<std::byte> sent = bytes_of(longest, 99);
   std::vector<std::byte> received(longest);
-  finish({{*ports[0], ports[0]->start_send(1, 5, sent)}, {*ports[1], ports[1]->start_receive(0, 5, received)}});
+  finish(
+      {{*ports[0], ports[0]->start_send(1, 5, sent)}, {*ports[1], ports[1]->start_receive(0, 5, received)}});
   EXPECT_EQ(received, sent);
-  for (std::vector<std::byte>& room : arrived) sends.push_back({*ports[1], ports[1]->start_receive(0, 4, room)});
+  for (std::vector<std::byte>& room : arrived)
+    sends.push_back({*ports[1], ports[1]->start_receive(0, 4, room)});
   finish(sends);
   EXPECT_EQ(arrived, waiting);
 }
@@ -138,7 +141,8 @@ TEST_P(SocketPorts, SayWhyTheyGiveUp) {
   // What a rank says of another one counts after that one's own words.
   ports[0]->abandon(2, "its disk is full");
   const MessageRequest of_first = ports[1]->start_receive(0, 0, std::span(rooms).subspan(1, 1));
-  EXPECT_EQ(failure_of(*ports[1], ports[1]->start_receive(2, 0, std::span(rooms).last(1))), "its disk is full");
+  EXPECT_EQ(failure_of(*ports[1], ports[1]->start_receive(2, 0, std::span(rooms).last(1))),
+            "its disk is full");
   EXPECT_EQ(ports[1]->test(of_first), MessageState::pending);
   EXPECT_EQ(failure_of(*ports[1], of_first), "it has given up because of rank 2: its disk is full");
 }
@@ -152,7 +156,8 @@ TEST_P(SocketPorts, NameTheLengthsOfAMessageThatIsNotAsLongAsItsReceive) {
     finish({{*ports[0], ports[0]->start_send(1, 0, bytes_of(30, 1))}});
     std::byte word{1}, other{};
     if (is_early)
-      finish({{*ports[0], ports[0]->start_send(1, 1, {&word, 1})}, {*ports[1], ports[1]->start_receive(0, 1, {&other, 1})}});
+      finish({{*ports[0], ports[0]->start_send(1, 1, {&word, 1})},
+              {*ports[1], ports[1]->start_receive(0, 1, {&other, 1})}});
     if (is_early) receive = ports[1]->start_receive(0, 0, room);
     EXPECT_EQ(failure_of(*ports[1], receive), "its message has 30 bytes, where 20 are expected");
   }
@@ -177,7 +182,8 @@ TEST(SocketPort, MissesARankThatDiesInTheMiddleOfAMessage) {
 }
 
 TEST(SocketPort, TakesNothingForAMessageThatIsNone) {
-  const std::array<SocketFrame, 4> frames{SocketFrame{FrameKind{7}, 0, 0}, {FrameKind::data, 0, 0},
+  const std::array<SocketFrame, 4> frames{SocketFrame{FrameKind{7}, 0, 0},
+                                          {FrameKind::data, 0, 0},
                                           {FrameKind::data, 0, SocketLink::kAheadBytes + 1},
                                           {FrameKind::farewell, 0, 1 << 20}};
   for (const SocketFrame& frame : frames) {
@@ -194,11 +200,13 @@ TEST(SocketPort, TakesNothingForAMessageThatIsNone) {
 TEST(SocketPort, AllocatesNothingOnceItIsWarm) {
   if (!testing::kCountsAllocations) GTEST_SKIP() << "the thread sanitizer counts no allocations";
   Ports ports = ports_of(2);
-  std::vector<std::byte> long_one(ports[0]->max_message_bytes()), long_room(long_one.size()), word(8), room(8);
+  std::vector<std::byte> long_one(ports[0]->max_message_bytes()), long_room(long_one.size()), word(8),
+      room(8);
   uint64_t warm = 0;
   for (int round = 0; round < 60; ++round) {
     if (round == 20) warm = testing::allocations_of_all_threads();
-    const MessageRequest early = ports[0]->start_send(1, 1, word), sent = ports[0]->start_send(1, 2, long_one);
+    const MessageRequest early = ports[0]->start_send(1, 1, word),
+                         sent = ports[0]->start_send(1, 2, long_one);
     const MessageRequest received = ports[1]->start_receive(0, 2, long_room);
     const MessageRequest late = ports[1]->start_receive(0, 1, room);
     std::array<bool, 4> over{};

@@ -199,6 +199,9 @@ void add_output_flags(Command& app, TrainFlags& flags) {
   add_whole_number(
       app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
       "End the run when one wait takes N seconds; without it a run waits for ever", group);
+  add_whole_number(
+      app, "--rank-timeout", 1, [&flags](uint64_t n) { flags.rank_timeout_seconds = n; },
+      "Of several ranks: wait N seconds for the others to start (default 60)", group);
   add_repeated(app, "--inject", flags.inject, "SPEC",
                "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
                "(docs/faults.md)",

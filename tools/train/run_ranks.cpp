@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/message_communicator.h>
 #include <terrace/comm/mpi_plugin.h>
+#include <terrace/comm/socket_port.h>
 #include <terrace/runtime/config/tier_paths.h>
 
 #include "command_line.h"
@@ -26,22 +28,22 @@ uint32_t ranks_on_host(const RankIdentity& identity) {
   return identity.local_size.value_or(identity.size);
 }
 
-std::unique_ptr<Communicator> join(const RankIdentity& identity) {
+MakeMessagePort message_port(const RankIdentity& identity, const Environment& variables,
+                             const TrainFlags& flags) {
+  if (starts_with_mpi(identity.launcher)) return load_mpi(own_mpi_plugin());
+  SocketMeeting meeting = meeting_of(identity, variables);
+  constexpr uint64_t kMostSeconds = 86400 * 365;
+  meeting.timeout = std::chrono::seconds(std::min(flags.rank_timeout_seconds, kMostSeconds));
+  return socket_port(meeting);
+}
+
+std::unique_ptr<Communicator> join(const RankIdentity& identity, const Environment& variables,
+                                   const TrainFlags& flags) {
   if (identity.alone()) return nullptr;
-  if (!starts_with_mpi(identity.launcher)) {
-    throw Error(
-        ErrorKind::config,
-        {"cannot train as one of several processes",
-         fmt::format("rank {} of {}, started by {}", identity.rank, identity.size,
-                     name_of(identity.launcher)),
-         "ranks reach each other by MPI",
-         "start them with mpirun, or with srun where Slurm has PMI; where only one process was started, "
-         "unset the variables of " +
-             std::string(name_of(identity.launcher))});
-  }
   std::vector<RankPlace> places(identity.size);
   for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
-  return std::make_unique<MessageCommunicator>(identity.rank, std::move(places), load_mpi(own_mpi_plugin()));
+  return std::make_unique<MessageCommunicator>(identity.rank, std::move(places),
+                                               message_port(identity, variables, flags));
 }
 
 void keep_what_every_rank_has(TrainFlags& flags) {
@@ -54,7 +56,9 @@ void keep_what_every_rank_has(TrainFlags& flags) {
 }  // namespace
 
 RunRanks::RunRanks(TrainFlags& flags, Console& console)
-    : identity_(identify_rank(environment_from(environ))), communicator_(join(identity_)) {
+    : variables_(environment_from(environ)),
+      identity_(identify_rank(variables_)),
+      communicator_(join(identity_, variables_, flags)) {
   if (!are_several()) return;
   flags.ranks_started = identity_.size;
   flags.launcher = name_of(identity_.launcher);
@@ -72,8 +76,8 @@ void RunRanks::apply_to(TrainerOptions& options) const {
   if (config.batch.ranks != identity_.size)
     refuse("terrace.ranks",
            fmt::format("{} process{} started", identity_.size, identity_.size == 1 ? " was" : "es were"),
-           fmt::format("start {} with `mpirun -n {} terrace train`, or leave the key out", config.batch.ranks,
-                       config.batch.ranks));
+           fmt::format("start {} with `terrace launch -n {} -- train`, or leave the key out",
+                       config.batch.ranks, config.batch.ranks));
   if (!are_several()) return;
   if (options.compute != nullptr)
     refuse("on a GPU", "what ranks exchange passes through host memory that operations can reach",

@@ -30,6 +30,7 @@ class RunRanks {
   void end_with(const Error& failure, Console& console) const;
 
  private:
+  const Environment variables_;
   const RankIdentity identity_;
   std::unique_ptr<Communicator> communicator_;  // null: there is one rank
 };

@@ -1,6 +1,7 @@
-// StopSignals: SIGINT, SIGTERM, SIGHUP and `terrace ctl stop`, as a wish to stop. The first wish is
-// remembered, so that the step in progress ends and the state can be saved. The second one ends the program
-// at once, except SIGHUP, because a closed terminal sends several. The handler does nothing else.
+// StopSignals: SIGINT, SIGTERM, SIGHUP and `terrace ctl stop`, as a wish to stop, and for one of several
+// ranks SIGUSR1, which launchers pass on at once. The first wish is remembered, so that the step in progress
+// ends and the state can be saved. The second one ends the program at once, except SIGHUP, because a closed
+// terminal sends several. The handler does nothing else.
 #pragma once
 
 #include <signal.h>
@@ -10,10 +11,15 @@
 
 namespace terrace {
 
+struct StopSignalsOptions {
+  bool several_ranks = false;
+  bool says_so = true;  // to the user, when a signal comes
+};
+
 // At most one exists at a time. Its destructor restores the earlier handlers.
 class StopSignals {
  public:
-  StopSignals();
+  explicit StopSignals(StopSignalsOptions options = {});
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -25,7 +31,7 @@ class StopSignals {
   std::string_view name() const;
 
  private:
-  std::array<struct sigaction, 3> earlier_{};
+  std::array<struct sigaction, 4> earlier_{};
 };
 
 }  // namespace terrace

@@ -201,7 +201,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   std::optional<PlanPrediction> prediction;
   if (!ranks.are_several()) prediction = predict_training(options, setup, console_);
 
-  StopSignals signals;
+  StopSignals signals({.several_ranks = ranks.are_several(), .says_so = ranks.is_first()});
   RunSummary summary;
   summary.unigram_loss = data->unigram_loss();
   const std::vector<ReportFact> facts =

@@ -1,0 +1,274 @@
+#include "launch/local_ranks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <random>
+#include <string_view>
+#include <system_error>
+
+#include <terrace/base/error.h>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Steady = std::chrono::steady_clock;
+
+constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+// Ranks that learn of a death end within two seconds.
+constexpr seconds kForTheOthers(5);
+// A rank that refuses says why; the others are about to refuse the same.
+constexpr seconds kForARefusal(2);
+
+Error cannot_start(const std::string& what, int error) {
+  return Error(ErrorKind::io, {"cannot start the ranks", what, system_reason(error),
+                               "start fewer ranks, or raise the limits of this user (ulimit -u, ulimit -n)"});
+}
+
+std::string drawn_name() {
+  std::random_device device;
+  std::string name;
+  for (int i = 0; i < 4; ++i) name += fmt::format("{:08x}", device());
+  return name;
+}
+
+bool is_of_a_launcher(std::string_view variable) {
+  return variable.starts_with("TERRACE_RANK") || variable.starts_with("TERRACE_LOCAL_RANK") ||
+         variable.starts_with("TERRACE_MEET=") || variable.starts_with("TERRACE_RUN=") ||
+         variable.starts_with(kLauncherFd);
+}
+
+// The environment of a rank: that of this process, with what it has to know.
+std::vector<std::string> variables_of(uint32_t rank, const LocalRanksOptions& options,
+                                      const std::filesystem::path& folder, const std::string& run, int link) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!is_of_a_launcher(*variable)) variables.emplace_back(*variable);
+  }
+  for (const char* const name : {"TERRACE_RANK", "TERRACE_LOCAL_RANK"})
+    variables.push_back(fmt::format("{}={}", name, rank));
+  for (const char* const name : {"TERRACE_RANKS", "TERRACE_LOCAL_RANKS"})
+    variables.push_back(fmt::format("{}={}", name, options.ranks));
+  variables.push_back("TERRACE_MEET=" + (folder / "meet").string());
+  variables.push_back("TERRACE_RUN=" + run);
+  variables.push_back(fmt::format("{}={}", kLauncherFd, link));
+  return variables;
+}
+
+std::vector<char*> pointers_to(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));  // exec only reads
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+LocalRanks::Folder::Folder() {
+  std::string name = std::filesystem::absolute(std::filesystem::temp_directory_path() / "terrace-launch-XXXXXX");
+  if (mkdtemp(name.data()) == nullptr)
+    throw Error(ErrorKind::io, {"cannot make a folder in which the ranks meet", name, system_reason(errno),
+                                "set TMPDIR to a folder that can be written"});
+  path = name;
+}
+
+LocalRanks::Folder::~Folder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
+    : options_(options), console_(console), output_(options.log_folder, options.ranks), ranks_(options.ranks) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGCHLD);
+  for (const int signal : kPassedOn) sigaddset(&mask, signal);
+  sigprocmask(SIG_BLOCK, &mask, &earlier_mask_);
+  signals_ = StreamSocket(signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC));
+  try {
+    if (!signals_.is_open()) throw cannot_start("signalfd", errno);
+    const std::string run = drawn_name();
+    for (uint32_t rank = 0; rank < options.ranks; ++rank) start(rank, run);
+  } catch (...) {
+    for (const Rank& rank : ranks_) {
+      if (rank.process > 0) kill(rank.process, SIGKILL);
+    }
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+    sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
+    throw;
+  }
+  output_.close_inputs();
+}
+
+LocalRanks::~LocalRanks() {
+  for (const Rank& rank : ranks_) {
+    if (rank.is_over) continue;
+    kill(rank.process, SIGKILL);
+    waitpid(rank.process, nullptr, 0);
+  }
+  sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
+}
+
+void LocalRanks::start(uint32_t rank, const std::string& run) {
+  auto [link, fd] = LauncherLink::make();
+  const StreamSocket end_of_rank(fd);
+  const std::vector<std::string> variables = variables_of(rank, options_, folder_.path, run, fd);
+  const pid_t launcher = getpid(), process = fork();
+  if (process == 0) become_rank(rank, launcher, variables);
+  if (process < 0) throw cannot_start(fmt::format("rank {} of {}", rank, options_.ranks), errno);
+  ranks_[rank].process = process;
+  ranks_[rank].link = std::move(link);
+}
+
+// In a group of its own, so that a terminal's Ctrl-C comes from here alone and counts once. Whoever ends the
+// launcher, the rank is asked to stop.
+void LocalRanks::become_rank(uint32_t rank, pid_t launcher, const std::vector<std::string>& variables) const {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != launcher) _exit(kFailed);
+  setpgid(0, 0);
+  signal(SIGTTOU, SIG_IGN);
+  const int nothing = open("/dev/null", O_RDONLY);
+  if (nothing >= 0) dup2(nothing, STDIN_FILENO), close(nothing);
+  output_.redirect(rank);
+  std::vector<std::string> words = {"terrace"};
+  words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
+  const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
+  sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
+  execve("/proc/self/exe", arguments.data(), environment.data());
+  print_error(cannot_start("/proc/self/exe", errno));
+  _exit(kFailed);
+}
+
+int LocalRanks::wait() {
+  while (!are_over()) {
+    poll_once();
+    take_signals();
+    for (Rank& rank : ranks_) take_words(rank);
+    output_.copy();
+    take_ends();
+    end_those_that_stay();
+  }
+  output_.finish();
+  if (dead_ && !said_) say_death();
+  return worst_status_;
+}
+
+bool LocalRanks::are_over() const {
+  return std::ranges::all_of(ranks_, &Rank::is_over);
+}
+
+void LocalRanks::poll_once() {
+  std::vector<pollfd> watched{{signals_.fd(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    if (rank.link->is_open()) watched.push_back({rank.link->fd(), POLLIN, 0});
+  }
+  output_.add_to(watched);
+  poll(watched.data(), watched.size(), ms_to_next_deadline());
+}
+
+int LocalRanks::ms_to_next_deadline() const {
+  int64_t least = -1;
+  for (const std::optional<Moment>& moment : {ask_at_, end_at_}) {
+    if (!moment) continue;
+    const int64_t ms = std::max<int64_t>(0, std::chrono::ceil<milliseconds>(*moment - Steady::now()).count());
+    least = least < 0 ? ms : std::min(least, ms);
+  }
+  return static_cast<int>(std::min<int64_t>(least, 3'600'000));
+}
+
+void LocalRanks::take_signals() {
+  signalfd_siginfo info{};
+  while (read(signals_.fd(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal != SIGCHLD) pass_on(signal);
+  }
+}
+
+void LocalRanks::pass_on(int signal) {
+  passed_on_ = signal;
+  for (const Rank& rank : ranks_) {
+    if (!rank.is_over) kill(rank.process, signal);
+  }
+}
+
+void LocalRanks::take_words(Rank& rank) {
+  while (rank.link->is_open()) {
+    const std::optional<LauncherWord> word = rank.link->hear();
+    if (!word) return;
+    if (word->kind == LauncherWord::Kind::watching) rank.is_watching = true;
+    if (word->kind == LauncherWord::Kind::said) said_ = true;
+  }
+}
+
+void LocalRanks::take_ends() {
+  for (uint32_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    int status = 0;
+    if (rank.is_over || waitpid(rank.process, &status, WNOHANG) != rank.process) continue;
+    take_words(rank);  // its last ones
+    rank.is_over = true;
+    ended(r, status);
+  }
+}
+
+void LocalRanks::ended(uint32_t rank, int status) {
+  const bool has_died = WIFSIGNALED(status);
+  const int code = has_died ? kFailed : WEXITSTATUS(status);
+  worst_status_ = std::max(worst_status_, code);
+  if (code == 0) return;
+  const int signal = has_died ? WTERMSIG(status) : 0;
+  // Of several, the first one is to blame: the others die of it, or are ended from here.
+  if (has_died && !dead_ && !ask_at_ && signal != passed_on_) died(rank, static_cast<uint32_t>(signal));
+  if (!ask_at_) ask_at_ = Steady::now() + kForARefusal;
+}
+
+void LocalRanks::died(uint32_t rank, uint32_t signal) {
+  dead_ = rank;
+  dead_signal_ = signal;
+  ask_at_ = Steady::now();
+  end_at_ = Steady::now() + kForTheOthers;
+  for (const Rank& other : ranks_) {
+    if (!other.is_over) other.link->tell({.kind = LauncherWord::Kind::death, .rank = rank, .signal = signal});
+  }
+}
+
+void LocalRanks::end_those_that_stay() {
+  const Moment now = Steady::now();
+  for (const Rank& rank : ranks_) {
+    if (rank.is_over) continue;
+    if (end_at_ && now >= *end_at_) kill(rank.process, SIGKILL);
+    if (ask_at_ && now >= *ask_at_ && !rank.is_watching) kill(rank.process, SIGTERM);
+  }
+  // Once is enough; SIGKILL is tried again should it have to be.
+  if (ask_at_ && now >= *ask_at_) ask_at_ = Moment::max();
+  if (end_at_ && now >= *end_at_) end_at_ = now + seconds(1);
+}
+
+// No rank was left that could.
+void LocalRanks::say_death() const {
+  console_.error(Error(ErrorKind::peer, {fmt::format("rank {} of {} (process {}) died", *dead_, options_.ranks,
+                                                     ranks_[*dead_].process),
+                                         "",
+                                         "",
+                                         fmt::format("killed by signal {} ({})\n  the same command with "
+                                                     "--resume auto goes on from what the run has kept",
+                                                     dead_signal_, strsignal(static_cast<int>(dead_signal_)))})
+                     .what());
+}
+
+}  // namespace terrace

@@ -1,0 +1,87 @@
+// LocalRanks: the processes of a run on this host, from their start to the end of the last of them. It passes
+// signals on, knows who dies of what, tells the others, and ends those that do not end by themselves.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/comm/launcher_link.h>
+#include <terrace/comm/stream_socket.h>
+
+#include "console.h"
+#include "launch/rank_output.h"
+
+namespace terrace {
+
+struct LocalRanksOptions {
+  uint32_t ranks = 1;
+  std::vector<std::string> arguments;  // of this program, in each rank
+  std::filesystem::path log_folder;    // empty: the ranks write to the screen alone
+};
+
+// One exists at a time; the thread that makes it must be the only one of the process.
+class LocalRanks {
+ public:
+  // Starts the ranks. Throws Error(io) where that fails; no rank is left then.
+  LocalRanks(const LocalRanksOptions& options, Console& console);
+  // Ends the ranks that are left, and removes the folder in which they meet.
+  ~LocalRanks();
+  LocalRanks(const LocalRanks&) = delete;
+  LocalRanks& operator=(const LocalRanks&) = delete;
+
+  // Waits for the end of all ranks, and returns the worst of their statuses; that of one that died is 1.
+  int wait();
+
+ private:
+  using Moment = std::chrono::steady_clock::time_point;
+  struct Rank {
+    pid_t process = -1;
+    std::optional<LauncherLink> link;
+    bool is_over = false;
+    bool is_watching = false;  // it learns of deaths, and ends by itself
+  };
+  // A folder of the run's own, in which the ranks meet.
+  class Folder {
+   public:
+    Folder();
+    ~Folder();
+    std::filesystem::path path;
+  };
+
+  void start(uint32_t rank, const std::string& run);
+  [[noreturn]] void become_rank(uint32_t rank, pid_t launcher, const std::vector<std::string>& variables) const;
+  bool are_over() const;
+  void poll_once();
+  void take_signals();
+  void pass_on(int signal);
+  void take_words(Rank& rank);
+  void take_ends();
+  void ended(uint32_t rank, int status);
+  void died(uint32_t rank, uint32_t signal);
+  void end_those_that_stay();
+  int ms_to_next_deadline() const;
+  void say_death() const;
+
+  const LocalRanksOptions options_;
+  Console& console_;
+  const Folder folder_;
+  RankOutput output_;
+  std::vector<Rank> ranks_;
+  sigset_t earlier_mask_{};
+  StreamSocket signals_;
+  int passed_on_ = 0;  // the last signal that was; a rank that dies of it was asked to stop
+  int worst_status_ = 0;
+  std::optional<uint32_t> dead_;  // the first one that died
+  uint32_t dead_signal_ = 0;
+  bool said_ = false;                     // the user knows of the death
+  std::optional<Moment> ask_at_, end_at_;  // when ranks that do not watch get SIGTERM, and when all get SIGKILL
+};
+
+}  // namespace terrace
