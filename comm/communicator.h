@@ -93,13 +93,16 @@ class Communicator {
 
   virtual CommCounters counters() const = 0;
 
+  // Where the ranks are, once they have told each other, as many as there were. Before other threads ask.
+  void set_places(std::vector<RankPlace> places);
+
  protected:
   // The rank is one of those at `places`.
   Communicator(uint32_t rank, std::vector<RankPlace> places);
 
  private:
   const uint32_t rank_;
-  const std::vector<RankPlace> places_;
+  std::vector<RankPlace> places_;
 };
 
 }  // namespace terrace

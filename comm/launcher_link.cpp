@@ -33,16 +33,16 @@ std::pair<LauncherLink, int> LauncherLink::make() {
 }
 
 void LauncherLink::tell(const LauncherWord& word) const {
-  if (send(fd(), &word, sizeof word, MSG_NOSIGNAL) < 0) {
+  if (send(socket_.fd(), &word, sizeof word, MSG_NOSIGNAL) < 0) {
     // The other side has ended, and needs no words.
   }
 }
 
 std::optional<LauncherWord> LauncherLink::hear() {
   LauncherWord word;
-  const ssize_t count = recv(fd(), &word, sizeof word, 0);
+  const ssize_t count = recv(socket_.fd(), &word, sizeof word, 0);
   if (count == static_cast<ssize_t>(sizeof word) && word.magic == LauncherWord::kMagic) return word;
-  if (count == 0 || (count < 0 && !is_transient(errno))) socket_.close();
+  if (count == 0 || (count < 0 && !is_transient(errno))) ended_ = true;
   return std::nullopt;
 }
 

@@ -31,7 +31,7 @@ struct LauncherWord {
 };
 static_assert(sizeof(LauncherWord) == 16, "no padding whose bytes nobody has set");
 
-// One end. Thread-safe but for moving.
+// One end. One thread hears; any thread may tell.
 class LauncherLink {
  public:
   // The rank's end; closed where `terrace launch` has not started this process.
@@ -41,15 +41,16 @@ class LauncherLink {
   static std::pair<LauncherLink, int> make();
 
   bool is_open() const { return socket_.is_open(); }
-  int fd() const { return socket_.fd(); }  // to be waited for
+  int fd_to_hear() const { return ended_ ? -1 : socket_.fd(); }  // -1 where no word will come any more
   // Nothing happens where the other side has ended.
   void tell(const LauncherWord& word) const;
-  // A word that has come; nothing where none has. Closes this end where the other side has ended.
+  // A word that has come; nothing where none has.
   std::optional<LauncherWord> hear();
 
  private:
   explicit LauncherLink(StreamSocket socket) : socket_(std::move(socket)) {}
   StreamSocket socket_;
+  bool ended_ = false;  // the other side
 };
 
 }  // namespace terrace

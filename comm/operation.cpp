@@ -39,6 +39,11 @@ Communicator::Communicator(uint32_t rank, std::vector<RankPlace> places)
   TERRACE_ASSERT(rank < places_.size(), "the rank is one of the run");
 }
 
+void Communicator::set_places(std::vector<RankPlace> places) {
+  TERRACE_ASSERT(places.size() == places_.size(), "a run keeps its ranks");
+  places_ = std::move(places);
+}
+
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {"gather", "exchange", "control", "commit"};
   return kNames[index_of(lane)];

@@ -276,6 +276,17 @@ std::string address_of_peer(const StreamSocket& socket) {
   return peer == number_of(address_by(getsockname, socket.fd())) ? std::string() : peer;
 }
 
+void miss_after_silence(const StreamSocket& socket, std::chrono::seconds silence) {
+  constexpr int kProbes = 4;
+  const auto total = static_cast<int>(silence.count());
+  const int interval = std::max(1, total / (kProbes + 1));
+  set_number(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_number(socket, IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set_number(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set_number(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set_number(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, total * 1000);
+}
+
 bool is_transient(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
 }

@@ -81,6 +81,10 @@ StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std
 // The address of the other side of a TCP connection as a number; empty where it is this host's own.
 std::string address_of_peer(const StreamSocket& socket);
 
+// A TCP connection ends with an error when the host of the other side has been silent for so long, whatever
+// that side's program does; a stopped process is no silent host. Others stay as they are.
+void miss_after_silence(const StreamSocket& socket, std::chrono::seconds silence);
+
 // Move all of the bytes. False where the deadline passes or the connection ends before; `reason` then says
 // which.
 bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, const Deadline& deadline,

@@ -50,6 +50,10 @@ HostBudget& Offloader::budget() {
 const HostBudget& Offloader::budget() const {
   return rooms_->budget;
 }
+StepWatch& Offloader::watch() {
+  return rooms_->watch;
+}
+
 TimeAccount& Offloader::time() {
   return rooms_->account;
 }
@@ -94,7 +98,7 @@ GradientNorm norm_of_all(OffloaderRooms& r) {
   Communicator* const ranks = r.options.hooks.communicator;
   if (ranks == nullptr) return norm;
   static_assert(std::is_trivially_copyable_v<GradientNorm>);
-  const TimeScope waiting(r.account, TimeCause::ranks);
+  const WatchedWait waiting(r.watch, word_of_ranks("the norm"));
   ranks->ballot(Lane::control, std::as_bytes(std::span(&norm, 1)),
                 std::as_writable_bytes(std::span(r.norms)));
   norm = {};

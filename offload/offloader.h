@@ -145,6 +145,8 @@ class Offloader final : public ParameterAccess {
   // The account of the step thread's time, for a program that names causes the offloader cannot know, such as
   // computing outside of leases.
   TimeAccount& time();
+  // For waits beside the offloader, of the thread that trains.
+  StepWatch& watch();
 
  private:
   void begin_change();

@@ -91,11 +91,17 @@ std::optional<uint64_t> StepWatch::current() const {
   return step_.in_progress ? std::optional(step_.count) : std::nullopt;
 }
 
+bool StepWatch::is_for_ranks(uint64_t wait) const {
+  const MutexLock lock(mutex_);
+  return step_.in_progress && step_.count == wait && cause_of_step() == TimeCause::ranks;
+}
+
 std::optional<std::string> StepWatch::describe(uint64_t wait) const {
   const MutexLock lock(mutex_);
   if (!step_.in_progress || step_.count != wait) return std::nullopt;
+  const std::string activity = activity_.get();
   std::string text =
-      fmt::format("{} waits for {}", activity_.empty() ? "the start" : activity_, text_of(step_.subject));
+      fmt::format("{} waits for {}", activity.empty() ? "the start" : activity, text_of(step_.subject));
   if (step_.subject.cause == TimeCause::update && update_.in_progress)
     text += fmt::format("; the update waits for {}", text_of(update_.subject));
   return text;

@@ -17,6 +17,7 @@
 
 #include <terrace/base/event.h>
 #include <terrace/base/mutex.h>
+#include <terrace/offload/watch/activity_name.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/offload/watch/time_account.h>
 #include <terrace/offload/watch/wait_subject.h>
@@ -32,9 +33,8 @@ class StepWatch {
   StepWatch& operator=(const StepWatch&) = delete;
 
   // --- For the step thread ---
-  // Sets the step thread's activity: an operation's key, or "the update". The text stays valid until the next
-  // one is set.
-  void set_activity(std::string_view activity) { activity_ = activity; }
+  // Sets the step thread's activity: an operation's key, or "the update".
+  void set_activity(std::string_view activity) { activity_.set(activity); }
   // Mark the begin and the end of arithmetic within another activity.
   void begin_computing();
   void end_computing();
@@ -51,13 +51,16 @@ class StepWatch {
   StepEvents* events() const { return events_; }
   // The number of the step thread's wait in progress, or nothing. Every wait has another number.
   std::optional<uint64_t> current() const;
+  // The last activity that was set; a long one is cut.
+  std::string activity() const { return activity_.get(); }
+  // Whether that wait is in progress and one for other ranks.
+  bool is_for_ranks(uint64_t wait) const;
   // The wait in words: "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading
   // 768.00 KiB at offset 12582912 of /nvme/terrace-tier/params.tier"; nothing when that wait is over.
   std::optional<std::string> describe(uint64_t wait) const;
 
  private:
-  // Other threads read this between begin() and end() only, when it does not change.
-  std::string_view activity_;
+  ActivityName activity_;
   struct Wait {
     uint64_t count = 0;
     bool in_progress = false;

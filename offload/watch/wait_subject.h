@@ -20,4 +20,9 @@ struct WaitSubject {
   std::string_view file;                 // without a request: the subject in words
 };
 
+// The subject of a wait for a word of every other rank.
+inline WaitSubject word_of_ranks(std::string_view what) {
+  return {what, "other ranks", TimeCause::ranks, std::nullopt, nullptr, {}};
+}
+
 }  // namespace terrace

@@ -30,7 +30,15 @@ bool Watchdog::look(uint64_t now_ns) {
   if (age_ns < warn_at_age_ns_ && !abort) return false;
   const std::optional<std::string> text = watch_.describe(*wait_);
   if (!text) return false;  // over since; the next look sees that
-  const std::string line = fmt::format("no progress for {} s: {}", age_ns / kSecondNs, *text);
+  std::string line = fmt::format("no progress for {} s: {}", age_ns / kSecondNs, *text);
+  if (options_.others && watch_.is_for_ranks(*wait_)) {
+    const std::optional<std::string> others = options_.others();
+    if (!others && !abort) {
+      warn_at_age_ns_ = age_ns + std::min(age_ns, kLongestSilenceNs);
+      return false;
+    }
+    if (others) line += "; " + *others;
+  }
   if (abort) {
     log_.error(line + "; giving up, as WatchdogOptions::abort_after_ns asks");
     return true;

@@ -18,6 +18,9 @@ namespace terrace {
 struct WatchdogOptions {
   uint64_t warn_after_ns = 60'000'000'000;  // age of one wait; repeated at twice the age or earlier
   uint64_t abort_after_ns = 0;              // 0: never
+  // Of several ranks: what the others do, for the warning of a wait for them, or nothing where another rank
+  // warns of that. It may take a moment. Null: there are none.
+  std::function<std::optional<std::string>()> others = nullptr;
 };
 
 // The decision alone: which message is due at a moment. Used by one thread.

@@ -60,7 +60,7 @@ MicroBatches::Result MicroBatches::run(uint64_t first_sample, float loss_scale,
 // In the order of micro-batches, as one rank adds them.
 double MicroBatches::sum_of_losses() const {
   if (ranks_.count() == 1) return std::accumulate(losses_.begin(), losses_.end(), 0.0);
-  const TimeScope waiting(offloader_.time(), TimeCause::ranks);
+  const WatchedWait waiting(offloader_.watch(), word_of_ranks("the losses"));
   const std::vector<double> all = ranks_.of_all(std::span<const double>(losses_));
   const StepRounds rounds = batch_.rounds();
   double sum = 0;
@@ -119,7 +119,9 @@ double MicroBatches::evaluate(uint64_t first, uint64_t runs) {
   }
   const double loss = model_.evaluate(run < runs ? ops_.computing : ops_.dry, offloader_, arena_, batch,
                                       fmt::format("eval{}/", first / ranks_.count()));
+  if (ranks_.count() == 1) return loss;
   double sum = 0;
+  const WatchedWait waiting(offloader_.watch(), word_of_ranks("the losses"));
   const std::vector<double> losses = ranks_.of_all(loss);
   for (uint64_t r = 0; r < losses.size() && first + r < runs; ++r) sum += losses[r];
   return sum;

@@ -121,7 +121,11 @@ void StepUpdates::run(StepReport& report, uint64_t samples, std::optional<uint64
 void StepUpdates::choose_mode(const StepReport& report) {
   if (!choice_ || report.skipped) return;
   // The times of the first rank decide for all.
-  const UpdateTimes times = ranks_.of_first(times_of(report));
+  UpdateTimes times = times_of(report);
+  if (ranks_.count() > 1) {
+    const WatchedWait waiting(offloader_.watch(), word_of_ranks("the times"));
+    times = ranks_.of_first(times);
+  }
   const std::optional<UpdateChoice::Decision> decision = choice_->add(report.step, times);
   if (decision) {
     if (decision->mode != offloader_.update_mode()) log_.info(decision->reason);

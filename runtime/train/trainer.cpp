@@ -240,6 +240,8 @@ FinishedUpdate Trainer::finish_update() {
 }
 
 bool Trainer::any_rank(bool mine) const {
+  if (run_->ranks.count() == 1) return mine;
+  const WatchedWait waiting(run_->offloader.watch(), word_of_ranks("the next step"));
   return run_->ranks.any(mine);
 }
 bool Trainer::first_rank(bool mine) const {

@@ -27,7 +27,8 @@ class Launch final : public Subcommand {
     const char* const here = "On this host";
     add_small_number(command, "-n", 1, ranks_, "Start N processes (ranks), which need no MPI", here);
     const char* const hosts = "On several hosts, with mpirun of Open MPI";
-    command.add_option("--hostfile", hostfile_, "The hosts, a line \"HOST slots=N\" each, as DeepSpeed has them")
+    command
+        .add_option("--hostfile", hostfile_, "The hosts, a line \"HOST slots=N\" each, as DeepSpeed has them")
         .type_name("FILE")
         .group(hosts);
     command.add_option("--include", filter_.include, "Use these hosts and slots alone: host1@host2:0,1")
@@ -37,7 +38,8 @@ class Launch final : public Subcommand {
         .type_name("LIST")
         .group(hosts);
     add_small_number(command, "--num-nodes", 1, limits_.hosts, "Use the first N hosts", hosts);
-    add_small_number(command, "--num-gpus", 1, limits_.slots_of_host, "Use the first N slots of each host", hosts);
+    add_small_number(command, "--num-gpus", 1, limits_.slots_of_host, "Use the first N slots of each host",
+                     hosts);
     command.add_option("--log-dir", log_folder_, "Write what each rank says to a file of its own as well")
         .type_name("DIR");
     command.add_option("command", command_, "Behind \"--\": train and its flags").type_name("-- train ...");
@@ -62,8 +64,7 @@ class Launch final : public Subcommand {
 
  private:
   [[noreturn]] static void refuse(std::string what, std::string reason, std::string advice) {
-    throw Error(ErrorKind::config,
-                {"cannot launch", std::move(what), std::move(reason), std::move(advice)});
+    throw Error(ErrorKind::config, {"cannot launch", std::move(what), std::move(reason), std::move(advice)});
   }
 
   void require_command() {

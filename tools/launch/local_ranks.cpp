@@ -71,7 +71,8 @@ std::vector<std::string> variables_of(uint32_t rank, const LocalRanksOptions& op
 
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
-  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));  // exec only reads
+  for (const std::string& word : words)
+    pointers.push_back(const_cast<char*>(word.c_str()));  // exec only reads
   pointers.push_back(nullptr);
   return pointers;
 }
@@ -79,7 +80,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& words) {
 }  // namespace
 
 LocalRanks::Folder::Folder() {
-  std::string name = std::filesystem::absolute(std::filesystem::temp_directory_path() / "terrace-launch-XXXXXX");
+  std::string name =
+      std::filesystem::absolute(std::filesystem::temp_directory_path() / "terrace-launch-XXXXXX");
   if (mkdtemp(name.data()) == nullptr)
     throw Error(ErrorKind::io, {"cannot make a folder in which the ranks meet", name, system_reason(errno),
                                 "set TMPDIR to a folder that can be written"});
@@ -92,7 +94,10 @@ LocalRanks::Folder::~Folder() {
 }
 
 LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
-    : options_(options), console_(console), output_(options.log_folder, options.ranks), ranks_(options.ranks) {
+    : options_(options),
+      console_(console),
+      output_(options.log_folder, options.ranks),
+      ranks_(options.ranks) {
   sigset_t mask;
   sigemptyset(&mask);
   sigaddset(&mask, SIGCHLD);
@@ -175,7 +180,7 @@ bool LocalRanks::are_over() const {
 void LocalRanks::poll_once() {
   std::vector<pollfd> watched{{signals_.fd(), POLLIN, 0}};
   for (const Rank& rank : ranks_) {
-    if (rank.link->is_open()) watched.push_back({rank.link->fd(), POLLIN, 0});
+    watched.push_back({rank.link->fd_to_hear(), POLLIN, 0});
   }
   output_.add_to(watched);
   poll(watched.data(), watched.size(), ms_to_next_deadline());
@@ -207,9 +212,7 @@ void LocalRanks::pass_on(int signal) {
 }
 
 void LocalRanks::take_words(Rank& rank) {
-  while (rank.link->is_open()) {
-    const std::optional<LauncherWord> word = rank.link->hear();
-    if (!word) return;
+  while (const std::optional<LauncherWord> word = rank.link->hear()) {
     if (word->kind == LauncherWord::Kind::watching) rank.is_watching = true;
     if (word->kind == LauncherWord::Kind::said) said_ = true;
   }
@@ -261,14 +264,14 @@ void LocalRanks::end_those_that_stay() {
 
 // No rank was left that could.
 void LocalRanks::say_death() const {
-  console_.error(Error(ErrorKind::peer, {fmt::format("rank {} of {} (process {}) died", *dead_, options_.ranks,
-                                                     ranks_[*dead_].process),
-                                         "",
-                                         "",
-                                         fmt::format("killed by signal {} ({})\n  the same command with "
-                                                     "--resume auto goes on from what the run has kept",
-                                                     dead_signal_, strsignal(static_cast<int>(dead_signal_)))})
-                     .what());
+  console_.error(
+      Error(ErrorKind::peer,
+            {fmt::format("rank {} of {} (process {}) died", *dead_, options_.ranks, ranks_[*dead_].process),
+             "", "",
+             fmt::format("killed by signal {} ({})\n  the same command with "
+                         "--resume auto goes on from what the run has kept",
+                         dead_signal_, strsignal(static_cast<int>(dead_signal_)))})
+          .what());
 }
 
 }  // namespace terrace

@@ -56,7 +56,8 @@ class LocalRanks {
   };
 
   void start(uint32_t rank, const std::string& run);
-  [[noreturn]] void become_rank(uint32_t rank, pid_t launcher, const std::vector<std::string>& variables) const;
+  [[noreturn]] void become_rank(uint32_t rank, pid_t launcher,
+                                const std::vector<std::string>& variables) const;
   bool are_over() const;
   void poll_once();
   void take_signals();
@@ -80,8 +81,9 @@ class LocalRanks {
   int worst_status_ = 0;
   std::optional<uint32_t> dead_;  // the first one that died
   uint32_t dead_signal_ = 0;
-  bool said_ = false;                     // the user knows of the death
-  std::optional<Moment> ask_at_, end_at_;  // when ranks that do not watch get SIGTERM, and when all get SIGKILL
+  bool said_ = false;  // the user knows of the death
+  std::optional<Moment> ask_at_,
+      end_at_;  // when ranks that do not watch get SIGTERM, and when all get SIGKILL
 };
 
 }  // namespace terrace

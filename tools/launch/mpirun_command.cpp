@@ -15,10 +15,11 @@ namespace terrace {
 namespace {
 
 Error no_mpirun(std::string reason) {
-  return Error(ErrorKind::config,
-               {"cannot start ranks on several hosts", "mpirun", std::move(reason),
-                "install Open MPI on all hosts (Debian: openmpi-bin, and libopenmpi-dev to build Terrace with "
-                "it), or start the ranks of one host with -n"});
+  return Error(
+      ErrorKind::config,
+      {"cannot start ranks on several hosts", "mpirun", std::move(reason),
+       "install Open MPI on all hosts (Debian: openmpi-bin, and libopenmpi-dev to build Terrace with "
+       "it), or start the ranks of one host with -n"});
 }
 
 // The first words that `mpirun --version` says; empty where there is no such program.
@@ -42,7 +43,8 @@ std::vector<std::string> mpirun_command(const std::vector<HostSlots>& hosts,
     ranks += host.slots.size();
   }
   // Terrace divides the processors of a host among its ranks, and mpirun would leave each of them one.
-  std::vector<std::string> command = {"mpirun", "--host", list, "-n", std::to_string(ranks), "--bind-to", "none"};
+  std::vector<std::string> command = {"mpirun",    "--host", list, "-n", std::to_string(ranks),
+                                      "--bind-to", "none"};
   if (!log_folder.empty()) command.insert(command.end(), {"--output-filename", log_folder.string()});
   command.push_back(program.string());
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -54,7 +56,8 @@ void become_mpirun(const std::vector<std::string>& command) {
   if (version.empty()) throw no_mpirun("there is no such program");
   if (version.find("Open MPI") == std::string::npos) throw no_mpirun("it is not that of Open MPI");
   std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));  // exec only reads
+  for (const std::string& word : command)
+    words.push_back(const_cast<char*>(word.c_str()));  // exec only reads
   words.push_back(nullptr);
   execvp("mpirun", words.data());
   throw no_mpirun(system_reason(errno));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/message_communicator.h>
 #include <terrace/comm/mpi_plugin.h>
 #include <terrace/comm/socket_port.h>
 #include <terrace/runtime/config/tier_paths.h>
@@ -37,8 +36,8 @@ MakeMessagePort message_port(const RankIdentity& identity, const Environment& va
   return socket_port(meeting);
 }
 
-std::unique_ptr<Communicator> join(const RankIdentity& identity, const Environment& variables,
-                                   const TrainFlags& flags) {
+std::unique_ptr<MessageCommunicator> join(const RankIdentity& identity, const Environment& variables,
+                                          const TrainFlags& flags) {
   if (identity.alone()) return nullptr;
   std::vector<RankPlace> places(identity.size);
   for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
@@ -62,9 +61,11 @@ RunRanks::RunRanks(TrainFlags& flags, Console& console)
   if (!are_several()) return;
   flags.ranks_started = identity_.size;
   flags.launcher = name_of(identity_.launcher);
-  if (is_first()) return;
-  console.speak_for(identity_.rank);
-  keep_what_every_rank_has(flags);
+  if (!is_first()) {
+    console.speak_for(identity_.rank);
+    keep_what_every_rank_has(flags);
+  }
+  watch_ = std::make_unique<RankWatch>(*communicator_, LauncherLink(variables_), console);
 }
 
 void RunRanks::apply_to(TrainerOptions& options) const {
@@ -96,14 +97,26 @@ void RunRanks::apply_to(TrainerOptions& options) const {
   if (!is_first()) config.monitor = {};
 }
 
+std::unique_ptr<RankWatch::Following> RunRanks::follow(Trainer& trainer) const {
+  return watch_ != nullptr ? watch_->follow(trainer) : nullptr;
+}
+
+std::optional<Error> RunRanks::death_behind(const Error& failure) const {
+  return watch_ != nullptr ? watch_->death_behind(failure) : std::nullopt;
+}
+
 void RunRanks::end_with(const Error& failure, Console& console) const {
   console.end_progress();
-  if (is_first()) {
+  if (const std::optional<Error> death = death_behind(failure)) {
+    watch_->say_death(*death);
+  } else if (is_first()) {
     print_error(failure);
   } else if (failure.kind() != ErrorKind::peer) {
     console.error(failure.what());
   }
-  if (are_several()) communicator_->leave(failure.what());
+  if (!are_several()) return;
+  communicator_->leave(failure.what());
+  watch_->leave(failure.kind() != ErrorKind::peer ? failure.what() : "");
 }
 
 }  // namespace terrace

@@ -3,14 +3,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/message_communicator.h>
 #include <terrace/comm/rank_identity.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
+#include "train/rank_watch.h"
 
 namespace terrace {
 
@@ -25,6 +27,12 @@ class RunRanks {
   // Makes the options those of this rank. Throws Error(config) for what several ranks cannot do, and where
   // the configuration was made for another number of them.
   void apply_to(TrainerOptions& options) const;
+  // Null: there is one rank.
+  RankWatch* watch() const { return watch_.get(); }
+  // While it lives, the other ranks are told what the trainer does; null where there are none.
+  std::unique_ptr<RankWatch::Following> follow(Trainer& trainer) const;
+  // The death of a rank that is behind a failure, as the user is told of it; nothing where none is.
+  std::optional<Error> death_behind(const Error& failure) const;
   // Says why this rank ends: it tells the others, so that none waits for it, and prints what is news to the
   // user. What other ranks fail with they say themselves.
   void end_with(const Error& failure, Console& console) const;
@@ -32,7 +40,8 @@ class RunRanks {
  private:
   const Environment variables_;
   const RankIdentity identity_;
-  std::unique_ptr<Communicator> communicator_;  // null: there is one rank
+  std::unique_ptr<MessageCommunicator> communicator_;  // null: there is one rank
+  std::unique_ptr<RankWatch> watch_;                   // null: there is one rank
 };
 
 }  // namespace terrace

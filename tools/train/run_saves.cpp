@@ -96,7 +96,11 @@ void RunSaves::save() {
   const uint64_t step = trainer_.completed_steps();
   if (flags_.save.empty() || saving_step_ == step) return;
   saving_step_ = step;
-  if (folder_ == nullptr) return trainer_.follow_save();
+  if (folder_ == nullptr) {
+    trainer_.follow_save();
+    followed_step_ = step;
+    return;
+  }
   // With commits the checkpoint is copied from one, and that commit waits for the update by itself.
   if (!trainer_.offloader().commits().are_kept()) finish_update();
   note(trainer_.begin_save(*folder_));
@@ -164,6 +168,19 @@ std::string RunSaves::what_survives() const {
   if (trainer_.offloader().commits().earlier_stays())
     return "this run kept nothing: the commit that was on nvme is still there (--resume nvme)";
   return "nothing was kept: no commit was made and no checkpoint was saved yet";
+}
+
+std::string RunSaves::what_ranks_go_on_from() const {
+  std::optional<uint64_t> step = checkpoint_ ? std::optional(checkpoint_->step) : followed_step_;
+  if (const std::optional<uint64_t> durable = trainer_.durable_step(); durable && durable > step)
+    step = durable;
+  if (step)
+    return fmt::format(
+        "the state is that of step {}: `--resume auto` goes on from there with any number of ranks", *step);
+  if (flags_.save.empty()) return "nothing was saved, because --save was not given";
+  return fmt::format(
+      "`--resume auto` goes on from the newest checkpoint in {}, if there is one, with any number of ranks",
+      flags_.save);
 }
 
 std::string RunSaves::how_to_go_on() const {

@@ -39,6 +39,9 @@ class RunSaves {
   // These texts are the advice after a failure and after a signal.
   std::string what_survives() const;
   std::string how_to_go_on() const;
+  // The same of several ranks, of which any may have to say it: which state there is should one of them die
+  // now.
+  std::string what_ranks_go_on_from() const;
 
  private:
   bool has_trained() const { return trainer_.completed_steps() > first_step_; }
@@ -57,6 +60,7 @@ class RunSaves {
   bool failed_ = false;
   std::optional<uint64_t> saving_step_;        // the step of the checkpoint that was begun last
   std::optional<SavedCheckpoint> checkpoint_;  // the last complete checkpoint of this run
+  std::optional<uint64_t> followed_step_;      // of the last one that the first of several ranks has saved
 };
 
 }  // namespace terrace

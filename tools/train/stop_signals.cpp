@@ -18,6 +18,7 @@ constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 std::atomic<int> g_received{0};
 std::atomic<bool> g_on_terminal{false};
 std::atomic<bool> g_says_so{true};
+std::atomic<bool> g_passes_over{false};
 static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
 
 constexpr int kRequested = -1;  // no signal has this number
@@ -46,6 +47,7 @@ bool is_second(int number) {
 }
 
 void on_stop_signal(int number) {
+  if (g_passes_over) return;
   const int saved_errno = errno;
   if (is_second(number)) {
     signal(number, SIG_DFL);
@@ -82,6 +84,10 @@ StopSignals::StopSignals(StopSignalsOptions options) {
 
 StopSignals::~StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &earlier_[i], nullptr);
+}
+
+void pass_over_stop_signals() {
+  g_passes_over = true;
 }
 
 void StopSignals::request() {

@@ -34,4 +34,8 @@ class StopSignals {
   std::array<struct sigaction, 4> earlier_{};
 };
 
+// From now on a signal is no wish of the user and nothing is said of it: a rank has died, and the launcher
+// ends the others. Any thread may call it.
+void pass_over_stop_signals();
+
 }  // namespace terrace

@@ -81,7 +81,7 @@ class Train final : public Subcommand {
   int train();
   int train(const RunRanks& ranks, RunReport& report);
   void record_schedule(const Trainer& trainer);
-  std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
+  std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer, const RunRanks& ranks);
   std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
 
   const std::string name_ = "train";
@@ -90,16 +90,17 @@ class Train final : public Subcommand {
 };
 
 // Returns null if it is turned off.
-std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
+std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer, const RunRanks& ranks) {
   constexpr uint64_t kSecondNs = 1'000'000'000;
   constexpr uint64_t kNeverNs = UINT64_MAX;
   const auto in_ns = [](uint64_t seconds) {
     return seconds > kNeverNs / kSecondNs ? kNeverNs : seconds * kSecondNs;
   };
   if (flags_.stall_warning_seconds == 0 && flags_.stall_abort_seconds == 0) return nullptr;
-  const WatchdogOptions options{
-      flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
-      in_ns(flags_.stall_abort_seconds)};
+  WatchdogOptions options{
+      .warn_after_ns = flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
+      .abort_after_ns = in_ns(flags_.stall_abort_seconds)};
+  if (RankWatch* const others = ranks.watch()) options.others = [others] { return others->who_is_where(); };
   // The step thread cannot be interrupted in a wait, so nothing can be saved or cleaned up.
   const auto abort = [this] {
     console_.end_progress();
@@ -158,7 +159,7 @@ int Train::train() {
   try {
     return train(ranks, report);
   } catch (const Error& failure) {
-    report.give_up(failure);
+    report.give_up(ranks.death_behind(failure).value_or(failure));
     ranks.end_with(failure, console_);
     return status_of_refusal(failure);
   }
@@ -235,14 +236,16 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   RunMonitor monitor(options.config, trainer, start.is_resumed());
   StepProgress progress(flags_, options.config, summary, console_);
 
-  const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
+  const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer, ranks);
+  const std::unique_ptr<RankWatch::Following> following = ranks.follow(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
   // The report shows the results of the observers before it.
   std::vector<RunObserver*> observers = {&summary, &log,     &recording, &faults,
                                          &report,  &monitor, &progress,  &passed};
   if (control != nullptr) observers.push_back(control.get());
+  if (ranks.are_several()) observers.push_back(ranks.watch());
   RunSaves kept(flags_, options, trainer, saves.get(), observers, console_);
-  TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), console_});
+  TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), ranks, console_});
   training.run();
   record_schedule(trainer);
   const std::optional<Error> failure = training.end();

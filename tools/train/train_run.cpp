@@ -12,7 +12,10 @@ void TrainingRun::run() {
   } catch (const Error& failure) {
     parts_.console.end_progress();
     parts_.saves.after_failure(failure);
-    failure_ = failure;
+    tell_what_is_kept();
+    const std::optional<Error> death = parts_.ranks.death_behind(failure);
+    rank_died_ = death.has_value();
+    failure_ = death.value_or(failure);
   }
   parts_.trainer.offloader().wait_for_copies();  // a recorded copy is counted when it ends
 }
@@ -21,6 +24,7 @@ void TrainingRun::train() {
   Trainer& trainer = parts_.trainer;
   const TrainFlags& flags = parts_.flags;
   parts_.saves.begin();
+  tell_what_is_kept();
   while (trainer.completed_steps() < flags.steps && !is_to_stop()) {
     const StepReport report = trainer.step();
     for (RunObserver* observer : parts_.observers) observer->step_done(report);
@@ -28,12 +32,19 @@ void TrainingRun::train() {
     parts_.saves.look_after();
     if (flags.eval_every > 0 && report.step % flags.eval_every == 0) evaluate();
     answer_requests();
+    tell_what_is_kept();
   }
   parts_.console.end_progress();
   parts_.saves.finish_update();
   // The state is kept first: an evaluation that fails, or a second signal, must not cost the steps.
   parts_.saves.keep_last(trainer.completed_steps() >= flags.steps && !is_to_stop());
   if (!is_to_stop()) evaluate();
+}
+
+// Should a rank die, each of the others may have to say it, at any moment.
+void TrainingRun::tell_what_is_kept() {
+  if (RankWatch* const watch = parts_.ranks.watch())
+    watch->set_what_is_kept(parts_.saves.what_ranks_go_on_from());
 }
 
 void TrainingRun::evaluate() {
@@ -72,7 +83,7 @@ std::optional<Error> TrainingRun::end() {
     end.stopped_by = failure.parts().what_failed;
     end.survives = parts_.saves.what_survives();
     ErrorParts parts = failure.parts();
-    parts.advice += (parts.advice.empty() ? "" : "\n  ") + end.survives;
+    if (!rank_died_) parts.advice += (parts.advice.empty() ? "" : "\n  ") + end.survives;  // else it is there
     told = Error(failure.kind(), std::move(parts));
   };
   if (failure_) {

@@ -13,6 +13,7 @@
 
 #include "console.h"
 #include "flags/train_flags.h"
+#include "train/run_ranks.h"
 #include "train/run_saves.h"
 #include "train/stop_signals.h"
 
@@ -27,6 +28,7 @@ class TrainingRun {
     std::span<RunObserver* const> observers;
     const StopSignals& signals;
     JobControl* control;  // null if nobody can reach the run
+    const RunRanks& ranks;
     Console& console;
   };
   // Everything that `parts` names outlives the run.
@@ -43,6 +45,7 @@ class TrainingRun {
   void train();
   void evaluate();
   void answer_requests();
+  void tell_what_is_kept();
   HostBudgetChange set_host_budget(uint64_t bytes);
   Error stopped() const;
 
@@ -52,6 +55,7 @@ class TrainingRun {
   const Parts parts_;
   bool stops_ = false;
   std::optional<Error> failure_;  // set if the run failed
+  bool rank_died_ = false;        // that is the failure
 };
 
 }  // namespace terrace

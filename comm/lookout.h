@@ -1,0 +1,132 @@
+// Lookout: the ranks of a run see that the others live, apart from the bytes that they exchange: a rank that
+// waits for a dead one must not depend on an operation with it to learn of that.
+//
+// Every rank has a connection to rank 0. Each second, and when a step begins, it says where it is. A
+// connection that ends without a farewell is a death. Rank 0 tells everybody; where rank 0 has died, every
+// rank sees that itself. Where `terrace launch` has started the ranks, it says who has died of which signal.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <terrace/base/mutex.h>
+#include <terrace/comm/launcher_link.h>
+#include <terrace/comm/lookout_message.h>
+#include <terrace/comm/stream_socket.h>
+
+namespace terrace {
+
+// The first rank that has left, and what is known of it.
+struct RankLoss {
+  uint32_t rank = 0;
+  bool died = false;    // else it has left by itself, and said why
+  uint32_t signal = 0;  // by which it was killed; 0 where nobody knows
+  std::string why;      // a clause: "its connection has ended", or its last words
+  RankStanding last;    // what it last said of itself
+};
+
+// What a rank last said of itself, and how long ago.
+struct KnownStanding {
+  RankStanding standing;
+  std::chrono::milliseconds age{0};
+};
+
+struct LookoutHooks {
+  // Called on the lookout's thread, the second `patience` after the first; each at most once, and the second
+  // only after a death.
+  std::function<void(const RankLoss&)> lost = nullptr;
+  std::function<void(const RankLoss&)> late = nullptr;  // whoever still works, ends now
+  std::chrono::milliseconds patience = std::chrono::seconds(1);
+};
+
+// Thread-safe but for its construction and end.
+class Lookout {
+ public:
+  // `links` by rank, as meet_for_lookout() makes them. The launcher's link is closed where there is none.
+  Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink launcher, LookoutHooks hooks);
+  // Says farewell. No hook is called any more.
+  ~Lookout();
+  Lookout(const Lookout&) = delete;
+  Lookout& operator=(const Lookout&) = delete;
+
+  // Where this rank is, as others are told. `where` is called on the lookout's thread, once a second, until
+  // another one is set; when that has returned, the earlier one is not called any more.
+  void set_where(std::function<RankStanding()> where);
+  // A step begins: the others are told soon.
+  void wake();
+  // This rank leaves because of this; it is no death.
+  void leave(std::string why);
+  // The user has been told of a death, as the launcher needs to know.
+  void has_been_said() const;
+
+  // The first loss; waits for it where there is none. Nothing where nobody was lost by then.
+  std::optional<RankLoss> loss(std::chrono::milliseconds patience) const;
+  // What all ranks last said, by rank. Rank 0 knows it; others ask it, and have nothing where it does not
+  // answer in time.
+  std::vector<KnownStanding> standings(std::chrono::milliseconds patience);
+
+ private:
+  using Moment = std::chrono::steady_clock::time_point;
+  struct Link {
+    StreamSocket socket;
+    std::vector<std::byte> out;
+    std::array<std::byte, sizeof(LookoutMessage)> in{};
+    size_t in_count = 0;
+    bool says_farewell = false;  // the other side: what ends then is no death
+  };
+  struct Known {
+    RankStanding standing;
+    Moment heard;
+  };
+
+  void run();
+  void poll_once();
+  int ms_to_wait() const;
+  bool is_first() const { return rank_ == 0; }
+
+  void say_where();
+  void read_from(uint32_t rank);
+  void take(uint32_t from, const LookoutMessage& message);
+  void answer(uint32_t rank);
+  void hear_launcher();
+  void has_ended(uint32_t rank);
+  void settle_end();
+  void lose(RankLoss loss);
+  void tell(uint32_t rank, const LookoutMessage& message);
+  void tell_loss(uint32_t rank, const RankLoss& loss);
+  void flush(Link& link);
+  RankLoss death_of(uint32_t rank, uint32_t signal) const;
+
+  const uint32_t rank_;
+  const LookoutHooks hooks_;
+  const StreamSocket wake_;
+  LauncherLink launcher_;
+
+  // The thread's own.
+  std::vector<Link> links_;
+  Moment said_at_{}, say_at_{};
+  std::optional<uint32_t> ended_;  // whose connection has ended, while the launcher's word is awaited
+  Moment settle_at_{};
+  std::optional<Moment> late_at_;
+
+  mutable Mutex mutex_;
+  mutable std::condition_variable_any changed_;
+  std::vector<Known> known_ TERRACE_GUARDED_BY(mutex_);  // by rank
+  std::optional<RankLoss> loss_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t answers_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool asks_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::optional<std::string> last_words_ TERRACE_GUARDED_BY(mutex_);
+  bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
+  Mutex where_mutex_;
+  std::function<RankStanding()> where_ TERRACE_GUARDED_BY(where_mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+#include <terrace/comm/lookout_message.h>
+
+#include <cstring>
+
+#include <terrace/base/text/utf8.h>
+
+namespace terrace {
+
+LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text) {
+  LookoutMessage message;
+  message.word = word;
+  message.rank = rank;
+  const size_t room = message.text.size() - 1;
+  if (text.size() > room) {
+    text = text.substr(0, room);
+    const size_t whole = well_formed_bytes(text);
+    if (room - whole < 4) text = text.substr(0, whole);  // no character is cut in two
+  }
+  text.copy(message.text.data(), text.size());
+  return message;
+}
+
+LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t age_ms) {
+  LookoutMessage message = message_of(LookoutWord::standing, rank, standing.operation);
+  message.step = standing.step;
+  message.operations = standing.operations;
+  message.waits_for_ranks = standing.waits_for_ranks ? 1 : 0;
+  message.age_ms = age_ms;
+  return message;
+}
+
+std::string text_in(const LookoutMessage& message) {
+  return {message.text.data(), strnlen(message.text.data(), message.text.size())};
+}
+
+RankStanding standing_in(const LookoutMessage& message) {
+  return {.step = message.step,
+          .operations = message.operations,
+          .waits_for_ranks = message.waits_for_ranks != 0,
+          .operation = text_in(message)};
+}
+
+std::optional<LookoutMessage> read_message(std::span<const std::byte, sizeof(LookoutMessage)> bytes,
+                                           uint32_t ranks) {
+  LookoutMessage message;
+  std::memcpy(&message, bytes.data(), sizeof message);
+  const bool is_word = message.word >= LookoutWord::standing && message.word <= LookoutWord::answered;
+  if (message.magic != LookoutMessage::kMagic || !is_word || message.rank >= ranks) return std::nullopt;
+  return message;
+}
+
+}  // namespace terrace

@@ -1,0 +1,57 @@
+// LookoutMessage: what ranks tell each other over the lookout, each as long as every other, in the machine's
+// byte order.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <terrace/comm/communicator.h>
+
+namespace terrace {
+
+// Where a rank is, as it says itself.
+struct RankStanding {
+  uint64_t step = 0;                               // in progress; 0 before the first
+  std::array<uint64_t, kLaneCount> operations{};  // carried out, by lane
+  bool waits_for_ranks = false;
+  std::string operation;  // what its step thread does; a long one is cut
+};
+
+enum class LookoutWord : uint32_t {
+  standing = 1,  // of `rank`; `age_ms` ago
+  loss,          // `rank` has left: it died, by `signal` where that is known, or has said why in `text`
+  farewell,      // the sender leaves: `text` says why, or is empty where its work is done
+  ask,           // for the standings of all
+  answered,      // the standings of all have been sent
+};
+
+struct LookoutMessage {
+  static constexpr uint32_t kMagic = 0x314f4c54;  // "TLO1"
+  uint32_t magic = kMagic;
+  LookoutWord word = LookoutWord::standing;
+  uint32_t rank = 0;
+  uint32_t signal = 0;
+  uint32_t died = 0;
+  uint32_t waits_for_ranks = 0;
+  uint64_t age_ms = 0;
+  uint64_t step = 0;
+  std::array<uint64_t, kLaneCount> operations{};
+  std::array<char, 448> text{};  // up to a 0
+};
+static_assert(sizeof(LookoutMessage) == 520, "no padding whose bytes nobody has set");
+
+LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text = {});
+LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t age_ms);
+std::string text_in(const LookoutMessage& message);
+RankStanding standing_in(const LookoutMessage& message);
+
+// Nothing where the bytes are no message of a run with so many ranks.
+std::optional<LookoutMessage> read_message(std::span<const std::byte, sizeof(LookoutMessage)> bytes,
+                                           uint32_t ranks);
+
+}  // namespace terrace

@@ -1,0 +1,298 @@
+#include <terrace/comm/lookout.h>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include <terrace/comm/lookout_meeting.h>
+#include <terrace/comm/rank_places.h>
+#include <terrace/comm/thread_world.h>
+
+#include "support/rank_threads.h"
+
+namespace terrace::lookout_test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::on_every_rank;
+
+constexpr auto kLong = std::chrono::milliseconds(30'000);
+
+std::array<StreamSocket, 2> connected() {
+  std::array<int, 2> fds{-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
+  return {StreamSocket(fds[0]), StreamSocket(fds[1])};
+}
+
+// The lookouts of three ranks in one process, but for those that a test plays itself.
+class Ranks {
+ public:
+  static constexpr uint32_t kRanks = 3;
+
+  Ranks() {
+    for (uint32_t r = 0; r < kRanks; ++r) links_.emplace_back(kRanks);
+    for (uint32_t r = 1; r < kRanks; ++r) {
+      auto [of_first, of_rank] = connected();
+      links_[0][r] = std::move(of_first);
+      links_[r][0] = std::move(of_rank);
+    }
+  }
+
+  Lookout& begin(uint32_t rank, LookoutHooks hooks = {}, LauncherLink launcher = LauncherLink(Environment())) {
+    lookouts_[rank] = std::make_unique<Lookout>(rank, std::move(links_[rank]), std::move(launcher), std::move(hooks));
+    return *lookouts_[rank];
+  }
+  void end(uint32_t rank) { lookouts_[rank].reset(); }
+  // The connection of a rank that has no lookout; closed: the rank has died.
+  StreamSocket& link_of(uint32_t rank) { return links_[rank][0]; }
+  StreamSocket& link_of_first_to(uint32_t rank) { return links_[0][rank]; }
+
+ private:
+  std::vector<std::vector<StreamSocket>> links_;
+  std::array<std::unique_ptr<Lookout>, kRanks> lookouts_;
+};
+
+void send_message(const StreamSocket& socket, const LookoutMessage& message) {
+  std::string reason;
+  ASSERT_TRUE(write_whole(socket, std::as_bytes(std::span(&message, 1)), Deadline(30s), reason)) << reason;
+}
+
+RankStanding standing_of(uint32_t rank) {
+  return {.step = 800 + rank,
+          .operations = {rank, 2, 3, 4},
+          .waits_for_ranks = rank == 1,
+          .operation = "mb0/h.1.mlp/forward of " + std::to_string(rank)};
+}
+
+LauncherLink launcher_of_rank(std::optional<LauncherLink>& launcher) {
+  auto [own, fd] = LauncherLink::make();
+  launcher = std::move(own);
+  return LauncherLink(Environment{{kLauncherFd, std::to_string(fd)}});
+}
+
+LauncherWord next_word(LauncherLink& launcher) {
+  while (true) {
+    if (const std::optional<LauncherWord> word = launcher.hear()) return *word;
+  }
+}
+
+TEST(Lookout, TellsAllOfADeath) {
+  Ranks ranks;
+  std::promise<RankLoss> lost;
+  Lookout& first = ranks.begin(0, {.lost = [&](const RankLoss& loss) { lost.set_value(loss); }});
+  Lookout& second = ranks.begin(1);
+  send_message(ranks.link_of(2), message_of(2, standing_of(2), 0));
+  ranks.link_of(2).close();
+  for (Lookout* lookout : {&first, &second}) {
+    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 2u);
+    EXPECT_TRUE(loss->died);
+    EXPECT_EQ(loss->signal, 0u);
+    EXPECT_EQ(loss->why, "its connection has ended");
+    EXPECT_EQ(loss->last.step, 802u);
+    EXPECT_EQ(loss->last.operation, "mb0/h.1.mlp/forward of 2");
+    EXPECT_EQ(loss->last.operations[0], 2u);
+  }
+  EXPECT_EQ(lost.get_future().get().rank, 2u);
+}
+
+TEST(Lookout, EveryRankSeesTheDeathOfTheFirst) {
+  Ranks ranks;
+  Lookout& second = ranks.begin(1);
+  Lookout& third = ranks.begin(2);
+  for (uint32_t r = 1; r < 3; ++r) {
+    send_message(ranks.link_of_first_to(r), message_of(0, standing_of(0), 0));
+    ranks.link_of_first_to(r).close();
+  }
+  for (Lookout* lookout : {&second, &third}) {
+    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 0u);
+    EXPECT_TRUE(loss->died);
+    EXPECT_EQ(loss->last.step, 800u);
+  }
+}
+
+TEST(Lookout, AFarewellIsNoDeath) {
+  Ranks ranks;
+  Lookout& first = ranks.begin(0);
+  ranks.begin(1);
+  ranks.begin(2);
+  ranks.end(1);
+  EXPECT_FALSE(first.loss(0ms));
+  ranks.end(2);
+  // Whoever is answered after both have left has seen them leave.
+  EXPECT_FALSE(first.loss(20ms));
+  ranks.end(0);
+}
+
+TEST(Lookout, LastWordsAreToldAndAreNoDeath) {
+  Ranks ranks;
+  std::atomic<int> late{0};
+  Lookout& first = ranks.begin(0, {.late = [&](const RankLoss&) { ++late; }, .patience = 0ms});
+  Lookout& second = ranks.begin(1);
+  Lookout& third = ranks.begin(2);
+  third.leave("cannot write \"x\": no room");
+  for (Lookout* lookout : {&first, &second}) {
+    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 2u);
+    EXPECT_FALSE(loss->died);
+    EXPECT_EQ(loss->why, "cannot write \"x\": no room");
+  }
+  ranks.end(0);
+  EXPECT_EQ(late, 0);
+}
+
+TEST(Lookout, WhoeverIsLateIsEnded) {
+  Ranks ranks;
+  std::promise<uint32_t> late;
+  ranks.begin(0);
+  ranks.begin(1, {.late = [&](const RankLoss& loss) { late.set_value(loss.rank); }, .patience = 1ms});
+  ranks.link_of(2).close();
+  EXPECT_EQ(late.get_future().get(), 2u);
+}
+
+TEST(Lookout, TheFirstDeathCounts) {
+  Ranks ranks;
+  Lookout& first = ranks.begin(0);
+  ranks.link_of(2).close();
+  ASSERT_TRUE(first.loss(kLong));
+  ranks.link_of(1).close();
+  ranks.end(0);
+  Ranks others;
+  Lookout& again = others.begin(0);
+  others.link_of(1).close();
+  EXPECT_EQ(again.loss(kLong)->rank, 1u);
+}
+
+TEST(Lookout, TheLauncherKnowsTheSignal) {
+  Ranks ranks;
+  std::optional<LauncherLink> launcher;
+  Lookout& first = ranks.begin(0, {}, launcher_of_rank(launcher));
+  Lookout& second = ranks.begin(1);
+  EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::watching);
+  send_message(ranks.link_of(2), message_of(2, standing_of(2), 0));
+  ranks.link_of(2).close();
+  launcher->tell({.kind = LauncherWord::Kind::death, .rank = 2, .signal = 9});
+  for (Lookout* lookout : {&first, &second}) {
+    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 2u);
+    EXPECT_EQ(loss->signal, 9u);
+    EXPECT_EQ(loss->last.step, 802u);
+  }
+  first.has_been_said();
+  EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::said);
+}
+
+TEST(Lookout, ALauncherThatEndsIsNoDeath) {
+  Ranks ranks;
+  std::optional<LauncherLink> launcher;
+  Lookout& first = ranks.begin(0, {}, launcher_of_rank(launcher));
+  launcher.reset();
+  EXPECT_FALSE(first.loss(20ms));
+}
+
+TEST(Lookout, SaysWhereEveryRankIs) {
+  Ranks ranks;
+  std::vector<Lookout*> lookouts;
+  for (uint32_t r = 0; r < Ranks::kRanks; ++r) {
+    lookouts.push_back(&ranks.begin(r));
+    lookouts[r]->set_where([r] { return standing_of(r); });
+  }
+  for (Lookout* lookout : lookouts) {
+    std::vector<KnownStanding> all;
+    do {
+      all = lookout->standings(kLong);
+      ASSERT_EQ(all.size(), 3u);
+    } while (all[0].standing.step == 0 || all[1].standing.step == 0 || all[2].standing.step == 0);
+    for (uint32_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(all[r].standing.operation, standing_of(r).operation);
+      EXPECT_EQ(all[r].standing.operations, standing_of(r).operations);
+      EXPECT_EQ(all[r].standing.waits_for_ranks, r == 1);
+      EXPECT_LT(all[r].age, 30'000ms);
+    }
+  }
+  for (Lookout* lookout : lookouts) lookout->set_where(nullptr);
+}
+
+TEST(Lookout, HasNoAnswerWhereTheFirstRankGivesNone) {
+  Ranks ranks;
+  EXPECT_TRUE(ranks.begin(1).standings(20ms).empty());
+}
+
+TEST(Lookout, WhoeverSendsWhatIsNoMessageIsGone) {
+  for (int kind = 0; kind < 3; ++kind) {
+    Ranks ranks;
+    Lookout& first = ranks.begin(0);
+    LookoutMessage message = message_of(LookoutWord::standing, 2);
+    if (kind == 0) message.magic = 1;
+    if (kind == 1) message.word = LookoutWord{77};
+    if (kind == 2) message.rank = 3;
+    send_message(ranks.link_of(2), message);
+    EXPECT_EQ(first.loss(kLong)->rank, 2u);
+  }
+}
+
+TEST(LookoutMessage, CutsALongTextBetweenCharacters) {
+  std::string text;
+  while (text.size() < 1000) text += "\u00e9";
+  const std::string cut = text_in(message_of(LookoutWord::farewell, 0, text));
+  EXPECT_EQ(cut.size(), 446u);
+  EXPECT_TRUE(text.starts_with(cut));
+}
+
+TEST(LookoutMeeting, ConnectsEveryRankToTheFirst) {
+  // On one host, and as if on two, over TCP.
+  for (const bool two_hosts : {false, true}) {
+    ThreadWorld world({.ranks = 3});
+    std::array<std::vector<StreamSocket>, 3> links;
+    const std::vector<std::string> failures = on_every_rank(world, [&](Communicator& mine) {
+      OwnPlace place = own_place();
+      if (two_hosts && mine.rank() == 2) place.host_name = "another";
+      const std::vector<RankPlace> places = introduce_ranks(mine, place);
+      EXPECT_EQ(places[2].host, two_hosts ? 1u : 0u);
+      EXPECT_EQ(places[2].local_rank, two_hosts ? 0u : 2u);
+      EXPECT_EQ(places[1].process, own_place().process);
+      LookoutLinks met = meet_for_lookout(mine, places);
+      EXPECT_EQ(met.why_none, "");
+      links[mine.rank()] = std::move(met.links);
+    });
+    EXPECT_EQ(failures, std::vector<std::string>(3));
+    for (uint32_t r = 1; r < 3; ++r) {
+      const LookoutMessage sent = message_of(LookoutWord::ask, r);
+      send_message(links[r][0], sent);
+      LookoutMessage received;
+      std::string reason;
+      ASSERT_TRUE(read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)), Deadline(30s), reason));
+      EXPECT_EQ(std::memcmp(&sent, &received, sizeof sent), 0);
+    }
+  }
+}
+
+TEST(RankPlaces, HostsOfOneNameAreOneHostOnlyWhereTheyAreOneMachine) {
+  ThreadWorld world({.ranks = 4});
+  on_every_rank(world, [&](Communicator& mine) {
+    const std::array<OwnPlace, 4> own = {{{"a", 1, 10}, {"b", 1, 11}, {"a", 1, 12}, {"a", 2, 13}}};
+    const std::vector<RankPlace> places = introduce_ranks(mine, own[mine.rank()]);
+    const std::array<uint32_t, 4> hosts = {0, 1, 0, 2}, locals = {0, 0, 1, 0};
+    for (uint32_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(places[r].rank, r);
+      EXPECT_EQ(places[r].host, hosts[r]);
+      EXPECT_EQ(places[r].local_rank, locals[r]);
+      EXPECT_EQ(places[r].host_name, own[r].host_name);
+      EXPECT_EQ(places[r].process, 10 + r);
+    }
+    EXPECT_EQ(text_of(places[1], 4), "rank 1 of 4 (host b, process 11)");
+  });
+}
+
+}  // namespace
+}  // namespace terrace::lookout_test

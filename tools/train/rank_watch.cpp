@@ -1,0 +1,170 @@
+#include "train/rank_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <terrace/comm/lookout_meeting.h>
+#include <terrace/comm/rank_places.h>
+
+#include "command_line.h"
+#include "train/stop_signals.h"
+
+namespace terrace {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A connection that ends is seen by all at once; who says why takes a little longer.
+constexpr milliseconds kForTheNews(800);
+constexpr milliseconds kForAnAnswer(1000);
+// Who says nothing for so long, though it should each second, is stopped or cut off.
+constexpr milliseconds kSilent(3500);
+constexpr size_t kMostNamed = 8;
+
+std::string counted(const RankStanding& standing) {
+  return fmt::format("gather {}, exchange {}", standing.operations[index_of(Lane::gather)],
+                     standing.operations[index_of(Lane::exchange)]);
+}
+
+}  // namespace
+
+RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink launcher, Console& console)
+    : communicator_(communicator), console_(console) {
+  communicator.set_places(introduce_ranks(communicator, own_place()));
+  const std::span<const RankPlace> places = communicator.places();
+  LookoutLinks met = meet_for_lookout(communicator, {places.begin(), places.end()});
+  if (met.links.empty()) {
+    console.warning("the ranks cannot watch each other, so one that dies is not named: " + met.why_none);
+    return;
+  }
+  const LookoutHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
+                           .late = [this](const RankLoss& loss) { end_late(loss); }};
+  lookout_ = std::make_unique<Lookout>(communicator.rank(), std::move(met.links), std::move(launcher), hooks);
+}
+
+std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
+  step_ = trainer.completed_steps() + 1;
+  const StepWatch& watch = trainer.offloader().report().watch();
+  if (lookout_ != nullptr) {
+    lookout_->set_where([this, &watch] {
+      RankStanding where = standing();
+      const std::optional<uint64_t> wait = watch.current();
+      where.operation = watch.activity();
+      where.waits_for_ranks = wait && watch.is_for_ranks(*wait);
+      return where;
+    });
+  }
+  return std::make_unique<Following>(lookout_.get());
+}
+
+RankStanding RankWatch::standing() const {
+  RankStanding where;
+  where.step = step_;
+  const CommCounters counters = communicator_.counters();
+  for (size_t lane = 0; lane < kLaneCount; ++lane) where.operations[lane] = counters[lane].operations;
+  return where;
+}
+
+void RankWatch::set_what_is_kept(std::string text) {
+  const MutexLock lock(mutex_);
+  kept_ = std::move(text);
+}
+
+void RankWatch::step_done(const StepReport& report) {
+  step_ = report.step + 1;
+  if (lookout_ != nullptr) lookout_->wake();
+}
+
+// --- A rank that is lost ---
+
+// On the lookout's thread. What a rank has sent before it left by itself may still arrive, and how its messages
+// end tells the communicator.
+void RankWatch::lost(const RankLoss& loss) {
+  if (!loss.died) return;
+  pass_over_stop_signals();
+  communicator_.lose(loss.rank, loss.why);
+}
+
+// The step thread still computes, or waits for a disk: what it makes would be lost anyway.
+void RankWatch::end_late(const RankLoss& loss) {
+  say_death(death_text(loss));
+  std::_Exit(kFailed);
+}
+
+std::optional<Error> RankWatch::death_behind(const Error& failure) const {
+  if (failure.kind() != ErrorKind::peer || lookout_ == nullptr) return std::nullopt;
+  const std::optional<RankLoss> loss = lookout_->loss(kForTheNews);
+  return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
+}
+
+// Ranks are in the same step, and this one may have heard of the other's before it began.
+Error RankWatch::death_text(const RankLoss& loss) const {
+  const std::span<const RankPlace> places = communicator_.places();
+  const uint64_t step = std::max<uint64_t>(step_, loss.last.step);
+  std::string cause = loss.why;
+  if (loss.signal != 0)
+    cause = fmt::format("killed by signal {} ({})", loss.signal, strsignal(static_cast<int>(loss.signal)));
+  if (!loss.last.operation.empty())
+    cause += fmt::format("; it was at {}, {}", loss.last.operation, counted(loss.last));
+  const MutexLock lock(mutex_);
+  return Error(ErrorKind::peer,
+               {text_of(places[loss.rank], places.size()) +
+                    (step > 0 ? fmt::format(" died in step {}", step) : " died before the first step"),
+                "", "", kept_.empty() ? cause : cause + "\n  " + kept_});
+}
+
+void RankWatch::say_death(const Error& death) {
+  const std::optional<RankLoss> loss = lookout_->loss(milliseconds(0));
+  const uint32_t speaker = loss && loss->rank == 0 ? 1 : 0;
+  {
+    const MutexLock lock(mutex_);
+    if (said_ || communicator_.rank() != speaker) return;
+    said_ = true;
+  }
+  console_.end_progress();
+  console_.error(death.what());
+  lookout_->has_been_said();
+}
+
+void RankWatch::leave(const std::string& why) {
+  if (lookout_ != nullptr) lookout_->leave(why);
+}
+
+// --- A rank that is slow ---
+
+std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& known) const {
+  const std::span<const RankPlace> places = communicator_.places();
+  const bool silent = known.age > kSilent;
+  std::string text = text_of(places[rank], places.size());
+  if (silent) text += fmt::format(" has said nothing for {} s, and was", known.age.count() / 1000);
+  else text += " is";
+  text += fmt::format(" in step {}", known.standing.step);
+  if (!known.standing.operation.empty())
+    text += fmt::format(" at {}, {}", known.standing.operation, counted(known.standing));
+  return text;
+}
+
+std::optional<std::string> RankWatch::who_is_where() {
+  const uint32_t rank = communicator_.rank();
+  const std::vector<KnownStanding> all = lookout_ != nullptr ? lookout_->standings(kForAnAnswer) : std::vector<KnownStanding>();
+  if (all.empty()) return rank <= 1 ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
+  const auto waits = [&](uint32_t r) { return all[r].standing.waits_for_ranks && all[r].age <= kSilent; };
+  std::vector<uint32_t> named;
+  for (uint32_t r = 0; r < all.size(); ++r) {
+    if (r != rank && r < rank && waits(r)) return std::nullopt;  // that one says it
+    if (r != rank && !waits(r)) named.push_back(r);
+  }
+  const bool all_wait = named.empty();
+  for (uint32_t r = 0; all_wait && r < all.size(); ++r) named.push_back(r);
+  std::string text = all_wait ? "all ranks wait for each other" : "";
+  for (size_t i = 0; i < std::min(named.size(), kMostNamed); ++i)
+    text += (text.empty() ? "" : "; ") + text_of_standing(named[i], all[named[i]]);
+  if (named.size() > kMostNamed) text += fmt::format("; and {} other ranks", named.size() - kMostNamed);
+  return text;
+}
+
+}  // namespace terrace
