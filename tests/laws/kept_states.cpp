@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/thread_world.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/tiers/common_tier.h>
 

@@ -13,6 +13,7 @@
 
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
+#include <terrace/comm/thread_world.h>
 #include <terrace/runtime/train/fault_spec.h>
 
 #include "laws/kept_states.h"

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include <terrace/aio/file.h>
+#include <terrace/comm/thread_world.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
