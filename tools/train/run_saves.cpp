@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include <terrace/runtime/model/weights/export_folder.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 
@@ -32,6 +34,8 @@ void RunSaves::begin() {
 }
 
 void RunSaves::look_after() {
+  // Only the first rank is asked, and all of them save.
+  if (options_.config.batch.ranks > 1 && trainer_.first_rank(std::exchange(is_asked_, false))) save_now();
   const bool due = flags_.save_every > 0 && trainer_.completed_steps() % flags_.save_every == 0;
   const bool retains =
       options_.config.terrace.retained_checkpoints > 0 && trainer_.offloader().commits().are_kept();
@@ -84,12 +88,20 @@ SaveAnswer RunSaves::save_as_asked() {
     return answer;
   }
   console_.info(fmt::format("terrace ctl: saving step {}", trainer_.completed_steps()));
-  if (answer.checkpoint) {
+  if (options_.config.batch.ranks > 1) {
+    is_asked_ = true;  // until all ranks hear of it, after the next step
+  } else {
+    save_now();
+  }
+  return answer;
+}
+
+void RunSaves::save_now() {
+  if (!flags_.save.empty()) {
     save();
   } else {
     note(trainer_.begin_commit());
   }
-  return answer;
 }
 
 void RunSaves::save() {
