@@ -123,7 +123,8 @@ void Lookout::run() {
     if (asks) tell(0, message_of(LookoutWord::ask, rank_));
     if (Steady::now() >= say_at_) say_where();
     if (!stops && !words) continue;
-    for (uint32_t r = 0; r < links_.size(); ++r) tell(r, message_of(LookoutWord::farewell, rank_, words.value_or("")));
+    for (uint32_t r = 0; r < links_.size(); ++r)
+      tell(r, message_of(LookoutWord::farewell, rank_, words.value_or("")));
     return;
   }
 }

@@ -28,7 +28,8 @@ constexpr seconds kToCome(10);
 constexpr seconds kForAnAddress(2);
 constexpr seconds kSilence(10);
 
-// Where rank 0 listens: at a name on its host, or at a port of these addresses. All are empty where it does not.
+// Where rank 0 listens: at a name on its host, or at a port of these addresses. All are empty where it does
+// not.
 struct Invitation {
   uint64_t run = 0;
   uint32_t port = 0;
@@ -69,7 +70,8 @@ std::vector<std::string> own_addresses(const std::string& host_name) {
         numbers.emplace_back(number.data());
     }
   }
-  numbers.insert(numbers.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(numbers.size(), 5)), host_name);
+  numbers.insert(numbers.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(numbers.size(), 5)),
+                 host_name);
   return numbers;
 }
 

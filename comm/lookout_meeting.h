@@ -1,5 +1,5 @@
-// The connections of the lookout: one from each rank to rank 0. They are made once the ranks can talk, however
-// they talk, and have nothing to do with it afterwards.
+// The connections of the lookout: one from each rank to rank 0. They are made once the ranks can talk,
+// however they talk, and have nothing to do with it afterwards.
 #pragma once
 
 #include <string>

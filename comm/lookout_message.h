@@ -16,7 +16,7 @@ namespace terrace {
 
 // Where a rank is, as it says itself.
 struct RankStanding {
-  uint64_t step = 0;                               // in progress; 0 before the first
+  uint64_t step = 0;                              // in progress; 0 before the first
   std::array<uint64_t, kLaneCount> operations{};  // carried out, by lane
   bool waits_for_ranks = false;
   std::string operation;  // what its step thread does; a long one is cut

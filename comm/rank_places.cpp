@@ -39,7 +39,8 @@ std::vector<RankPlace> introduce_ranks(Communicator& ranks, const OwnPlace& mine
   Introduction own{.machine = mine.machine, .process = mine.process};
   mine.host_name.copy(own.host_name.data(), own.host_name.size() - 1);
   std::vector<RankPlace> places;
-  std::map<std::pair<std::string, uint64_t>, std::pair<uint32_t, uint32_t>> hosts;  // their number, and ranks so far
+  std::map<std::pair<std::string, uint64_t>, std::pair<uint32_t, uint32_t>>
+      hosts;  // their number, and ranks so far
   for (const Introduction& one : RankVotes(&ranks).of_all(own)) {
     const std::string name(one.host_name.data(), strnlen(one.host_name.data(), one.host_name.size()));
     const auto number = static_cast<uint32_t>(hosts.size());
@@ -51,7 +52,8 @@ std::vector<RankPlace> introduce_ranks(Communicator& ranks, const OwnPlace& mine
 }
 
 std::string text_of(const RankPlace& place, size_t ranks) {
-  return fmt::format("rank {} of {} (host {}, process {})", place.rank, ranks, place.host_name, place.process);
+  return fmt::format("rank {} of {} (host {}, process {})", place.rank, ranks, place.host_name,
+                     place.process);
 }
 
 }  // namespace terrace

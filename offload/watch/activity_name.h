@@ -1,4 +1,5 @@
-// ActivityName: a short text that one thread sets, often, and others read, seldom. Setting it waits for nobody.
+// ActivityName: a short text that one thread sets, often, and others read, seldom. Setting it waits for
+// nobody.
 #pragma once
 
 #include <array>

@@ -43,8 +43,10 @@ class Ranks {
     }
   }
 
-  Lookout& begin(uint32_t rank, LookoutHooks hooks = {}, LauncherLink launcher = LauncherLink(Environment())) {
-    lookouts_[rank] = std::make_unique<Lookout>(rank, std::move(links_[rank]), std::move(launcher), std::move(hooks));
+  Lookout& begin(uint32_t rank, LookoutHooks hooks = {},
+                 LauncherLink launcher = LauncherLink(Environment())) {
+    lookouts_[rank] =
+        std::make_unique<Lookout>(rank, std::move(links_[rank]), std::move(launcher), std::move(hooks));
     return *lookouts_[rank];
   }
   void end(uint32_t rank) { lookouts_[rank].reset(); }
@@ -271,7 +273,8 @@ TEST(LookoutMeeting, ConnectsEveryRankToTheFirst) {
       send_message(links[r][0], sent);
       LookoutMessage received;
       std::string reason;
-      ASSERT_TRUE(read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)), Deadline(30s), reason));
+      ASSERT_TRUE(
+          read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)), Deadline(30s), reason));
       EXPECT_EQ(std::memcmp(&sent, &received, sizeof sent), 0);
     }
   }

@@ -81,8 +81,8 @@ void RankWatch::step_done(const StepReport& report) {
 
 // --- A rank that is lost ---
 
-// On the lookout's thread. What a rank has sent before it left by itself may still arrive, and how its messages
-// end tells the communicator.
+// On the lookout's thread. What a rank has sent before it left by itself may still arrive, and how its
+// messages end tells the communicator.
 void RankWatch::lost(const RankLoss& loss) {
   if (!loss.died) return;
   pass_over_stop_signals();
@@ -140,8 +140,10 @@ std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& know
   const std::span<const RankPlace> places = communicator_.places();
   const bool silent = known.age > kSilent;
   std::string text = text_of(places[rank], places.size());
-  if (silent) text += fmt::format(" has said nothing for {} s, and was", known.age.count() / 1000);
-  else text += " is";
+  if (silent)
+    text += fmt::format(" has said nothing for {} s, and was", known.age.count() / 1000);
+  else
+    text += " is";
   text += fmt::format(" in step {}", known.standing.step);
   if (!known.standing.operation.empty())
     text += fmt::format(" at {}, {}", known.standing.operation, counted(known.standing));
@@ -150,7 +152,8 @@ std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& know
 
 std::optional<std::string> RankWatch::who_is_where() {
   const uint32_t rank = communicator_.rank();
-  const std::vector<KnownStanding> all = lookout_ != nullptr ? lookout_->standings(kForAnAnswer) : std::vector<KnownStanding>();
+  const std::vector<KnownStanding> all =
+      lookout_ != nullptr ? lookout_->standings(kForAnAnswer) : std::vector<KnownStanding>();
   if (all.empty()) return rank <= 1 ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
   const auto waits = [&](uint32_t r) { return all[r].standing.waits_for_ranks && all[r].age <= kSilent; };
   std::vector<uint32_t> named;

@@ -25,8 +25,8 @@ namespace terrace {
 // that which trains.
 class RankWatch final : public RunObserver {
  public:
-  // Every rank makes it, and nothing is under way. Where the ranks cannot watch each other, there is a warning,
-  // and nobody is watched. `communicator` and `console` outlive this.
+  // Every rank makes it, and nothing is under way. Where the ranks cannot watch each other, there is a
+  // warning, and nobody is watched. `communicator` and `console` outlive this.
   RankWatch(MessageCommunicator& communicator, LauncherLink launcher, Console& console);
 
   // While it lives, the others are told what the trainer does.
@@ -71,7 +71,8 @@ class RankWatch final : public RunObserver {
   mutable Mutex mutex_;
   std::string kept_ TERRACE_GUARDED_BY(mutex_);
   bool said_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Lookout> lookout_;  // null: nobody is watched; the last member, since its thread uses the others
+  std::unique_ptr<Lookout>
+      lookout_;  // null: nobody is watched; the last member, since its thread uses the others
 };
 
 }  // namespace terrace

@@ -59,7 +59,7 @@ class RunSaves {
   Console& console_;
   const uint64_t first_step_;  // the completed steps when the run began
   bool failed_ = false;
-  bool is_asked_ = false;  // by a request that the other ranks have not heard of
+  bool is_asked_ = false;                      // by a request that the other ranks have not heard of
   std::optional<uint64_t> saving_step_;        // the step of the checkpoint that was begun last
   std::optional<SavedCheckpoint> checkpoint_;  // the last complete checkpoint of this run
   std::optional<uint64_t> followed_step_;      // of the last one that the first of several ranks has saved
