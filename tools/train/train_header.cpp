@@ -37,7 +37,13 @@ fs::path absolute_existing(const fs::path& path) {
   throw Error(ErrorKind::io, {what, path.string(), reason, advice});
 }
 
+// With a file that has no name, where the file system has such, so that nobody who dies here leaves one.
 void try_to_write(const fs::path& folder, const char* what, const char* advice) {
+  const int nameless = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (nameless >= 0) {
+    close(nameless);
+    return;
+  }
   std::string name = (folder / ".terrace-write-test-XXXXXX").string();
   const int fd = mkostemp(name.data(), O_CLOEXEC);
   if (fd < 0) fail_to_use(what, folder, system_reason(errno), advice);
