@@ -287,6 +287,12 @@ RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& c
 
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Communicator* ranks, Log& log) {
   Found found = find_states(config, ranks);
+  for (const StateSet& set : found.others) {
+    if (set.contents.in_use)
+      throw Error(ErrorKind::io, {"cannot use the nvme path", names_of(found.paths),
+                                  fmt::format("a job of {} ranks is using it", set.shards.size()),
+                                  "wait for its end, or name another path"});
+  }
   RunStart start = choose_from(found, flags, config, log);
   for (StateSet& set : found.others) {
     if (!set.contents.has_commits || set.run_id == run_of(start)) {

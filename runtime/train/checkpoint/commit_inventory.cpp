@@ -44,7 +44,8 @@ bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
   if (commit.ranks > 1) {
     const std::vector<StateSet> sets = find_state_sets(paths);
     const auto set = std::ranges::find(sets, commit.ranks, [](const StateSet& s) { return s.shards.size(); });
-    return set == sets.end() || !set->newest() || set->newest()->commit != commit.commit;
+    const bool has_later = set != sets.end() && set->newest() != nullptr;
+    return set == sets.end() || (has_later && set->newest()->commit != commit.commit);
   }
   const FoundTier now = look_at_tier(paths);
   return std::none_of(now.commits.begin(), now.commits.end(),
