@@ -14,8 +14,9 @@ namespace terrace {
 
 class RankVotes {
  public:
-  // Null: there is one rank. The communicator outlives this.
-  explicit RankVotes(Communicator* communicator) : communicator_(communicator) {}
+  // Null: there is one rank. The communicator outlives this. Calls of one lane come from one thread.
+  explicit RankVotes(Communicator* communicator, Lane lane = Lane::control)
+      : communicator_(communicator), lane_(lane) {}
 
   uint32_t rank() const { return communicator_ != nullptr ? communicator_->rank() : 0; }
   uint32_t count() const { return communicator_ != nullptr ? communicator_->size() : 1; }
@@ -28,7 +29,7 @@ class RankVotes {
     if (communicator_ == nullptr) {
       all.assign(mine.begin(), mine.end());
     } else {
-      communicator_->ballot(Lane::control, std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+      communicator_->ballot(lane_, std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
     }
     return all;
   }
@@ -53,6 +54,7 @@ class RankVotes {
 
  private:
   Communicator* const communicator_;
+  const Lane lane_;
 };
 
 }  // namespace terrace

@@ -19,7 +19,7 @@ namespace terrace {
 struct SocketMeeting {
   uint32_t rank = 0;
   uint32_t size = 1;
-  // A path on a host that all ranks share, or a host of which rank 0 runs on and a port that is free there.
+  // A path on the host that all ranks share; or the host that rank 0 runs on, and a port that is free there.
   MeetingPlace place = {};
   // What all ranks of the run have, and those of another run have not: a number that a launcher has drawn.
   std::string run = {};

@@ -6,6 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/comm/rank_votes.h>
 
 namespace terrace {
 namespace {
@@ -332,29 +333,26 @@ uint64_t Committer::write_commit(bool& may_be_there) {
 // Throws `failure`, and Error(peer) where another rank's part of the commit failed. Every rank keeps the
 // commit before until it knows that all have this one: what a crash leaves is then whole on all of them.
 void Committer::agree(std::exception_ptr failure) {
-  if (stores_.ranks != nullptr) {
-    struct Vote {
-      uint64_t commit, is_durable;
-    };
-    const Vote mine{next_->commit, failure == nullptr};
-    std::vector<Vote> all(stores_.ranks->size());
-    try {
-      stores_.ranks->ballot(Lane::commit, std::as_bytes(std::span(&mine, 1)),
-                            std::as_writable_bytes(std::span(all)));
-    } catch (...) {
-      if (failure == nullptr) throw;  // else the own failure says more
-    }
-    for (uint32_t r = 0; r < all.size() && failure == nullptr; ++r) {
-      if (all[r].commit == mine.commit && all[r].is_durable != 0) continue;
-      throw Error(ErrorKind::peer,
-                  {"cannot commit the state", "commit " + std::to_string(mine.commit),
-                   all[r].commit == mine.commit
-                       ? "rank " + std::to_string(r) + " could not write its part"
-                       : "rank " + std::to_string(r) + " makes commit " + std::to_string(all[r].commit),
-                   "see what that rank says; the commit before is still whole on all ranks"});
-    }
+  struct Vote {
+    uint64_t commit, is_durable;
+  };
+  const Vote mine{next_->commit, failure == nullptr};
+  std::vector<Vote> all;
+  try {
+    all = RankVotes(stores_.ranks, Lane::commit).of_all(mine);
+  } catch (...) {
+    if (failure == nullptr) throw;  // else the own failure says more
   }
   if (failure != nullptr) std::rethrow_exception(failure);
+  for (uint32_t r = 0; r < all.size(); ++r) {
+    if (all[r].commit == mine.commit && all[r].is_durable != 0) continue;
+    throw Error(ErrorKind::peer,
+                {"cannot commit the state", "commit " + std::to_string(mine.commit),
+                 all[r].commit == mine.commit
+                     ? "rank " + std::to_string(r) + " could not write its part"
+                     : "rank " + std::to_string(r) + " makes commit " + std::to_string(all[r].commit),
+                 "see what that rank says; the commit before is still whole on all ranks"});
+  }
 }
 
 // Returns the part that a change waits for, if it has blocks left, else the next one of the queue.

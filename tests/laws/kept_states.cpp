@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/thread_world.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/tiers/common_tier.h>
 
 #include "laws/law_training.h"
+#include "laws/law_world.h"
 #include "support/rank_threads.h"
 #include "support/scratch_folder.h"
 
@@ -41,8 +41,8 @@ void expect_same_bits(LawTraining& training, const StatesByStep& expected, uint6
 
 void expect_ranks_gone_on_from(const Combination& c, const std::filesystem::path& folder,
                                const StatesByStep& expected, uint64_t durable, bool may_be_corrupt) {
-  ThreadWorld world({.ranks = rounds_of(c).ranks});
-  const std::vector<std::string> failures = testing::on_every_rank(world, [&](Communicator& rank) {
+  const std::unique_ptr<testing::RankWorld> world = make_law_world(c);
+  const std::vector<std::string> failures = testing::on_every_rank(*world, [&](Communicator& rank) {
     try {
       LawTraining training(
           c, {.folder = folder_of_rank(c, folder, rank.rank()), .start = TierStart::resume, .ranks = &rank});

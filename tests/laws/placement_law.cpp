@@ -9,8 +9,8 @@
 
 #include <terrace/memory/device/simulated_device.h>
 
-#include "comm/rank_worlds.h"
 #include "laws/law_training.h"
+#include "laws/law_world.h"
 #include "laws/plain_training.h"
 #include "offload/watch/recorded_steps.h"
 #include "support/offloaders.h"
@@ -18,9 +18,6 @@
 
 namespace terrace::laws {
 namespace {
-
-using testing::RankWorld;
-using testing::RankWorldKind;
 
 // Law 2 at every budget that a combination has, to the byte.
 void require_within_budgets(const OffloadOptions& options, const Offloader& offloader,
@@ -77,15 +74,6 @@ Outcome joined(std::vector<Outcome> ranks, const StepRounds& rounds) {
   return whole;
 }
 
-// Small parts are read, too: those of the law's models are.
-std::unique_ptr<RankWorld> make_world(std::string_view back_end, uint32_t ranks) {
-  const std::vector<RankWorldKind> kinds = testing::rank_world_kinds();
-  const std::string_view name = back_end == "threads"    ? "Threads"
-                                : back_end == "messages" ? "LateMessages"
-                                                         : "LatePeers";
-  return std::ranges::find(kinds, name, &RankWorldKind::name)->make({.ranks = ranks});
-}
-
 }  // namespace
 
 std::string difference(const Outcome& expected, const Outcome& found) {
@@ -107,7 +95,7 @@ std::string difference(const Outcome& expected, const Outcome& found) {
 Outcome PlacementLaw::train(const Combination& c) {
   const StepRounds rounds = rounds_of(c);
   if (rounds.ranks == 1) return train_rank(c, nullptr);
-  const std::unique_ptr<RankWorld> world = make_world(level_of(c, kBackEnd), rounds.ranks);
+  const std::unique_ptr<testing::RankWorld> world = make_law_world(c);
   std::vector<Outcome> outcomes(rounds.ranks);
   const std::vector<std::string> failures = testing::on_every_rank(
       *world, [&](Communicator& rank) { outcomes[rank.rank()] = train_rank(c, &rank); });

@@ -13,11 +13,11 @@
 
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
-#include <terrace/comm/thread_world.h>
 #include <terrace/runtime/train/fault_spec.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
+#include "laws/law_world.h"
 #include "support/child_test.h"
 #include "support/dying_engine.h"
 #include "support/rank_threads.h"
@@ -32,8 +32,12 @@ namespace fs = std::filesystem;
 constexpr uint64_t kTrained = 4;  // steps
 
 const std::vector<Combination>& combinations() {
-  static const std::vector<Combination> list = covering_array_with_commits(
-      {{kRanks, {"2", "3"}}, {kThreads, {"1"}}, {kPolicy, {"opt"}}, {kChunk, {"4096", "12288", "65536"}}});
+  static const std::vector<Combination> list =
+      covering_array_with_commits({{kRanks, {"2", "3"}},
+                                   {kBackEnd, {"threads", "messages", "peers"}},
+                                   {kThreads, {"1"}},
+                                   {kPolicy, {"opt"}},
+                                   {kChunk, {"4096", "12288", "65536"}}});
   return list;
 }
 
@@ -86,10 +90,10 @@ Ending train(const Combination& c, const fs::path& folder, uint32_t faulty,
   std::vector<std::unique_ptr<io::FaultPlan>> plans;
   for (uint32_t r = 0; r < ranks; ++r)
     plans.push_back(std::make_unique<io::FaultPlan>(r == faulty ? faults : std::vector<io::Fault>{}));
-  ThreadWorld world({.ranks = ranks});
+  const std::unique_ptr<testing::RankWorld> world = make_law_world(c);
   Durable durable{0};
   Ending ending;
-  ending.failures = testing::on_every_rank(world, [&](Communicator& rank) {
+  ending.failures = testing::on_every_rank(*world, [&](Communicator& rank) {
     LawTraining training(c, {.folder = folder_of_rank(c, folder, rank.rank()),
                              .decorate = engines_with_faults(*plans[rank.rank()], log),
                              .ranks = &rank});
@@ -160,8 +164,8 @@ TEST(RanksKeptStateChild, DISABLED_TrainsUntilItDies) {
   std::ofstream notes(folder / "durable");
   std::mutex mutex;
   Durable durable{0};
-  ThreadWorld world({.ranks = rounds_of(c).ranks});
-  testing::on_every_rank(world, [&](Communicator& rank) {
+  const std::unique_ptr<testing::RankWorld> world = make_law_world(c);
+  testing::on_every_rank(*world, [&](Communicator& rank) {
     LawTraining training(
         c, {.folder = folder_of_rank(c, folder, rank.rank()), .decorate = decorate, .ranks = &rank});
     train_on(training, durable, [&] {

@@ -7,10 +7,10 @@
 #include <mutex>
 
 #include <terrace/aio/file.h>
-#include <terrace/comm/thread_world.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
+#include "laws/law_world.h"
 #include "power_cut/cut_power.h"
 #include "support/rank_threads.h"
 #include "support/sanitized.h"
@@ -33,7 +33,10 @@ constexpr uint64_t kLookedAt = 60;  // disks of a combination
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
   const bool are_several = ranks.front() != "1";
+  std::vector<std::string_view> back_ends = {"threads"};
+  if (are_several) back_ends = {"threads", "messages", "peers"};
   return laws::covering_array_with_commits({{laws::kRanks, std::move(ranks)},
+                                            {laws::kBackEnd, std::move(back_ends)},
                                             {laws::kChunk, {are_several ? "12288" : "4096"}},
                                             {laws::kEngine, {"threads"}},
                                             {laws::kThreads, {"1"}},
@@ -112,8 +115,8 @@ void train_all(const fs::path& root, const Combination& c, DiskLog& log) {
   }
   io::sync_folder(root);
   if (count == 1) return train_and_commit(root, c, nullptr, mark);
-  ThreadWorld world({.ranks = count});
-  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+  const std::unique_ptr<testing::RankWorld> world = laws::make_law_world(c);
+  for (const std::string& failure : testing::on_every_rank(*world, [&](Communicator& rank) {
          train_and_commit(laws::folder_of_rank(c, root, rank.rank()), c, &rank, mark);
        }))
     EXPECT_EQ(failure, "");

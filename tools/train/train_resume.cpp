@@ -100,8 +100,7 @@ Found find_states(const TrainConfig& config, Communicator* ranks) {
   Found found;
   found.paths = tier_paths(config.placement);
   found.own = look_for_commit(config.placement, ranks);
-  found.others = find_state_sets(found.paths);
-  std::erase_if(found.others, [&](const StateSet& set) { return set.shards.size() == config.batch.ranks; });
+  found.others = find_state_sets(found.paths, config.batch.ranks);
   return found;
 }
 
@@ -298,8 +297,10 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
     if (!set.contents.has_commits || set.run_id == run_of(start)) {
       start.passed.push_back(std::move(set));
     } else {
-      log.warning(fmt::format("what {} ranks have committed in {} is no part of this run, and stays: {}",
-                              set.shards.size(), names_of(found.paths), set.contents.trouble));
+      const std::string& trouble = set.contents.trouble;
+      log.warning(fmt::format("what {} rank{} committed in {} is no part of this run, and stays{}{}",
+                              set.shards.size(), set.shards.size() == 1 ? " has" : "s have",
+                              names_of(found.paths), trouble.empty() ? "" : ": ", trouble));
     }
   }
   return start;

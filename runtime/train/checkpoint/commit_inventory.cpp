@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include <terrace/aio/file.h>
@@ -39,13 +40,19 @@ std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
   return result;
 }
 
+// The set of so many ranks in these paths, if it is there.
+std::optional<StateSet> set_of(std::span<const fs::path> paths, uint32_t ranks) {
+  for (StateSet& set : find_state_sets(paths)) {
+    if (set.shards.size() == ranks) return std::move(set);
+  }
+  return std::nullopt;
+}
+
 // Of a running job, a commit goes when the next one is there.
 bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
   if (commit.ranks > 1) {
-    const std::vector<StateSet> sets = find_state_sets(paths);
-    const auto set = std::ranges::find(sets, commit.ranks, [](const StateSet& s) { return s.shards.size(); });
-    const bool has_later = set != sets.end() && set->newest() != nullptr;
-    return set == sets.end() || (has_later && set->newest()->commit != commit.commit);
+    const std::optional<StateSet> set = set_of(paths, commit.ranks);
+    return !set || (set->newest() != nullptr && set->newest()->commit != commit.commit);
   }
   const FoundTier now = look_at_tier(paths);
   return std::none_of(now.commits.begin(), now.commits.end(),
@@ -54,9 +61,8 @@ bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
 
 // The sets of several ranks in these paths that hold a commit.
 std::vector<StateSet> sets_of_ranks(std::span<const fs::path> paths) {
-  std::vector<StateSet> sets = find_state_sets(paths);
-  std::erase_if(sets,
-                [](const StateSet& set) { return set.shards.size() == 1 || !set.contents.has_commits; });
+  std::vector<StateSet> sets = find_state_sets(paths, 1);
+  std::erase_if(sets, [](const StateSet& set) { return !set.contents.has_commits; });
   return sets;
 }
 
@@ -88,20 +94,20 @@ struct Shard {
 std::vector<Shard> shards_of(std::span<const fs::path> paths, const SavedState& commit) {
   if (commit.ranks == 1) return {{{paths.begin(), paths.end()}, commit.path}};
   std::vector<Shard> shards;
-  for (const StateSet& set : sets_of_ranks(paths)) {
-    if (set.shards.size() != commit.ranks) continue;
-    for (const ShardPaths& own : set.shards) {
-      const FoundTier found = look_at_tier(own, commit.commit);
-      if (!found.commits.empty()) shards.push_back({own, found.commits.back().path});
-    }
+  const std::optional<StateSet> set = set_of(paths, commit.ranks);
+  if (!set) return shards;
+  for (const ShardPaths& own : set->shards) {
+    const FoundTier found = look_at_tier(own, commit.commit);
+    if (!found.commits.empty()) shards.push_back({own, found.commits.back().path});
   }
   return shards;
 }
 
 std::vector<fs::path> prune_commits_of_one_rank(std::span<const fs::path> paths,
                                                 FunctionRef<bool(const SavedState&)> goes, Log& log) {
-  const std::vector<CommitFile> commits = look_at_tier(paths).commits;
-  if (commits.empty() && !look_at_tier(paths).present) return {};
+  const FoundTier found = look_at_tier(paths);
+  if (!found.present) return {};
+  const std::vector<CommitFile>& commits = found.commits;
   std::vector<fs::path> doomed;
   for (const CommitFile& file : commits) {
     if (goes(look_at(file))) doomed.push_back(file.path);

@@ -38,6 +38,7 @@ TierContents look_for_commit(std::span<const fs::path> paths, uint64_t commit) {
   TierContents contents;
   if (paths.empty()) return contents;
   const FoundTier tier = look_at_tier(paths, commit);
+  contents.is_present = tier.present;
   contents.in_use = tier.in_use;
   contents.has_commits = tier.has_manifests;
   contents.commit_count = tier.commits.size();
@@ -50,6 +51,7 @@ TierContents look_for_commit(std::span<const fs::path> paths, uint64_t commit) {
 
 TierContents contents_of(const CommonTier& common, std::span<const fs::path> first) {
   TierContents contents;
+  contents.is_present = true;
   contents.in_use = common.in_use;
   contents.has_commits = common.has_commits;
   contents.commit_count = common.commit_count;

@@ -17,6 +17,7 @@
 namespace terrace {
 
 struct TierContents {
+  bool is_present = false;           // files of a tier are there
   bool in_use = false;               // another job uses the folders
   bool has_commits = false;          // manifests are there; without any, the contents are worth nothing
   uint64_t commit_count = 0;         // with the retained ones

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <terrace/aio/file.h>
@@ -52,6 +53,18 @@ void require_tensors(const std::filesystem::path& where, const CheckpointInfo& s
        "start with the model and the data type of the checkpoint, or save this run into another folder"});
 }
 
+void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
+                         const RecordLayout& mine) {
+  if (saved == mine) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume from the checkpoint", where.string(),
+       fmt::format("its optimizer states are {}, and those of this run's optimizer are {}", text_of(saved),
+                   text_of(mine)),
+       "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
+       "anew from its weights (`terrace export`, then TrainerOptions::weights)"});
+}
+
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
                           std::string_view model, const FlatSpace& space, uint64_t states_bytes,
                           uint64_t frozen_bytes) {
@@ -76,24 +89,12 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
 
 namespace {
 
-void require_same_layout(const std::filesystem::path& folder, const Manifest& manifest,
-                         const RecordLayout& mine) {
-  if (manifest.layout == mine) return;
-  throw Error(
-      ErrorKind::config,
-      {"cannot resume from the checkpoint", folder.string(),
-       fmt::format("its optimizer states are {}, and those of this run's optimizer are {}",
-                   text_of(manifest.layout), text_of(mine)),
-       "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
-       "anew from its weights (`terrace export`, then TrainerOptions::weights)"});
-}
-
 // Before the first byte of any state changes.
 Manifest require_loadable(const std::filesystem::path& folder, std::string_view model, const FlatSpace& space,
                           const RecordLayout& layout) {
   Manifest manifest = checkpoint::read_manifest_of(folder);
   checkpoint::require_tensors(folder, manifest.info, model, space);
-  require_same_layout(folder, manifest, layout);
+  checkpoint::require_same_layout(folder, manifest.layout, layout);
   uint64_t states_bytes = 0, frozen_bytes = 0;
   for (const Section& section : space.sections()) {
     if (section.trainable) states_bytes += section.elements / kTileElements * layout.tile_bytes();
@@ -102,6 +103,30 @@ Manifest require_loadable(const std::filesystem::path& folder, std::string_view 
   checkpoint::require_same_tensors(folder, manifest, model, space, states_bytes, frozen_bytes);
   return manifest;
 }
+
+// A data file from its first byte to its last, of which several ranks read what is theirs.
+class OwnParts {
+ public:
+  OwnParts(const std::filesystem::path& path, const checkpoint::DataFile& file)
+      : reader_(path, file), bytes_(file.bytes) {}
+
+  void read(std::span<std::byte> destination) {
+    if (std::exchange(is_behind_, false)) reader_.seek(at_);
+    reader_.read(destination);
+    at_ += destination.size();
+  }
+  void skip(uint64_t bytes) {
+    at_ += bytes;
+    is_behind_ = true;
+  }
+  bool at_end() const { return at_ == bytes_; }
+
+ private:
+  BlockReader reader_;
+  const uint64_t bytes_;
+  uint64_t at_ = 0;
+  bool is_behind_ = false;  // the reader stands where bytes were skipped
+};
 
 }  // namespace
 
@@ -125,22 +150,28 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
       require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
 
   // Both are there and of the right size before the first byte of the state changes.
-  BlockReader states(folder / checkpoint::kStatesName, manifest.states);
-  std::optional<BlockReader> frozen;
+  OwnParts states(folder / checkpoint::kStatesName, manifest.states);
+  std::optional<OwnParts> frozen;
   if (manifest.frozen.bytes > 0) frozen.emplace(folder / checkpoint::kFrozenName, manifest.frozen);
 
   ProgressReport progress(log, fmt::format("loading {}", folder.string()),
                           manifest.states.bytes + manifest.frozen.bytes);
-  offloader.state().import_records([&](std::span<std::byte> tiles) {
-    states.read(tiles);
-    progress.add(tiles.size());
-  });
+  const auto from = [&](OwnParts& file) {
+    return [&](std::span<std::byte> bytes) {
+      file.read(bytes);
+      progress.add(bytes.size());
+    };
+  };
+  const auto over = [&](OwnParts& file) {
+    return [&](uint64_t bytes) {
+      file.skip(bytes);
+      progress.add(bytes);
+    };
+  };
+  offloader.state().import_records(from(states), over(states));
   TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
   if (frozen) {
-    offloader.state().import_frozen([&](std::span<std::byte> parameters) {
-      frozen->read(parameters);
-      progress.add(parameters.size());
-    });
+    offloader.state().import_frozen(from(*frozen), over(*frozen));
     TERRACE_ASSERT(frozen->at_end(), "the offloader took fewer frozen parameters than it has");
   }
   log.info(fmt::format("resumed at step {} from {} ({} in {})", manifest.info.step, folder.string(),

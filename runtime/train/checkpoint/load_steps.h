@@ -18,6 +18,11 @@ Manifest read_manifest_of(const std::filesystem::path& folder);
 void require_tensors(const std::filesystem::path& where, const CheckpointInfo& saved, std::string_view model,
                      const FlatSpace& space);
 
+// Throws Error(config) unless the states saved in `where` have the layout of this run's optimizer, both with
+// whole masters.
+void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
+                         const RecordLayout& mine);
+
 // Throws Error(config) unless the checkpoint has the tensors of `space`, which are those of `model`, and
 // Error(corrupt) unless its files have the length that follows from them.
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include <terrace/aio/file.h>
-#include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
@@ -160,6 +158,7 @@ class StateStream {
   std::vector<std::byte> record_, parameter_;  // one tile of each
 };
 
+// What the first shard says whose commit can be read.
 std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
   for (const ShardPaths& paths : shards) {
     const FoundTier found = look_at_tier(paths);
@@ -187,16 +186,22 @@ std::vector<TierManifest> manifests_of(const StateSet& set) {
 
 }  // namespace
 
-std::vector<StateSet> find_state_sets(std::span<const fs::path> paths) {
+std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t but_of) {
   std::vector<StateSet> sets;
   if (paths.empty()) return sets;
   for (const uint32_t count : counts_in(paths)) {
+    if (count == but_of) continue;
     StateSet set;
     for (uint32_t shard = 0; shard < count; ++shard) set.shards.push_back(paths_of(paths, {shard, count}));
     set.contents = count == 1 ? look_for_commit(set.shards.front())
                               : contents_of(common_tier(set.shards), set.shards.front());
-    set.run_id = run_of(set.shards);
-    if (count > 1 || look_at_tier(set.shards.front()).present) sets.push_back(std::move(set));
+    if (count == 1 && !set.contents.is_present) continue;
+    if (set.newest() != nullptr) {
+      set.run_id = set.newest()->run.run_id;
+    } else if (set.contents.has_commits) {
+      set.run_id = run_of(set.shards);
+    }
+    sets.push_back(std::move(set));
   }
   return sets;
 }
@@ -209,13 +214,7 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
   checkpoint::require_tensors(saved.path, saved.run, model, space);
   const std::vector<TierManifest> manifests = manifests_of(set);
   const RecordLayout mine = offloader.plan().record_layout.canonical();
-  if (manifests.front().layout.canonical() != mine) {
-    throw Error(ErrorKind::config,
-                {"cannot go on from the state of other ranks", saved.path.string(),
-                 fmt::format("its optimizer states are {}, and those of this run's optimizer are {}",
-                             text_of(manifests.front().layout.canonical()), text_of(mine)),
-                 "resume with the optimizer, and the precision of its states, of the run that made it"});
-  }
+  checkpoint::require_same_layout(saved.path, manifests.front().layout.canonical(), mine);
   StateStream states(set, manifests);
   StoreStream frozen(set, manifests, "frozen");
   if (states.bytes() != offloader.state().record_tile_count() * mine.tile_bytes() ||

@@ -22,14 +22,14 @@ namespace terrace {
 struct StateSet {
   std::vector<ShardPaths> shards;  // by number
   TierContents contents;           // `newest` is set where the state is whole
-  std::optional<uint64_t> run_id;  // of a commit of some shard, whole or not
+  std::optional<uint64_t> run_id;  // of a commit, of that of some shard where none is whole
   const SavedState* newest() const { return contents.newest ? &*contents.newest : nullptr; }
   bool is_of_rank_folders() const { return shards.size() > 1; }
 };
 
-// The sets in these paths, with a commit or without, those of fewer ranks first. Changes nothing. Throws
-// Error(io) when a folder cannot be read.
-std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths);
+// The sets in these paths, with a commit or without, those of fewer ranks first, but not that of as many
+// ranks as `but_of`. Changes nothing. Throws Error(io) when a folder cannot be read.
+std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths, uint32_t but_of = 0);
 
 // Sets the state of `offloader`, which is between two steps, to that of `set`, whose newest commit is whole;
 // every rank reads what is its own. Throws as load_checkpoint() does, before anything changes where manifest
