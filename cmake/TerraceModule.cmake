@@ -59,7 +59,7 @@ function(terrace_add_module name)
     install(FILES "${header}.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/terrace/${name}/${folder}")
   endforeach()
   if(TERRACE_UNITY_BUILD AND NOT arg_APART)
-    set_target_properties(terrace_${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(terrace_${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     # GCC warns of members of a source's own types where that source is included by another one.
     target_compile_options(terrace_${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()

@@ -194,6 +194,10 @@ uint64_t whole_number(const char* flag, const std::string& text, uint64_t least)
 
 }  // namespace
 
+void refuse(const std::string& flag, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", flag, reason, advice});
+}
+
 void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group) {
   app.add_option_function(

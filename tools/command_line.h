@@ -69,6 +69,9 @@ std::string full_name(const CLI::App& command);
 // one is near, or a flag that is given twice. Returns an empty text for other faults.
 std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
 
+// Throws Error(config): "cannot use" the flag, with its value.
+[[noreturn]] void refuse(const std::string& flag, const std::string& reason, const std::string& advice);
+
 // Adds a flag that takes a whole number of at least `least`. It refuses any other value with Error(config).
 void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group);

@@ -7,13 +7,13 @@ namespace {
 
 // About a second: longer than the kernel is short of memory for a request, and nobody waits for ever.
 constexpr uint32_t kMostFailures = 1000;
-constexpr timespec kPause{0, 1'000'000};
+constexpr timespec kBetweenCalls{0, 1'000'000};
 
 }  // namespace
 
 int CallPatience::failed(int error) {
   if (++failures_ >= kMostFailures) return error;
-  nanosleep(&kPause, nullptr);
+  nanosleep(&kBetweenCalls, nullptr);
   return 0;
 }
 

@@ -10,7 +10,7 @@
 namespace terrace::sim {
 namespace {
 
-constexpr uint32_t kMostCycles = 4096;
+constexpr uint32_t kMostBeladyCycles = 4096;
 
 struct KeptArc {
   uint64_t last;  // counted from the first cycle
@@ -31,7 +31,7 @@ CycleAverage belady_optimum(const KeepProblem& problem) {
   std::set<KeptArc> kept;
   std::map<std::vector<uint64_t>, std::pair<uint32_t, uint64_t>> seen;  // state -> cycles and drops before it
   uint64_t dropped = 0;
-  for (uint32_t cycle = 0; cycle < kMostCycles; ++cycle) {
+  for (uint32_t cycle = 0; cycle < kMostBeladyCycles; ++cycle) {
     const uint64_t base = uint64_t{cycle} * problem.slots();
     std::vector<uint64_t> state;
     for (const KeptArc& arc : kept) state.push_back((arc.last - base) << 32 | arc.arc);
@@ -50,7 +50,7 @@ CycleAverage belady_optimum(const KeepProblem& problem) {
       }
     }
   }
-  return {problem.fixed_bytes * kMostCycles + dropped * bytes, kMostCycles, false};
+  return {problem.fixed_bytes * kMostBeladyCycles + dropped * bytes, kMostBeladyCycles, false};
 }
 
 }  // namespace terrace::sim

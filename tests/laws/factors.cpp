@@ -40,7 +40,8 @@ constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
 // "mixed": bf16 beside norms in fp32, which are sections of their own.
 constexpr auto kPrecisions = with(testing::enumerator_names<DataType>(), "mixed");
-constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
+// The micro-batches of a step. More than 3 are for several ranks, which have as many rounds as one rank then.
+constexpr std::array<std::string_view, 4> kAccumulations = {"1", "3", "4", "8"};
 constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
@@ -156,6 +157,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   // Most laws are about one offloader.
   allowed[kRanks] = {level_index(kRanks, "1")};
   allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
+  allowed[kAccumulation] = {level_index(kAccumulation, "1"), level_index(kAccumulation, "3")};
   for (const OnlyLevels& some : only) {
     allowed[some.factor].clear();
     for (const std::string_view level : some.levels)
@@ -282,6 +284,12 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
     list.push_back(best);
   }
   return list;
+}
+
+std::vector<Combination> covering_array_over_ranks(Strength strength) {
+  return covering_array(strength, {{kRanks, {"2", "3", "4", "5", "8"}},
+                                   {kBackEnd, {"threads", "messages", "peers"}},
+                                   {kAccumulation, {"1", "3", "4", "8"}}});
 }
 
 std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only) {

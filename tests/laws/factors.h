@@ -67,7 +67,8 @@ uint64_t number_of(const Combination& combination, FactorIndex factor);
 // There is such a level.
 void set_level(Combination& combination, FactorIndex factor, std::string_view level);
 
-// Some levels of some factors; all of those that are not named, but of the ranks one, as a thread.
+// Some levels of some factors. Of those that are not named: one rank, a thread, 1 or 3 micro-batches, and all
+// levels of the others.
 struct OnlyLevels {
   FactorIndex factor;
   std::vector<std::string_view> levels;
@@ -77,6 +78,8 @@ struct OnlyLevels {
 // Deterministic.
 enum class Strength : uint8_t { pairs = 2, triples = 3 };
 std::vector<Combination> covering_array(Strength strength, const std::vector<OnlyLevels>& only = {});
+// Of all levels of several ranks.
+std::vector<Combination> covering_array_over_ranks(Strength strength);
 // Pairs where masters can be the program's parameters, which takes certain levels of six factors at once.
 std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only = {
                                                                  {kStates, {"cpu", "nvme"}}});

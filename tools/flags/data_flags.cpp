@@ -16,10 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
 // A folder without a tokenizer.json may hold the files from which one can be made.
 void refuse_other_tokenizers(const fs::path& model_folder) {
   std::error_code error;

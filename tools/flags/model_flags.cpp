@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
 TrainConfig config_of(const ModelFlags& flags) {
   std::vector<ConfigOverride> overrides;
   const auto add = [&](const char* key, const std::string& value, const char* flag) {

@@ -26,7 +26,7 @@ struct Output {
   bool is_written_anew = true;  // false: it is appended to and may be a pipe
 };
 
-[[noreturn]] void refuse(const Output& output, const std::string& reason) {
+[[noreturn]] void refuse_output(const Output& output, const std::string& reason) {
   throw Error(ErrorKind::config, {std::string("cannot write ") + output.what, *output.path, reason,
                                   std::string("name a file that can be written with ") + output.flag});
 }
@@ -58,10 +58,11 @@ void follow_links(const Output& output) {
   fs::path path = *output.path;
   std::error_code error;
   for (int links = 0; fs::is_symlink(fs::symlink_status(path, error)); ++links) {
-    if (links == 40) refuse(output, system_reason(ELOOP));
-    if (!may_follow(path)) refuse(output, "it is another user's link, in a folder that anybody may write to");
+    if (links == 40) refuse_output(output, system_reason(ELOOP));
+    if (!may_follow(path))
+      refuse_output(output, "it is another user's link, in a folder that anybody may write to");
     const fs::path target = fs::read_symlink(path, error);
-    if (error) refuse(output, system_reason(error.value()));
+    if (error) refuse_output(output, system_reason(error.value()));
     path = path.parent_path() / target;  // an absolute target replaces the whole path
   }
   *output.path = path.string();
@@ -71,7 +72,7 @@ void follow_links(const Output& output) {
 // /sys).
 void open_and_close(const Output& output, const fs::path& path, bool exists) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
-  if (fd < 0) refuse(output, system_reason(errno));
+  if (fd < 0) refuse_output(output, system_reason(errno));
   close(fd);
   if (!exists) unlink(path.c_str());
 }
@@ -81,16 +82,16 @@ void check(const Output& output) {
   if (output.is_written_anew || !fs::exists(*output.path, error)) follow_links(output);
   const fs::path path = *output.path;
   const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) refuse(output, system_reason(EISDIR));
+  if (fs::is_directory(status)) refuse_output(output, system_reason(EISDIR));
   if (fs::exists(status)) {
-    if (output.is_written_anew && !fs::is_regular_file(status)) refuse(output, kind_of(status));
-    if (access(path.c_str(), W_OK) != 0) refuse(output, system_reason(errno));
+    if (output.is_written_anew && !fs::is_regular_file(status)) refuse_output(output, kind_of(status));
+    if (access(path.c_str(), W_OK) != 0) refuse_output(output, system_reason(errno));
   }
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::exists(status) || output.is_written_anew) {
     const fs::file_status above = fs::status(folder, error);
-    if (fs::exists(above) && !fs::is_directory(above)) refuse(output, system_reason(ENOTDIR));
-    if (access(folder.c_str(), W_OK | X_OK) != 0) refuse(output, system_reason(errno));
+    if (fs::exists(above) && !fs::is_directory(above)) refuse_output(output, system_reason(ENOTDIR));
+    if (access(folder.c_str(), W_OK | X_OK) != 0) refuse_output(output, system_reason(errno));
   }
   // Opening a pipe would wait for its reader.
   if (!fs::exists(status) || fs::is_regular_file(status)) open_and_close(output, path, fs::exists(status));
@@ -133,17 +134,18 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 
 void require_apart(const Output& output, const Other& other) {
   std::error_code missing;
-  if (are_same(*output.path, other.path)) refuse(output, std::string(other.flag) + " names the same file");
+  if (are_same(*output.path, other.path))
+    refuse_output(output, std::string(other.flag) + " names the same file");
   if (other.is_read_whole && fs::is_regular_file(*output.path, missing) &&
       is_within(*output.path, other.path))
-    refuse(output, std::string("it is there already, in what ") + other.flag + " names");
+    refuse_output(output, std::string("it is there already, in what ") + other.flag + " names");
 }
 
 constexpr const char* kTierFolder = "terrace-tier";  // it lies in every nvme path
 
 void require_outside_tiers(const Output& output) {
   for (const fs::path& part : resolved(*output.path).parent_path()) {
-    if (part == kTierFolder) refuse(output, "it would be among the files of an nvme tier");
+    if (part == kTierFolder) refuse_output(output, "it would be among the files of an nvme tier");
   }
 }
 
@@ -163,7 +165,7 @@ void check_output_files(TrainFlags& flags) {
     check(output);
     for (const Output& earlier : seen) {
       if (are_same(*earlier.path, *output.path))
-        refuse(output, std::string("it is the file of ") + earlier.flag);
+        refuse_output(output, std::string("it is the file of ") + earlier.flag);
     }
     seen.push_back(output);
   }

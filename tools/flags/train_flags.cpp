@@ -76,7 +76,7 @@ constexpr std::array kKeyFlags = {
 constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
 constexpr const char* kStatePath = "zero_optimization.offload_optimizer.nvme_path";
 
-constexpr const char* kExamples =
+constexpr const char* kTrainExamples =
     "Sizes are written 64MiB or 4GiB. Flags take the place of what the configuration file says.\n\n"
     "Examples:\n"
     "  terrace train --data /usr/share/common-licenses --layers 4 --width 256 --heads 4 --context 128 "
@@ -92,12 +92,8 @@ TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& ove
   return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
 }
 
-[[noreturn]] void refuse(std::string what, std::string subject, std::string reason, std::string advice) {
-  throw Error(ErrorKind::config, {std::move(what), std::move(subject), std::move(reason), std::move(advice)});
-}
-
 void require(bool holds, const char* flag, const char* reason, const char* advice) {
-  if (!holds) refuse("cannot use", flag, reason, advice);
+  if (!holds) refuse(flag, reason, advice);
 }
 
 void add_model_flags(Command& app, TrainFlags& flags) {
@@ -252,7 +248,7 @@ void TrainFlags::add_to(Command& app) {
                "Keep optimizer states in host memory though the limit of the memory cgroup is near")
       .group(kMemory);
   add_output_flags(app, *this);
-  app.footer(kExamples);
+  app.footer(kTrainExamples);
 }
 
 TrainConfig resolve_config(const TrainFlags& flags) {

@@ -20,10 +20,6 @@
 namespace terrace {
 namespace {
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
 void pause_between_questions() {
   const timespec wait{0, 100'000'000};
   nanosleep(&wait, nullptr);

@@ -36,7 +36,7 @@ namespace terrace {
 namespace {
 
 constexpr const char* kGroup = "The plan";
-constexpr const char* kExamples =
+constexpr const char* kPlanExamples =
     "Every flag of `terrace train` means the same here; without --data, the vocabulary is the model's "
     "own.\n\n"
     "Examples:\n"
@@ -57,7 +57,7 @@ class Plan final : public Subcommand {
         name_, "Say what a training run will hold, move and take, before anything is allocated");
     flags_.add_to(command);
     add_own_flags(command);
-    command.footer(kExamples);
+    command.footer(kPlanExamples);
   }
   const std::string& name() const override { return name_; }
   int run() override;

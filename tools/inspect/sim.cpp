@@ -23,12 +23,12 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kSimExamples =
     "Examples:\n"
     "  terrace sim --model gpt2 --device-memory 256MiB --host-memory 1GiB\n"
     "  terrace sim step.jsonl --policy opt --policy lru --device-memory 8GiB --h2d 25GB --json\n";
-constexpr const char* kWhat = "The schedule";
-constexpr const char* kWhere = "The machine";
+constexpr const char* kSimWhat = "The schedule";
+constexpr const char* kSimWhere = "The machine";
 
 struct SimFlags {
   std::string trace, config, write_schedule, operations = "1000G";
@@ -37,10 +37,6 @@ struct SimFlags {
   std::optional<uint64_t> chunk_elements, micro_batch, accumulation;
   bool json = false;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 uint32_t lowest_of(const SimMachine& machine) {
   return static_cast<uint32_t>(machine.tiers.size() - 1);
@@ -76,23 +72,23 @@ Sim::Sim(Command& app) {
   add_schedule_flags(command);
   add_machine_flags(command);
   command.add_flag("--json", flags_.json, "Print the result as JSON");
-  command.footer(kExamples);
+  command.footer(kSimExamples);
 }
 
 void Sim::add_schedule_flags(Command& command) {
   command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md").type_name("FILE");
   const auto size = [&](const char* flag, std::optional<uint32_t>& value, const char* help) {
-    add_small_number(command, flag, 1, value, help, kWhat);
+    add_small_number(command, flag, 1, value, help, kSimWhat);
   };
   const auto number = [&](const char* flag, std::optional<uint64_t>& value, const char* help) {
     add_whole_number(
-        command, flag, 1, [&value](uint64_t n) { value = n; }, help, kWhat);
+        command, flag, 1, [&value](uint64_t n) { value = n; }, help, kSimWhat);
   };
   command
       .add_option("--model", model_.model,
                   "Instead of a file: a step of this model, run dry (as of `terrace train`)")
       .type_name("NAME|FILE|DIR")
-      .group(kWhat);
+      .group(kSimWhat);
   size("--layers", model_.layers, "Layers, instead of the model's");
   size("--width", model_.width, "Width, instead of the model's");
   size("--heads", model_.heads, "Heads, instead of the model's");
@@ -102,23 +98,23 @@ void Sim::add_schedule_flags(Command& command) {
   number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
   command.add_option("--config", flags_.config, "A DeepSpeed JSON file that the model is trained with")
       .type_name("FILE")
-      .group(kWhat);
+      .group(kSimWhat);
   command
       .add_option(
           "--operations", flags_.operations,
           "Additions and multiplications of the device in a second, for the time of uses (default 1000G)")
       .type_name("COUNT")
-      .group(kWhat);
+      .group(kSimWhat);
   command.add_option("--write-schedule", flags_.write_schedule, "Write the schedule to this file as well")
       .type_name("FILE")
-      .group(kWhat);
+      .group(kSimWhat);
 }
 
 void Sim::add_machine_flags(Command& command) {
   add_repeated(command, "--policy", flags_.policies, "NAME",
                "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
-               kWhere);
-  flags_.machine.add_to(command, kWhere);
+               kSimWhere);
+  flags_.machine.add_to(command, kSimWhere);
 }
 
 SimSchedule Sim::schedule_of_model(const SimMachine& machine) {

@@ -22,10 +22,6 @@ constexpr const char* kTierAdvice =
     "write NAME=SIZE for the first, NAME,up=RATE,down=RATE for the last and "
     "NAME=SIZE,up=RATE,down=RATE,latency=TIME for others";
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
 double rate(const std::string& text, const std::string& flag) {
   const uint64_t bytes = parse_bytes(text, flag);
   if (bytes == 0) refuse(flag, "it is 0", "give for example 3GB");

@@ -25,14 +25,13 @@ namespace terrace {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Steady = std::chrono::steady_clock;
 
 constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 // Ranks that learn of a death end within two seconds.
-constexpr seconds kForTheOthers(5);
+constexpr std::chrono::seconds kForTheOthers(5);
 // A rank that refuses says why; the others are about to refuse the same.
-constexpr seconds kForARefusal(2);
+constexpr std::chrono::seconds kForARefusal(2);
 
 Error cannot_start(const std::string& what, int error) {
   return Error(ErrorKind::io, {"cannot start the ranks", what, system_reason(error),
@@ -259,7 +258,7 @@ void LocalRanks::end_those_that_stay() {
   }
   // Once is enough; SIGKILL is tried again should it have to be.
   if (ask_at_ && now >= *ask_at_) ask_at_ = Moment::max();
-  if (end_at_ && now >= *end_at_) end_at_ = now + seconds(1);
+  if (end_at_ && now >= *end_at_) end_at_ = now + std::chrono::seconds(1);
 }
 
 // No rank was left that could.

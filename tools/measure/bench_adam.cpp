@@ -18,17 +18,17 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kAdamExamples =
     "Examples:\n"
     "  terrace bench adam --parameters 128M --threads 1 --threads 2\n"
     "  terrace bench adam --optimizer lion --state-type bf16 --compact-state --instruction-set avx2 \\\n"
     "      --instruction-set avx512 --json\n";
-constexpr const char* kWhat = "The update";
-constexpr const char* kHow = "How it is measured";
+constexpr const char* kAdamWhat = "The update";
+constexpr const char* kAdamHow = "How it is measured";
 constexpr uint64_t kMostParameters = uint64_t{1} << 36;
 constexpr uint64_t kMostThreads = 4096;
 
-struct Flags {
+struct AdamFlags {
   std::string parameters = "128M";
   BenchOptimizer optimizer;
   std::string gradient_type = "bf16", parameter_type = "bf16", state_type = "fp32";
@@ -36,10 +36,6 @@ struct Flags {
   uint64_t rounds = 7;
   bool compact = false, json = false;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 DataType type_from(const std::string& flag, const std::string& name) {
   for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
@@ -62,7 +58,7 @@ class BenchAdam final : public Subcommand {
   void plan_machine(AdamPlan& plan) const;
 
   const std::string name_ = "adam";
-  Flags flags_;
+  AdamFlags flags_;
   Console console_;
 };
 
@@ -71,39 +67,39 @@ BenchAdam::BenchAdam(Command& bench) {
       bench.add_subcommand(name_, "Measure the optimizers' kernels beside the memory's bandwidth");
   add_update_flags(command);
   add_measure_flags(command);
-  command.footer(kExamples);
+  command.footer(kAdamExamples);
 }
 
 void BenchAdam::add_update_flags(Command& command) {
   command.add_option("--parameters,--elements", flags_.parameters, "How many, in whole tiles (default 128M)")
       .type_name("N")
-      .group(kWhat);
-  flags_.optimizer.add_flags(command, kWhat);
+      .group(kAdamWhat);
+  flags_.optimizer.add_flags(command, kAdamWhat);
   command.add_option("--gradient-type", flags_.gradient_type, "Of gradients (default bf16)")
       .type_name("fp32|bf16|fp16")
-      .group(kWhat);
+      .group(kAdamWhat);
   command
       .add_option(
           "--parameter-type", flags_.parameter_type,
           "Of parameters (default bf16): where it is as wide as the gradients', they are written over them")
       .type_name("fp32|bf16|fp16")
-      .group(kWhat);
+      .group(kAdamWhat);
   command.add_option("--state-type", flags_.state_type, "Of moments (default fp32)")
       .type_name("fp32|bf16")
-      .group(kWhat);
+      .group(kAdamWhat);
   command.add_flag("--compact-state", flags_.compact, "Masters as bf16 parameters and remainders")
-      .group(kWhat);
+      .group(kAdamWhat);
 }
 
 void BenchAdam::add_measure_flags(Command& command) {
   add_repeated(command, "--threads", flags_.threads, "N",
-               "Compute threads; may be given several times (default: one per core)", kHow);
+               "Compute threads; may be given several times (default: one per core)", kAdamHow);
   add_repeated(command, "--instruction-set", flags_.sets, "NAME",
-               "scalar, avx2 or avx512; may be given several times (default: the best)", kHow);
+               "scalar, avx2 or avx512; may be given several times (default: the best)", kAdamHow);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Rounds, each of which measures everything once (default 7)", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
+      "Rounds, each of which measures everything once (default 7)", kAdamHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kAdamHow);
 }
 
 void BenchAdam::plan_types(AdamPlan& plan) const {

@@ -22,13 +22,13 @@ constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kLinesPerPiece = 4096;
 
 // A line is 64 bytes at once, in any registers that the processor has for them.
-typedef uint64_t Line __attribute__((vector_size(64), may_alias));
+typedef uint64_t CacheLine __attribute__((vector_size(64), may_alias));
 
 // The kernel flips the last bit of every 16, so numbers of any type keep nearly the same value.
 #define TERRACE_BENCH_TOUCH(NAME, ATTRIBUTES)                                                    \
   template <size_t kStreams>                                                                     \
   ATTRIBUTES void NAME(std::byte* memory, uint64_t stream_lines, uint64_t begin, uint64_t end) { \
-    auto* const first = reinterpret_cast<Line*>(memory);                                         \
+    auto* const first = reinterpret_cast<CacheLine*>(memory);                                    \
     for (uint64_t i = begin; i < end; ++i) {                                                     \
       for (size_t s = 0; s < kStreams; ++s) first[s * stream_lines + i] ^= 0x0001000100010001u;  \
     }                                                                                            \
@@ -59,10 +59,10 @@ double seconds_of(FunctionRef<void()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Bench: records, gradients and parameters in one mapping of huge pages, touched once.
-class Bench {
+// AdamBench: records, gradients and parameters in one mapping of huge pages, touched once.
+class AdamBench {
  public:
-  explicit Bench(const AdamPlan& plan)
+  explicit AdamBench(const AdamPlan& plan)
       : plan_(plan),
         tiles_(plan.elements / kTileElements),
         step_(make_optimizer_step(plan.settings, 10, 0.5f)),
@@ -164,7 +164,7 @@ uint64_t AdamPlan::memory_bytes() const {
 
 std::vector<AdamThreads> measure_adam(const AdamPlan& plan, Console& console) {
   console.progress(fmt::format("touching {} of memory", format_bytes(plan.memory_bytes())));
-  Bench bench(plan);
+  AdamBench bench(plan);
   std::vector<AdamThreads> results;
   for (const uint64_t threads : plan.threads) {
     results.push_back({.threads = threads, .bound = 0, .stream_bytes_per_second = {}, .kernel_seconds = {}});

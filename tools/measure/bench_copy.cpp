@@ -19,27 +19,23 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kCopyExamples =
     "Examples:\n"
     "  terrace bench copy --size 64KiB..64MiB\n"
     "  terrace bench copy --device simulated --size 1MiB --size 16MiB --rounds 15 --json\n";
-constexpr const char* kWhat = "The copies";
-constexpr const char* kHow = "How they are measured";
+constexpr const char* kCopyWhat = "The copies";
+constexpr const char* kCopyHow = "How they are measured";
 constexpr uint64_t kLargestCopy = kGiB;
 // Copies go one after the other through at least this much memory, so that small ones do not stay in a cache.
 constexpr uint64_t kLeastBuffer = 64 * kMiB;
 
-struct Flags {
+struct CopyFlags {
   std::string device = "cuda";
   std::vector<std::string> sizes;
   std::string bytes = "256MiB";
   uint64_t rounds = 7;
   bool json = false;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 uint64_t parse_size(const std::string& text, const std::string& whole) {
   const uint64_t bytes = parse_bytes(text, "--size");
@@ -70,7 +66,7 @@ class BenchCopy final : public Subcommand {
   std::unique_ptr<CudaGpu> open_gpu();
 
   const std::string name_ = "copy";
-  Flags flags_;
+  CopyFlags flags_;
   Console console_;
 };
 
@@ -82,21 +78,21 @@ BenchCopy::BenchCopy(Command& bench) {
           "--device", flags_.device,
           "cuda (default): the first GPU; simulated: memory that plays one, for which plain is memcpy")
       .type_name("cuda|simulated")
-      .group(kWhat);
+      .group(kCopyWhat);
   add_repeated(command, "--size", flags_.sizes, "SIZE[..SIZE]",
                "Of one copy, or a range by doubling; may be given several times (default 64KiB, 1MiB, 16MiB, "
                "64MiB)",
-               kWhat);
+               kCopyWhat);
   command
       .add_option("--bytes", flags_.bytes,
                   "Copied each way by one measurement, in 4 to 4096 copies (default 256MiB)")
       .type_name("SIZE")
-      .group(kHow);
+      .group(kCopyHow);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Rounds, each of which measures everything once (default 7)", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
-  command.footer(kExamples);
+      "Rounds, each of which measures everything once (default 7)", kCopyHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kCopyHow);
+  command.footer(kCopyExamples);
 }
 
 void BenchCopy::plan_copies(CopyPlan& copies) const {

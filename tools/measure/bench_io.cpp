@@ -28,14 +28,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExamples =
+constexpr const char* kIoExamples =
     "Examples:\n"
     "  terrace bench io --directory /mnt/nvme --rw read --size 8GiB\n"
     "  terrace bench io --directory /mnt/nvme --rw mixed --rwmixread 50 --bs 1m --iodepth 16 \\\n"
     "      --size 4g --time_based --runtime 10 --output-format json\n";
-constexpr const char* kWhere = "The file";
-constexpr const char* kWhat = "The stream";
-constexpr const char* kHow = "The engine";
+constexpr const char* kIoWhere = "The file";
+constexpr const char* kIoWhat = "The stream";
+constexpr const char* kIoHow = "The engine";
 
 struct NamedStream {
   const char* name;
@@ -59,7 +59,7 @@ constexpr std::array kStreams = {
 constexpr uint64_t kSweepFillBytes = 256 * kKiB;
 constexpr uint64_t kSweepFillDepth = 32;
 
-struct Flags {
+struct IoFlags {
   std::string filename, directory;
   std::string name = "terrace";
   std::string rw = "read";
@@ -71,10 +71,6 @@ struct Flags {
   uint64_t rounds = 5;
   uint64_t fixedbufs = 1, registerfiles = 1;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 class BenchIo final : public Subcommand {
  public:
@@ -95,7 +91,7 @@ class BenchIo final : public Subcommand {
   void plan_engine(IoPlan& plan) const;
 
   const std::string name_ = "io";
-  Flags flags_;
+  IoFlags flags_;
   Console console_;
 };
 
@@ -106,52 +102,52 @@ BenchIo::BenchIo(Command& bench) {
   add_stream_flags(command);
   add_sweep_flags(command);
   add_engine_flags(command);
-  command.footer(kExamples);
+  command.footer(kIoExamples);
 }
 
 void BenchIo::add_file_flags(Command& command) {
   command.add_option("--directory", flags_.directory, "Make a file of its own in this folder")
       .type_name("DIR")
-      .group(kWhere);
+      .group(kIoWhere);
   command.add_option("--filename", flags_.filename, "This file; one that exists is only read, and stays")
       .type_name("FILE")
-      .group(kWhere);
+      .group(kIoWhere);
   command.add_flag("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost")
-      .group(kWhere);
+      .group(kIoWhere);
   command.add_option("--size", flags_.size, "Size of the file (default 1GiB; of one that exists, all of it)")
       .type_name("SIZE")
-      .group(kWhere);
+      .group(kIoWhere);
   add_whole_number(
       command, "--direct", 0, [this](uint64_t value) { flags_.direct = value; },
-      "1: past the page cache (default); 0: through it", kWhere);
+      "1: past the page cache (default); 0: through it", kIoWhere);
 }
 
 void BenchIo::add_stream_flags(Command& command) {
   command.add_option("--name", flags_.name, "Name of the job in the JSON (default terrace)")
       .type_name("NAME")
-      .group(kWhat);
+      .group(kIoWhat);
   command
       .add_option(
           "--rw,--readwrite", flags_.rw,
           "read (default), write, randread, randwrite, mixed (fio's rw), randrw, or update: each block "
           "is read and written back, as an optimizer's step does")
       .type_name("KIND")
-      .group(kWhat);
+      .group(kIoWhat);
   add_whole_number(
       command, "--rwmixread", 0, [this](uint64_t value) { flags_.rwmixread = value; },
-      "Percent of mixed that are reads (default 50)", kWhat);
+      "Percent of mixed that are reads (default 50)", kIoWhat);
   command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)")
       .type_name("SIZE")
-      .group(kWhat);
+      .group(kIoWhat);
   add_whole_number(
       command, "--iodepth", 1, [this](uint64_t value) { flags_.iodepth = value; },
-      "Blocks in flight, and slots of the ring (default 32)", kWhat);
+      "Blocks in flight, and slots of the ring (default 32)", kIoWhat);
   command.add_option("--io-size", flags_.io_size, "Bytes to move (default: --size)")
       .type_name("SIZE")
-      .group(kWhat);
-  add_number(command, "--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends", kWhat);
+      .group(kIoWhat);
+  add_number(command, "--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends", kIoWhat);
   command.add_flag("--time-based", flags_.time_based, "Go on for all of --runtime, whatever is moved")
-      .group(kWhat);
+      .group(kIoWhat);
 }
 
 void BenchIo::add_sweep_flags(Command& command) {
@@ -159,36 +155,36 @@ void BenchIo::add_sweep_flags(Command& command) {
       .add_flag(
           "--sweep", flags_.sweep,
           "Measure every size of ring and block instead of --bs and --iodepth: what they should be here")
-      .group(kWhat);
+      .group(kIoWhat);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Rounds of --sweep, each of which measures every size once (default 5)", kWhat);
+      "Rounds of --sweep, each of which measures every size once (default 5)", kIoWhat);
 }
 
 void BenchIo::add_engine_flags(Command& command) {
   command.add_option("--ioengine", flags_.engine, "auto (default), io_uring, libaio or threads")
       .type_name("NAME")
-      .group(kHow);
+      .group(kIoHow);
   add_whole_number(
       command, "--threads", 1, [this](uint64_t value) { flags_.threads = value; },
-      "Of the engine threads (default 2)", kHow);
+      "Of the engine threads (default 2)", kIoHow);
   add_whole_number(
       command, "--fixedbufs", 0, [this](uint64_t value) { flags_.fixedbufs = value; },
-      "1: register the ring, where that works (default)", kHow);
+      "1: register the ring, where that works (default)", kIoHow);
   add_whole_number(
       command, "--registerfiles", 0, [this](uint64_t value) { flags_.registerfiles = value; },
-      "1: register the file, where that works (default)", kHow);
+      "1: register the file, where that works (default)", kIoHow);
   command.add_flag("--sqthread-poll", flags_.sqpoll, "io_uring: a kernel thread takes new blocks")
-      .group(kHow);
-  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kHow);
+      .group(kIoHow);
+  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kIoHow);
   command
       .add_flag("--no-device-token", flags_.no_device_token,
                 "Do not wait for other measurements of the drive, nor have them wait")
-      .group(kHow);
+      .group(kIoHow);
   command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
       .type_name("FORMAT")
-      .group(kHow);
-  command.add_flag("--json", flags_.json, "The same as --output-format json").group(kHow);
+      .group(kIoHow);
+  command.add_flag("--json", flags_.json, "The same as --output-format json").group(kIoHow);
 }
 
 void BenchIo::plan_stream(IoPlan& plan) const {

@@ -8,11 +8,10 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 
+#include "measure/spread.h"
+
 namespace terrace {
 namespace {
-
-constexpr double kGigabyte = 1e9;
-constexpr double kNs = 1e-9;
 
 // The percentiles are those of fio.
 constexpr std::array kPercentiles = {1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
@@ -95,11 +94,11 @@ void write_own(JsonWriter& json, const IoReport& report) {
 }  // namespace
 
 double io_seconds(const IoReport& report) {
-  return static_cast<double>(report.result.elapsed_ns) * kNs;
+  return static_cast<double>(report.result.elapsed_ns) * 1e-9;
 }
 
 double cpu_seconds(const IoReport& report) {
-  return static_cast<double>(report.result.user_ns + report.result.system_ns) * kNs;
+  return static_cast<double>(report.result.user_ns + report.result.system_ns) * 1e-9;
 }
 
 uint64_t moved_bytes(const IoReport& report) {

@@ -26,10 +26,10 @@
 namespace terrace {
 namespace {
 
-// Removal: a file of its own has a name only while its space is reserved.
-struct Removal {
+// FileRemoval: a file of its own has a name only while its space is reserved.
+struct FileRemoval {
   const std::filesystem::path& path;
-  ~Removal() { unlink(path.c_str()); }
+  ~FileRemoval() { unlink(path.c_str()); }
 };
 
 io::File open_file(const IoPlan& plan, Console& console) {
@@ -39,7 +39,7 @@ io::File open_file(const IoPlan& plan, Console& console) {
                                  .create = plan.own_file,
                                  .direct = plan.direct});
   if (plan.own_file) {
-    const Removal removal{plan.file};
+    const FileRemoval removal{plan.file};
     file.preallocate(plan.stream.region_bytes);
   }
   if (plan.direct && !file.direct())

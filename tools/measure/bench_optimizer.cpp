@@ -21,10 +21,6 @@ constexpr Named kOptimizers[] = {{"adamw", OptimizerKind::adam},
                                  {"lion", OptimizerKind::lion},
                                  {"sgd", OptimizerKind::sgd}};
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
 }  // namespace
 
 void BenchOptimizer::add_flags(Command& command, const char* group) {

@@ -24,20 +24,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExamples =
+constexpr const char* kStepExamples =
     "Examples:\n"
     "  terrace bench step --nvme-path /mnt/nvme --parameters 400M --against-io\n"
     "  terrace bench step --nvme-path /mnt/nvme --parameters 400M --cached-fraction 1/2 --durable \\\n"
     "      --rounds 7 --json\n";
 constexpr const char* kModel = "The model";
-constexpr const char* kWhere = "Where it lives";
-constexpr const char* kHow = "How it is measured";
+constexpr const char* kStepWhere = "Where it lives";
+constexpr const char* kStepHow = "How it is measured";
 
 // The device gets this many slots beyond the least, so that fetches run ahead of the uses.
 constexpr uint64_t kSpareDeviceSlots = 2;
 constexpr uint64_t kLargestBudget = uint64_t{1} << 46;
 
-struct Flags {
+struct StepFlags {
   std::string parameters = "400M", chunk_elements = "1Mi", type = "bf16";
   BenchOptimizer optimizer;
   std::string moments = "fp32", update = "after_backward";
@@ -48,10 +48,6 @@ struct Flags {
   uint64_t accumulation = 1, threads = 0, rounds = 5, checksums = 1;
   bool compact = false, durable = false, against_io = false, json = false;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 DataType type_from(const std::string& name) {
   for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
@@ -80,7 +76,7 @@ class BenchStep final : public Subcommand {
   void require_disk(const StepPlan& plan, const MemoryPlan& memory) const;
 
   const std::string name_ = "step";
-  Flags flags_;
+  StepFlags flags_;
   Console console_;
 };
 
@@ -90,7 +86,7 @@ BenchStep::BenchStep(Command& bench) {
   add_model_flags(command);
   add_place_flags(command);
   add_measure_flags(command);
-  command.footer(kExamples);
+  command.footer(kStepExamples);
 }
 
 void BenchStep::add_model_flags(Command& command) {
@@ -118,62 +114,62 @@ void BenchStep::add_model_flags(Command& command) {
 
 void BenchStep::add_place_flags(Command& command) {
   add_repeated(command, "--nvme-path", flags_.nvme_paths, "DIR",
-               "Where what is on nvme lies; may be given several times", kWhere);
+               "Where what is on nvme lies; may be given several times", kStepWhere);
   command.add_option("--offload-param", flags_.parameters_on, "Where parameters live (default cpu)")
       .type_name("none|cpu|nvme")
-      .group(kWhere);
+      .group(kStepWhere);
   command.add_option("--offload-optimizer", flags_.states_on, "Where optimizer states live (default nvme)")
       .type_name("none|cpu|nvme")
-      .group(kWhere);
+      .group(kStepWhere);
   command.add_option("--host-memory", flags_.host_memory, "Hard budget of host memory")
       .type_name("SIZE")
-      .group(kWhere);
+      .group(kStepWhere);
   command
       .add_option(
           "--cached-fraction", flags_.cached_fraction,
           "Instead of --host-memory: the part of the states that is resident in host memory (default 0)")
       .type_name("C/S")
-      .group(kWhere);
+      .group(kStepWhere);
   command
       .add_option("--device-memory", flags_.device_memory,
                   "Hard budget of the simulated device (default: a little more than the least)")
       .type_name("SIZE")
-      .group(kWhere);
+      .group(kStepWhere);
   command.add_flag("--durable", flags_.durable, "Write every record to another slot, as commits need it")
-      .group(kWhere);
+      .group(kStepWhere);
   add_whole_number(
       command, "--checksums", 0, [this](uint64_t value) { flags_.checksums = value; },
-      "1: compare what is read (default); 0: do not", kWhere);
+      "1: compare what is read (default); 0: do not", kStepWhere);
 }
 
 void BenchStep::add_measure_flags(Command& command) {
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Steps that are measured, after one that is not (default 5)", kHow);
+      "Steps that are measured, after one that is not (default 5)", kStepHow);
   command
       .add_flag("--against-io", flags_.against_io,
                 "After every update move the same blocks of the same file through a ring of the same size "
                 "without computing, and compare")
-      .group(kHow);
+      .group(kStepHow);
   command
       .add_option("--update", flags_.update,
                   "When the update runs (default after_backward); with another mode whole steps are timed")
       .type_name("after_backward|next_forward|during_backward")
-      .group(kHow);
+      .group(kStepHow);
   command
       .add_option(
           "--update-ratio", flags_.update_ratio,
           "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
           "device does the rest")
       .type_name("R")
-      .group(kHow);
+      .group(kStepHow);
   command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")
       .type_name("NAME")
-      .group(kHow);
+      .group(kStepHow);
   add_whole_number(
       command, "--threads", 0, [this](uint64_t value) { flags_.threads = value; },
-      "Compute threads; 0 (default) is one per available core", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
+      "Compute threads; 0 (default) is one per available core", kStepHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kStepHow);
 }
 
 void BenchStep::plan_model(StepPlan& plan) const {

@@ -16,8 +16,6 @@
 namespace terrace {
 namespace {
 
-constexpr double kNs = 1e-9;
-
 Spread spread_of(const StepBenchReport& report, double (*value)(const StepRound&)) {
   std::vector<double> values;
   for (const StepRound& round : report.rounds) values.push_back(value(round));
@@ -59,7 +57,7 @@ using PartSeconds = std::array<double, kParts.size()>;
 
 PartSeconds parts_of(const StepRound& round) {
   const OffloadCounters& moved = round.moved;
-  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) * kNs; };
+  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
   PartSeconds parts = {seconds(moved.update_wait_ns - moved.update_write_wait_ns),
                        seconds(moved.update_write_wait_ns),
                        seconds(moved.update_compute_ns),

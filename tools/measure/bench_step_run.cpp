@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNs = 1e-9;
 // The records' file lies below a path of the tier (docs/nvme_format.md).
 constexpr const char* kRecordsFile = "terrace-tier/records.tier";
 
@@ -116,8 +115,8 @@ class BareStream {
     const io::StreamResult result = io::run_stream(*engine_, ring_, file_.fd(), stream_, clock);
     if (result.failure)
       throw io::describe_failure(result.failure->request, result.failure->completion, path_);
-    round.io_seconds = static_cast<double>(result.elapsed_ns) * kNs;
-    round.io_cpu_seconds = static_cast<double>(result.user_ns + result.system_ns) * kNs;
+    round.io_seconds = static_cast<double>(result.elapsed_ns) * 1e-9;
+    round.io_cpu_seconds = static_cast<double>(result.user_ns + result.system_ns) * 1e-9;
   }
 
  private:
@@ -198,8 +197,8 @@ class StepRun {
     const uint64_t begun_ns = alone ? clock.now_ns() : step_begun_ns;
     offloader_.update(settings);
     const uint64_t ended_ns = clock.now_ns();
-    round.seconds = static_cast<double>(ended_ns - begun_ns) * kNs;
-    round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * kNs;
+    round.seconds = static_cast<double>(ended_ns - begun_ns) * 1e-9;
+    round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * 1e-9;
     round.cpu_seconds = cpu_seconds_now() - cpu;
     const OffloadCounters after = offloader_.report().counters();
     round.moved = after - before;

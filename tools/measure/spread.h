@@ -8,6 +8,8 @@
 
 namespace terrace {
 
+inline constexpr double kGigabyte = 1e9;
+
 struct Spread {
   double median = 0, least = 0, most = 0;
 };

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExamples =
+constexpr const char* kTuneExamples =
     "Examples:\n"
     "  terrace tune --nvme-path /mnt/nvme\n"
     "  terrace tune --nvme-path /mnt/a --nvme-path /mnt/b --size 64GiB --seconds 60 --json\n";
@@ -92,7 +92,7 @@ class Tune final : public Subcommand {
         .type_name("auto|io_uring|libaio|threads");
     command.add_flag("--no-save", no_save_, "Do not remember the result for training");
     command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kExamples);
+    command.footer(kTuneExamples);
   }
 
   const std::string& name() const override { return name_; }
@@ -119,10 +119,6 @@ class Tune final : public Subcommand {
   bool json_ = false;
   Console console_;
 };
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 void Tune::require_paths() const {
   if (paths_.empty()) refuse_missing("--nvme-path", "name the folder that training will use");

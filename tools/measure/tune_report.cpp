@@ -7,10 +7,11 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 
+#include "measure/spread.h"
+
 namespace terrace {
 namespace {
 
-constexpr double kGigabyte = 1e9;
 constexpr size_t kBarWidth = 40;
 
 double fastest(const std::vector<TunePoint>& points) {

@@ -25,7 +25,7 @@ constexpr milliseconds kForAnAnswer(1000);
 constexpr milliseconds kSilent(3500);
 constexpr size_t kMostNamed = 8;
 
-std::string counted(const RankStanding& standing) {
+std::string count_text(const RankStanding& standing) {
   return fmt::format("gather {}, exchange {}", standing.operations[index_of(Lane::gather)],
                      standing.operations[index_of(Lane::exchange)]);
 }
@@ -109,7 +109,7 @@ Error RankWatch::death_text(const RankLoss& loss) const {
   if (loss.signal != 0)
     cause = fmt::format("killed by signal {} ({})", loss.signal, strsignal(static_cast<int>(loss.signal)));
   if (!loss.last.operation.empty())
-    cause += fmt::format("; it was at {}, {}", loss.last.operation, counted(loss.last));
+    cause += fmt::format("; it was at {}, {}", loss.last.operation, count_text(loss.last));
   const MutexLock lock(mutex_);
   return Error(ErrorKind::peer,
                {text_of(places[loss.rank], places.size()) +
@@ -146,7 +146,7 @@ std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& know
     text += " is";
   text += fmt::format(" in step {}", known.standing.step);
   if (!known.standing.operation.empty())
-    text += fmt::format(" at {}, {}", known.standing.operation, counted(known.standing));
+    text += fmt::format(" at {}, {}", known.standing.operation, count_text(known.standing));
   return text;
 }
 

@@ -2,15 +2,13 @@
 
 #include <chrono>
 
+#include "train/step_log.h"
+
 namespace terrace {
 namespace {
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-double seconds(uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
 }
 
 }  // namespace

@@ -21,10 +21,6 @@ namespace {
                               "name a file that can be written with --log, or leave it out"});
 }
 
-double seconds(uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
-
 void write_counters(JsonWriter& json, const OffloadCounters& counters) {
   for (const CounterEntry& counter : kCounters) {
     if (counter.key.empty()) continue;

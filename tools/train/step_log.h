@@ -2,6 +2,7 @@
 // It must never write part of a line where another writer, or the same run resumed, could continue it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,10 @@
 #include <terrace/runtime/observe/log/run_observer.h>
 
 namespace terrace {
+
+constexpr double seconds(uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 // Writes a member with nanoseconds by cause, which add up exactly.
 void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& parts);

@@ -9,6 +9,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
+#include "command_line.h"
+
 namespace terrace {
 namespace {
 
@@ -24,10 +26,6 @@ std::optional<uint64_t> number_in(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
-}
-
-[[noreturn]] void refuse(const std::string& what, std::string reason, std::string advice) {
-  throw Error(ErrorKind::config, {"cannot use", what, std::move(reason), std::move(advice)});
 }
 
 StepEventsOptions options_of(const TrainFlags& flags) {

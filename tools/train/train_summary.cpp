@@ -23,10 +23,6 @@ uint64_t least_of(const RunSummary& summary, const CounterEntry& link) {
   return least_per_step(link, summary.bound, summary.moved, summary.steps);
 }
 
-double seconds(uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
-
 double per(double amount, double unit) {
   return unit > 0 ? amount / unit : 0;
 }

@@ -23,7 +23,7 @@ namespace {
 // A model that is made for longer sequences reads no longer ones unless --context asks for them.
 constexpr uint32_t kLongestByDefault = 2048;
 
-constexpr const char* kExamples =
+constexpr const char* kEvalExamples =
     "Loss is the mean over all tokens but the first of every sequence's context, in nats. Bits per byte can\n"
     "be compared between tokenizers.\n\n"
     "Examples:\n"
@@ -51,7 +51,7 @@ class Eval final : public Subcommand {
         command, "--samples", 1, [this](uint64_t n) { samples_ = n; },
         "Only this many sequences, spread evenly over the data", group);
     command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kExamples);
+    command.footer(kEvalExamples);
   }
 
   const std::string& name() const override { return name_; }

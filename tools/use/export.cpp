@@ -21,7 +21,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kExportExamples =
     "Examples:\n"
     "  terrace export checkpoints/ --out model/\n"
     "  terrace export checkpoints/step-00001000 --out model-fp32/ --dtype fp32 --max-shard-size 2GB \\\n"
@@ -52,7 +52,7 @@ class Export final : public Subcommand {
         .type_name("NAME|DIR");
     command.add_flag("--force", force_, "Replace an earlier export");
     command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kExamples);
+    command.footer(kExportExamples);
   }
 
   const std::string& name() const override { return name_; }

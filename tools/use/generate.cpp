@@ -24,17 +24,13 @@ namespace {
 // This number separates the random numbers of generation from others with the same seed.
 constexpr uint64_t kGenerationStream = 0x6765'6e65'7261'7465;  // "generate"
 
-constexpr const char* kExamples =
+constexpr const char* kGenerateExamples =
     "The whole sequence is computed again for every token: long texts take long.\n\n"
     "Examples:\n"
     "  terrace generate --checkpoint checkpoints --prompt \"Permission is hereby granted\" --max-new-tokens "
     "100\n"
     "  terrace generate --model models/Qwen2.5-0.5B --prompt \"The sea\" --temperature 0.7 --top-p 0.9 "
     "--device-memory 512MiB\n";
-
-[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
 
 // Vocabulary: converts between text and tokens, by a tokenizer or as bytes.
 class Vocabulary {
@@ -98,7 +94,7 @@ class Generate final : public Subcommand {
                "Choose among the most likely that sum up to this (default 1)", group);
     add_whole_number(
         command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Seed of the choices (default 42)", group);
-    command.footer(kExamples);
+    command.footer(kGenerateExamples);
   }
 
   const std::string& name() const override { return name_; }

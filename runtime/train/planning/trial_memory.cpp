@@ -12,12 +12,12 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kAlignment = 256;  // of a tensor; what any back end wants of one
+constexpr uint64_t kTrialAlignment = 256;  // of a tensor; what any back end wants of one
 constexpr uint64_t kFillElements = 65536;
 constexpr const char* kPurpose = "measuring operations";
 
 uint64_t bytes_of_tensor(const TensorSpec& tensor) {
-  return round_up(tensor.element_count() * bytes_of(tensor.type), kAlignment);
+  return round_up(tensor.element_count() * bytes_of(tensor.type), kTrialAlignment);
 }
 
 // Of tensors, or of the gradients of those that are trained.
@@ -118,10 +118,10 @@ TrialMemory::Shares TrialMemory::shares_of(const std::vector<TensorSpec>& tensor
                                            uint64_t room_bytes) {
   const Needs parameters = needs_of(tensors, false), gradients = needs_of(tensors, true);
   Shares shares;
-  shares.work_bytes = round_up(work_bytes, kAlignment);
+  shares.work_bytes = round_up(work_bytes, kTrialAlignment);
   const auto room = [&] {
     const uint64_t left = room_bytes - std::min(room_bytes, shares.all_bytes());
-    return left / kAlignment * kAlignment;
+    return left / kTrialAlignment * kTrialAlignment;
   };
   shares.gradient_bytes = gradients.largest_bytes;
   shares.parameter_bytes = std::clamp(room(), parameters.largest_bytes, parameters.all_bytes);
