@@ -53,7 +53,7 @@ class SpilledGradients {
   // has_old() says whether the earlier sum has been read back; wait_old() waits for it.
   bool has_old(ChunkId chunk) const { return slot_of(chunk).transfer.event().done(); }
   void wait_old(ChunkId chunk);
-  // Starts writing the slot's contents to nvme.
+  // Starts writing the slot's contents to nvme, when the earlier sum is there.
   void write(ChunkId chunk);
   // Notes that the chunk's gradient is zero so far.
   void set_zero(ChunkId chunk);

@@ -67,6 +67,16 @@ TEST_F(SpilledGradientsTest, GetWhatAnotherMicroBatchAdds) {
   EXPECT_EQ(opened(ChunkId{0}), HomesRig::bytes_of_seed(8, kBytes));
 }
 
+// No rank has a gradient for these tiles in the micro-batch.
+TEST_F(SpilledGradientsTest, StayAsTheyAreWhereAnotherMicroBatchAddsNothing) {
+  make({{.index = 0, .kind = io::FaultKind::delay, .delay_ns = 100'000'000, .operation = io::OpKind::read}});
+  land(ChunkId{0}, 7);
+  spilled->begin(ChunkId{0}, true);
+  spilled->write(ChunkId{0});
+  spilled->finish_writes();
+  EXPECT_EQ(opened(ChunkId{0}), HomesRig::bytes_of_seed(7, kBytes));
+}
+
 TEST_F(SpilledGradientsTest, AreZeroWithoutATransferWhereNothingLanded) {
   spilled->set_zero(ChunkId{1});
   const uint64_t read = rig.engine->stats().bytes_read;
