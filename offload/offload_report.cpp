@@ -22,6 +22,8 @@ OffloadCounters OffloadReport::counters() const {
   if (r.gathers != nullptr) {
     counters.gather_in_bytes = r.gathers->in_bytes();
     counters.gather_out_bytes = r.gathers->out_bytes();
+    counters.h2d_bytes += r.gathers->h2d_bytes();
+    counters.d2h_bytes += r.gathers->d2h_bytes();
   }
   counters.exchange_in_bytes = r.gradients->in_bytes();
   counters.exchange_out_bytes = r.gradients->out_bytes();

@@ -116,7 +116,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
       tiers(shards, options, plan, device, arena, user_log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
-      gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, cache)
+      gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, arena, cache)
                                                     : nullptr),
       params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
              tiers.reader(), watch, gathers.get()),

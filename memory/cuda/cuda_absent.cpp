@@ -1,5 +1,8 @@
 // This file stands in for the CUDA back end if cuda.h was not found. Opening a GPU fails with that reason, so
 // nothing else of the back end can be reached.
+#include <string>
+#include <utility>
+
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/cuda/cu_file.h>
@@ -22,6 +25,12 @@ namespace {
   assertion_failed("false", __FILE__, __LINE__, "there is no CudaGpu without the CUDA back end");
 }
 
+[[noreturn]] void refuse(std::string subject) {
+  throw Error(ErrorKind::device,
+              {"cannot use", std::move(subject), "Terrace was built without CUDA: cuda.h was not found",
+               "install the CUDA headers and build again, or use the simulated device"});
+}
+
 }  // namespace
 
 std::string cuda_version_text(int version) {
@@ -29,9 +38,11 @@ std::string cuda_version_text(int version) {
 }
 
 std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log&) {
-  throw Error(ErrorKind::device, {"cannot use", "GPU " + std::to_string(ordinal),
-                                  "Terrace was built without CUDA: cuda.h was not found",
-                                  "install the CUDA headers and build again, or use the simulated device"});
+  refuse("GPU " + std::to_string(ordinal));
+}
+
+int CudaGpu::count() {
+  refuse("the GPUs");
 }
 
 CudaGpu::~CudaGpu() {

@@ -19,6 +19,14 @@ std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log& log) {
   return std::make_unique<CudaGpu>(CudaDriver::load(), ordinal, log);
 }
 
+int CudaGpu::count() {
+  const std::unique_ptr<const CudaDriver> driver = CudaDriver::load();
+  driver->check(driver->init(0), "cuInit", "the GPUs");
+  int count = 0;
+  driver->check(driver->device_count(&count), "cuDeviceGetCount", "the GPUs");
+  return count;
+}
+
 CudaGpu::CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log)
     : CudaGpu(std::move(driver), ordinal, log, nullptr) {}
 

@@ -41,6 +41,8 @@ class CudaGpu {
   // Loads the driver. open() and the constructors throw Error(device) in one clear line when there is no
   // driver, it is too old, or the machine has no such GPU. `log` must outlive the GPU.
   static std::unique_ptr<CudaGpu> open(int ordinal, Log& log);
+  // The number of GPUs that the driver finds. Throws as open() does.
+  static int count();
   CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log);
   // Uses the given cuFile in place of the machine's, which is otherwise loaded when it is first wanted.
   CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log,

@@ -245,15 +245,21 @@ void DeviceCache::give_back(CacheSlot& slot) {
 }
 
 std::byte* DeviceCache::begin_filling(CacheSlot& slot) {
-  TERRACE_ASSERT(!slot.is_filling, "one fills a slot at a time");
-  slot.is_filling = true;
+  TERRACE_ASSERT(slot.filling == SlotFilling::none, "one fills a slot at a time");
+  slot.filling = SlotFilling::by_others;
   return device_.begin_fills(slot.id, 1, nullptr);
 }
 
+void DeviceCache::begin_copying_in(CacheSlot& slot) {
+  TERRACE_ASSERT(slot.filling == SlotFilling::none, "one fills a slot at a time");
+  slot.filling = SlotFilling::by_copies;
+}
+
 void DeviceCache::end_filling(CacheSlot& slot) {
-  if (!std::exchange(slot.is_filling, false)) return;
+  const SlotFilling filling = std::exchange(slot.filling, SlotFilling::none);
+  if (filling == SlotFilling::none) return;
   slot.in.wait_done(watch_);
-  device_.end_fill(slot.id);
+  if (filling == SlotFilling::by_others) device_.end_fill(slot.id);
 }
 
 CacheSlot* DeviceCache::take_unused() {
@@ -360,8 +366,9 @@ void DeviceCache::record_slot(TraceKind kind, TransferRole role, ChunkId chunk) 
 
 const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
   const ParamEntry& entry = params_[index_of(chunk)];
-  const bool may_arrive = entry.state == ChunkState::fetching ||
-                          (entry.slot != kNone && (!params_may_leave_ || slots_[entry.slot].is_filling));
+  const bool may_arrive =
+      entry.state == ChunkState::fetching ||
+      (entry.slot != kNone && (!params_may_leave_ || slots_[entry.slot].filling != SlotFilling::none));
   return may_arrive ? &slots_[entry.slot].in : nullptr;
 }
 

@@ -33,11 +33,14 @@
 
 namespace terrace {
 
+// How bytes of other ranks come into a slot beside those that are fetched.
+enum class SlotFilling : uint8_t { none, by_others, by_copies };
+
 struct CacheSlot {
   DeviceSlot id{};
-  bool is_filling = false;  // others fill it, and `in` says when they are done
-  DeviceCopy in;            // the last copy or file read into the slot
-  DeviceCopy out;           // the last copy out of the slot
+  SlotFilling filling = SlotFilling::none;  // else `in` says when it is over
+  DeviceCopy in;                            // the last copy or file read into the slot
+  DeviceCopy out;                           // the last copy out of the slot
   Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
   // The read from nvme that the copy into the slot is queued behind, or null; valid while `in` is not done.
   const Event* read = nullptr;
@@ -121,6 +124,8 @@ class DeviceCache final : public GuardDescriber {
   void give_back(CacheSlot& slot);
   // Gives the bytes of a detached slot to somebody who fills them beside the copies, until slot.in is done.
   std::byte* begin_filling(CacheSlot& slot);
+  // Notes that copies fill the detached slot until slot.in is done.
+  void begin_copying_in(CacheSlot& slot);
   uint32_t number_of(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
   // The number of slots that take_slot could still give without evicting.
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }

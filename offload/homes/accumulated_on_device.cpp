@@ -14,9 +14,12 @@ AccumulatedOnDevice::AccumulatedOnDevice(const FlatSpace& space, const MemoryPla
                                          const AccumulationRules& rules,
                                          std::unique_ptr<GradientStaging> exchange)
     : GradientStore(std::move(arithmetic), std::move(landing_slots)),
+      space_(space),
       device_(device),
       cache_(cache),
       rules_(rules),
+      incoming_(plan.device_incoming_bytes > 0 ? device.allocate_work_memory(plan.device_incoming_bytes)
+                                               : std::span<std::byte>()),
       exchange_(std::move(exchange)),
       accumulators_(space.chunk_count()) {
   if (plan.device_accumulator_slots == 0) return;
@@ -65,9 +68,24 @@ void AccumulatedOnDevice::add(const GradientLanding& own, const std::byte* gradi
     if (own.ends) sums().note_complete(own.chunk);
     return;
   }
+  if (gradient != nullptr && !incoming_.empty()) gradient = bring(own, gradient);
   open(own.chunk);
   arithmetic_->add(own, this->gradient(own.chunk), gradient, is_last && rules_.is_last(own));
   close(own.chunk);
+}
+
+const std::byte* AccumulatedOnDevice::bring(const GradientLanding& own, const std::byte* gradient) {
+  const uint64_t element_bytes = bytes_of(space_.section_of(own.chunk).type);
+  const uint64_t first = own.runs.front().first_element * element_bytes;
+  const uint64_t end = own.runs.back().end() * element_bytes;
+  DeviceCopy arrived;
+  arrived.begin(to_device_copy("gradients", own.chunk));
+  device_.copy_to_work(
+      incoming_.data() + first, gradient + first, end - first, nullptr, arrived,
+      to_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step, index_of(own.chunk)));
+  h2d_bytes_ += end - first;
+  arrived.wait(cache_.watch());
+  return incoming_.data();
 }
 
 void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {

@@ -1,6 +1,7 @@
 // AccumulatedOnDevice: gradients of a step of several micro-batches, with optimizer states on the device.
 // Each chunk has an accumulator of the own tiles in device memory, to which every landing is added: at once
-// where there is one rank, else from host memory, through which it is exchanged.
+// where there is one rank, else from host memory, through which it is exchanged. Where the device cannot
+// reach that memory, each part is copied to the device before it is added.
 #pragma once
 
 #include <cstddef>
@@ -46,13 +47,18 @@ class AccumulatedOnDevice final : public GradientStore {
   };
   // Adds a part of the own tiles.
   void add(const GradientLanding& own, const std::byte* gradient, bool is_last);
+  // Copies the runs to incoming_, after what was added from there. Returns the address there of the chunk's
+  // first own element.
+  const std::byte* bring(const GradientLanding& own, const std::byte* gradient);
   auto adding() {
     return [this](const auto&... part) { add(part...); };
   }
 
+  const FlatSpace& space_;
   Device& device_;
   DeviceCache& cache_;
   const AccumulationRules rules_;
+  const std::span<std::byte> incoming_;  // work memory; empty where the device reaches host memory
   const std::unique_ptr<GradientStaging> exchange_;
   std::vector<Accumulator> accumulators_;  // by chunk
   uint64_t h2d_bytes_ = 0;

@@ -67,7 +67,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
 ParamHome::~ParamHome() {
   for (uint32_t s = 0; s < staging_count_; ++s) {
     staging_[s].read().wait_done();
-    if (staging_[s].target != nullptr) arrival(*staging_[s].target).wait_done();
+    if (staging_[s].target != nullptr) source_left(*staging_[s].target).wait_done();
   }
   for (const std::unique_ptr<Reading>& reading : read_past_host_) {
     if (reading != nullptr) reading->transfer.event().wait_done();
@@ -126,6 +126,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
+  if (gathers_ != nullptr && !gathers_->has_room()) return false;
   return file_reader_ != nullptr || in_host_memory(chunk) != nullptr || !free_staging_.empty();
 }
 
@@ -158,7 +159,7 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
 }
 
 void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot) {
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot);
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {});
 }
 
 // The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
@@ -174,7 +175,7 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
       slot.id, shards_.first_param_byte(chunk), source, shards_.param_bytes(chunk),
       after != nullptr ? after : &slot.out, arrival(slot),
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
-  gather_in_place(chunk, slot);
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {source, after});
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
@@ -257,6 +258,7 @@ ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
 }
 
 void ParamHome::fetch_finished(ChunkId chunk) {
+  if (gathers_ != nullptr) gathers_->finished(chunk);
   if (staging_of_[index_of(chunk)] != kNone) release_staging(staging_of_[index_of(chunk)]);
 }
 
@@ -265,7 +267,7 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
   wait_read(staging);
-  arrival(*staging.target).wait_done(watch_);
+  source_left(*staging.target).wait_done(watch_);
   staging_of_[staging.chunk] = kNone;
   reading_of_[staging.chunk] = nullptr;
   staging.target = nullptr;

@@ -148,6 +148,10 @@ class ParamHome {
 
   // The event of what this rank brings into the slot.
   DeviceCopy& arrival(CacheSlot& slot) const { return gathers_ != nullptr ? gathers_->share(slot) : slot.in; }
+  // The event that is done when host memory on its way into the slot may change.
+  const DeviceCopy& source_left(CacheSlot& slot) const {
+    return gathers_ != nullptr ? gathers_->share_left(slot) : slot.in;
+  }
   void copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                TransferReason reason);
   void wait_read(const Staging& staging);

@@ -1,6 +1,11 @@
 // ParameterGathers: how the shares of all ranks come together in a device slot. A rank brings its own share
 // to its place there, and the others bring theirs. Every rank gathers the same chunks in the same order.
 //
+// Where the host reaches device memory, ranks read and write the slots themselves. Elsewhere
+// (OffloadOptions::exchanges_by_copies) a gather passes through a slot on the host: the other ranks' shares
+// come there, and are copied from there to the device. The own share leaves from where it lies on the host,
+// or is copied out of the device first.
+//
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
 
@@ -9,6 +14,7 @@
 #include <vector>
 
 #include <terrace/comm/communicator.h>
+#include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/device_copy.h>
@@ -21,28 +27,65 @@ struct SlotGather {
   std::vector<CommPart> to, from;  // by rank
 };
 
+// HostShare: where the own share lies in host memory, from `ready` on (null: now) until the gather is over.
+// Without `memory` it is in the slot only.
+struct HostShare {
+  const std::byte* memory = nullptr;
+  const Event* ready = nullptr;
+};
+
 class ParameterGathers {
  public:
   // `run` has ranks; `cache` gets its part in the gathers of its slots. Both outlive this.
-  ParameterGathers(const RunContext& run, DeviceCache& cache);
+  ParameterGathers(const RunContext& run, HostArena& arena, DeviceCache& cache);
+  // Waits for what is under way.
+  ~ParameterGathers();
 
   // The event of the own share's copy into the slot.
   DeviceCopy& share(const CacheSlot& slot) { return slots_[cache_.number_of(slot)].share; }
+  // The event that is done when the host memory of the own share, on its way to the slot, may change.
+  const DeviceCopy& share_left(const CacheSlot& slot) { return goes_by_copies() ? slot.in : share(slot); }
   // Gathers the chunk's parameters in the slot, which is detached, behind share(): begins slot.in, which is
-  // done when all of them are there.
-  void gather(ChunkId chunk, CacheSlot& slot);
-  // Bytes of requested gathers: the same in every run.
+  // done when all of them are there. Waits for an earlier gather where all slots on the host are taken.
+  void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+  // True if a gather would start without waiting for a fetch that finished() has not been called for.
+  bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
+  // The chunk's fetch has arrived.
+  void finished(ChunkId chunk);
+  // Bytes of requested gathers, and of copies for them beside that of the own share: the same in every run.
   uint64_t in_bytes() const { return in_bytes_; }
   uint64_t out_bytes() const { return out_bytes_; }
+  uint64_t h2d_bytes() const { return h2d_bytes_; }
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // A slot on the host; they are taken in turns.
+  struct Stage {
+    std::byte* memory = nullptr;  // room for a chunk
+    CacheSlot* target = nullptr;  // of the last gather through it
+    uint32_t fetches = kNone;     // the chunk whose fetch passes through it, until finished()
+    DeviceCopy left;              // of the own share out of the device
+    DeviceCopy exchanged;         // of the shares
+  };
+  bool goes_by_copies() const { return stage_count_ > 0; }
+  Stage& take_stage(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+  void exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
+                Event& done);
+  void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+
   const RunContext& run_;
   DeviceCache& cache_;
   Communicator& ranks_;
   std::vector<SlotGather> slots_;
+  const uint32_t stage_count_;
+  const std::unique_ptr<Stage[]> stages_;
+  uint32_t next_stage_ = 0;
   uint64_t count_ = 0;
   uint64_t in_bytes_ = 0;
   uint64_t out_bytes_ = 0;
+  uint64_t h2d_bytes_ = 0;
+  uint64_t d2h_bytes_ = 0;
 };
 
 }  // namespace terrace

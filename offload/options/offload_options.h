@@ -85,6 +85,9 @@ struct OffloadOptions {
   // whole on every rank; everything else is divided, each chunk into a share for every rank.
   uint32_t ranks = 1;
   uint32_t rank = 0;
+  // What ranks exchange leaves and enters the device by copies, through slots in host memory. It has to be so
+  // where the host cannot reach device memory; else ranks read and write the slots of the device themselves.
+  bool exchanges_by_copies = false;
 
   uint32_t micro_batches = 1;  // per update, over all ranks; above 1 gradients accumulate
   // Opens all micro-batches of a step together, so that each operation can run for all of them before the

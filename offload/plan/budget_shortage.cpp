@@ -49,6 +49,7 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
                    {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
                    {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
                    {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes},
+                   {"gradients of other ranks", plan.device_incoming_bytes},
                    {"buffers of updates on the device", plan.device_lanes_bytes()},
                    {"activation checkpoints that the host has no room for, and the slots before them",
                     needed_bytes - plan.device_minimum_bytes}}),
@@ -71,10 +72,11 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"parameters", plan.host_param_slots * plan.share_bytes},
                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                {"activation checkpoints", plan.host_activation_bytes()},
-               {"staging and I/O",
-                (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
-                    plan.landing_slots * plan.slot_bytes + plan.incoming_slots * plan.incoming_slot_bytes +
-                    plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
+               {"staging and I/O", (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
+                                       (plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
+                                       plan.incoming_slots * plan.incoming_slot_bytes +
+                                       plan.ring_slots * plan.ring_slot_bytes +
+                                       plan.commit_slots * plan.commit_slot_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
       std::move(advice)};
 }

@@ -23,6 +23,7 @@ namespace {
 constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one is read
 constexpr uint32_t kStagingWanted = 8;
 constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
+constexpr uint32_t kGatherSlots = 4;   // two are exchanged, one is copied and one is asked for
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
@@ -147,6 +148,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
     plan.device_record_slots = counts.trainable_chunks;
     if (accumulates(options)) plan.device_accumulator_slots = counts.trainable_chunks;
+    if (options.ranks > 1 && options.exchanges_by_copies)
+      plan.device_incoming_bytes = counts.trainable_chunks > 0 ? whole(plan.share_bytes) : 0;
   }
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
@@ -169,7 +172,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
       std::max(plan.device_slots_minimum, counts.chunks + gradient_slots + output_slots);
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
-                         plan.device_lanes_bytes();
+                         plan.device_incoming_bytes + plan.device_lanes_bytes();
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
   // If the device budget is below the device's minimum, the host's need is computed beside that minimum.
   const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
@@ -184,7 +187,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 
 uint64_t host_total(const MemoryPlan& plan) {
   return (plan.host_param_slots + plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
-         (plan.host_gradient_slots + plan.landing_slots) * plan.slot_bytes +
+         (plan.host_gradient_slots + plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
          plan.incoming_slots * plan.incoming_slot_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
@@ -228,6 +231,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (options.ranks > 1) {
     plan.incoming_slots = plan.landing_slots;
     plan.incoming_slot_bytes = options.ranks * plan.share_bytes;
+    if (options.exchanges_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
   }
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
@@ -445,7 +449,8 @@ DataType held_gradient_type(const Section& section, const OffloadOptions& option
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_lanes_bytes() +
+         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_incoming_bytes +
+         plan.device_lanes_bytes() +
          round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
                   plan.device_granularity_bytes) +
          plan.device_slots_useful * plan.slot_bytes;

@@ -63,6 +63,8 @@ struct MemoryPlan {
   uint64_t device_lanes_bytes() const {
     return round_up(device_lanes * device_lane_bytes(), device_granularity_bytes);
   }
+  // Parts of gradients that come from host memory to accumulators on the device, one at a time.
+  uint64_t device_incoming_bytes = 0;
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 
@@ -71,6 +73,7 @@ struct MemoryPlan {
   uint64_t share_bytes = 0;     // of the parameters of E elements; slot_bytes where there is one rank
   uint32_t incoming_slots = 0;  // what comes of the gradients of other ranks, one for each landing slot
   uint64_t incoming_slot_bytes = 0;
+  uint32_t gather_slots = 0;  // of slot_bytes: parameters of other ranks on their way to the device by copies
 
   // Host. Slots of share_bytes are homes of parameters and stage them; slots of slot_bytes hold gradients.
   uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the resident ones

@@ -103,8 +103,7 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   }
 }
 
-// What a rank changes in memory of the program no other rank would see, and the exchange goes through the
-// host.
+// What a rank changes in memory of the program no other rank would see.
 void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.ranks == 1) return;
   const auto refuse = [&](std::string what, std::string reason, std::string advice) {
@@ -116,9 +115,9 @@ void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& opti
       refuse(tensor.name, "its parameters lie in memory of the program, which other ranks cannot reach",
              "let the offloader hold them (TensorHome::managed), or train with one rank");
   }
-  if (options.hooks.device_arithmetic != nullptr && options.states == Placement::none)
-    refuse("with optimizer states on the device", "gradients are exchanged through the host",
-           "place optimizer states on cpu or nvme");
+  if (options.hooks.device_arithmetic != nullptr && !options.exchanges_by_copies)
+    refuse("in device memory", "the host cannot reach it, and ranks exchange what the host reaches",
+           "set OffloadOptions::exchanges_by_copies");
 }
 
 }  // namespace

@@ -132,6 +132,8 @@ class LeastTraffic {
       bound_.gather_in_bytes = least(in);
       bound_.gather_out_bytes = least(out);
     }
+    const bool by_copies = run_.options.exchanges_by_copies;
+    if (by_copies) bound_.h2d_bytes += bound_.gather_in_bytes;
     const StepRounds rounds = rounds_of(run_.options);
     uint64_t own_micro_batches = 0;
     for (uint32_t round = 0; round < rounds.count(); ++round)
@@ -143,7 +145,17 @@ class LeastTraffic {
       bound_.gather_out_bytes += params_move_ ? 0 : out(chunk, true);
       bound_.exchange_in_bytes += run_.shards.param_bytes(chunk) * (rounds.micro_batches - own_micro_batches);
       bound_.exchange_out_bytes += in(chunk, true) * own_micro_batches;
+      if (by_copies) add_copies_for_ranks(chunk, rounds.micro_batches);
     }
+  }
+
+  // New parameters that live on the device leave it for the other ranks, whose own come there; and every part
+  // of a gradient comes to an accumulator that is there.
+  void add_copies_for_ranks(ChunkId chunk, uint64_t micro_batches) {
+    const uint64_t own = run_.shards.param_bytes(chunk);
+    if (!params_move_) bound_.h2d_bytes += run_.space.param_bytes(chunk) - own;
+    if (!params_move_) bound_.d2h_bytes += own;
+    if (!states_move_) bound_.h2d_bytes += own * micro_batches;
   }
 
   const RunContext& run_;

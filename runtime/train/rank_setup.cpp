@@ -35,6 +35,7 @@ std::map<std::string, std::string> facts_of(const TrainerOptions& options) {
     if (!is_own(value.key)) facts[value.key] = value.value;
   }
   const ModelConfig& model = options.model;
+  facts["what computes"] = facts_of(options.compute).name;
   facts["layers, heads, width, context and vocabulary"] = fmt::format(
       "{}, {}, {}, {}, {}", model.layers, model.heads, model.width, model.context, model.vocabulary);
   return facts;
@@ -63,11 +64,28 @@ TrainingSetup set_up_together(const TrainerOptions& options,
   own.device_memory_bytes = ranks.least(setup->offload.device_budget_bytes);
   own.host_memory_bytes = ranks.least(setup->offload.host_budget_bytes);
   own.chunk_elements = ranks.of_first(setup->plan.chunk_elements);
+  // Rates say which side updates a chunk, and each rank has measured its own.
+  std::optional<UpdateRates>& rates = common.config.placement.update_rates;
+  if (rates) rates = ranks.of_first(*rates);
   const std::string origin = setup->plan.chunk_origin;
   setup = set_up_alone(common);
   setup->plan.chunk_origin = origin;
   setup->plan.device.origin = setup->plan.host.origin = "the least of all ranks";
   return std::move(*setup);
+}
+
+uint32_t gpu_of_rank(const Communicator& ranks, uint32_t gpu_count) {
+  const RankPlace& own = ranks.places()[ranks.rank()];
+  const auto neighbours =
+      static_cast<uint32_t>(std::ranges::count(ranks.places(), own.host, &RankPlace::host));
+  if (neighbours <= gpu_count) return own.local_rank;
+  throw Error(
+      ErrorKind::config,
+      {fmt::format("cannot train with {} ranks on the GPUs of", neighbours),
+       own.host_name.empty() ? "this host" : fmt::format("host {}", own.host_name),
+       fmt::format("each rank computes on a GPU of its own, and rank {} sees {}", own.rank, gpu_count),
+       "start as many ranks on this host as there are GPUs, and let each see all of them "
+       "(CUDA_VISIBLE_DEVICES)"});
 }
 
 RankVotes agreed_ranks(Communicator* communicator, const CheckpointInfo& mine) {

@@ -8,11 +8,16 @@
 
 namespace terrace {
 
-// Plans with the least budgets that any rank has and with the chunks of the first, so that all decide alike;
+// Plans with the least budgets that any rank has, and with the chunks and the measured rates of the first, so
+// that all decide alike;
 // `set_up_alone` makes a plan without looking at other ranks. Throws Error(config) where the configurations
 // differ, naming each difference, and Error(peer) where another rank cannot plan.
 TrainingSetup set_up_together(const TrainerOptions& options,
                               FunctionRef<TrainingSetup(const TrainerOptions&)> set_up_alone);
+
+// The GPU of this rank, which no other rank of its host has: that of its place among them. Every rank's place
+// is known, and the driver finds `gpu_count` GPUs. Throws Error(config) where there are fewer than ranks.
+uint32_t gpu_of_rank(const Communicator& ranks, uint32_t gpu_count);
 
 // The votes of ranks that train `mine`; a null communicator stands for one rank. Throws Error(config) where
 // their models, data or processors differ.

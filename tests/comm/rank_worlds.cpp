@@ -6,7 +6,6 @@
 #include <thread>
 
 #include <terrace/comm/socket_port.h>
-#include <terrace/comm/thread_world.h>
 
 namespace terrace::testing {
 namespace {
@@ -72,6 +71,10 @@ std::vector<RankWorldKind> rank_world_kinds() {
        [](const RankWorldOptions& options) { return std::make_unique<SocketRanks>(options, false); }},
       {"TcpSockets",
        [](const RankWorldOptions& options) { return std::make_unique<SocketRanks>(options, true); }},
+      {"NcclGathers",
+       [](const RankWorldOptions& options) { return std::make_unique<NcclRanks>(options, Lane::gather); }},
+      {"NcclExchanges",
+       [](const RankWorldOptions& options) { return std::make_unique<NcclRanks>(options, Lane::exchange); }},
   };
 }
 
@@ -112,6 +115,40 @@ SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks
           socket_port({.rank = r, .size = options.ranks, .place = place, .run = "test"}),
           MessageCommunicatorOptions{.queue_depth = options.queue_depth, .hook = options.hook});
     });
+}
+
+class NcclRanks::OtherLanes final : public CommHook {
+ public:
+  OtherLanes(CommHook& hook, Lane lane) : hook_(hook), lane_(lane) {}
+  std::exception_ptr before(const CommOperation& operation) override {
+    return operation.lane == lane_ ? nullptr : hook_.before(operation);
+  }
+  void after(const CommOperation& operation) override {
+    if (operation.lane != lane_) hook_.after(operation);
+  }
+
+ private:
+  CommHook& hook_;
+  const Lane lane_;
+};
+
+NcclRanks::NcclRanks(const RankWorldOptions& options, Lane lane)
+    : others_(options.hook != nullptr ? std::make_unique<OtherLanes>(*options.hook, lane) : nullptr),
+      world_({.ranks = options.ranks, .queue_depth = options.queue_depth, .hook = others_.get()}),
+      gpus_(options.ranks),
+      ranks_(options.ranks) {
+  std::vector<std::jthread> threads;
+  for (uint32_t r = 0; r < options.ranks; ++r)
+    threads.emplace_back([&, r] {
+      ranks_[r] = std::make_unique<NcclCommunicator>(
+          world_.rank(r), gpus_[r], FakeNccl::table,
+          NcclOptions{.lane = lane, .queue_depth = options.queue_depth, .hook = options.hook});
+    });
+}
+
+void NcclRanks::lose(uint32_t rank, const std::string& why) {
+  world_.lose(rank, why);
+  for (const std::unique_ptr<NcclCommunicator>& one : ranks_) one->lose(rank, why);
 }
 
 void on_ranks(RankWorld& world, const std::function<void(Communicator&)>& body) {

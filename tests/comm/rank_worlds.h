@@ -11,9 +11,12 @@
 
 #include <terrace/comm/communicator.h>
 #include <terrace/comm/message_communicator.h>
+#include <terrace/comm/nccl_communicator.h>
 #include <terrace/comm/operation.h>
 #include <terrace/comm/rank_identity.h>
+#include <terrace/comm/thread_world.h>
 
+#include "comm/fake_nccl.h"
 #include "comm/thread_ports.h"
 #include "support/scratch_folder.h"
 
@@ -80,6 +83,29 @@ class SocketRanks final : public RankWorld {
  private:
   const ScratchFolder folder_;
   std::vector<std::unique_ptr<MessageCommunicator>> ranks_;
+};
+
+// Ranks that are threads, one lane of which moves its parts by a played NCCL, as if all memory were that of
+// GPUs.
+class NcclRanks final : public RankWorld {
+ public:
+  NcclRanks(const RankWorldOptions& options, Lane lane);
+
+  uint32_t size() const override { return world_.size(); }
+  NcclCommunicator& rank(uint32_t rank) override { return *ranks_[rank]; }
+  void lose(uint32_t rank, const std::string& why) override;
+
+  FakeNccl& library() { return library_; }
+  PlayedNcclGpu& gpu(uint32_t rank) { return gpus_[rank]; }
+
+ private:
+  // The hook of all lanes but one.
+  class OtherLanes;
+  FakeNccl library_;
+  std::unique_ptr<CommHook> others_;
+  ThreadWorld world_;
+  std::vector<PlayedNcclGpu> gpus_;
+  std::vector<std::unique_ptr<NcclCommunicator>> ranks_;
 };
 
 // A place in the folder, or at a port of this host that is free.

@@ -70,14 +70,18 @@ std::vector<Case> cases() {
       // Few gradients of bf16 have the same sum in any order.
       if (parameters != Placement::cpu) c.type = DataType::fp32;
       c.chunk_elements = 4 * kTileElements;
-      all.push_back(c);
+      for (const bool by_copies : {false, true}) {
+        c.by_copies = by_copies;
+        all.push_back(c);
+      }
     }
   }
   return all;
 }
 
 std::string text_of(const Case& c) {
-  return fmt::format("parameters {}, states {}", name_of(c.parameters), name_of(c.states));
+  return fmt::format("parameters {}, states {}{}", name_of(c.parameters), name_of(c.states),
+                     c.by_copies ? ", by copies" : "");
 }
 
 // Five ranks over chunks of four tiles and three micro-batches: some own no tile, and some have no data.

@@ -79,6 +79,7 @@ struct ToyCase {
   DecisionSource* replay = nullptr;
   StepEvents* step_events = nullptr;
   Communicator* ranks = nullptr;
+  bool by_copies = false;  // what ranks exchange
   // Of a budget, strict or not; null: a SimulatedDevice.
   std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
   bool lock_host_memory = false;

@@ -8,6 +8,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/train/planning/settle.h>
+#include <terrace/runtime/train/rank_setup.h>
 
 #ifdef TERRACE_CUDA_KERNELS
 #include <terrace/runtime/model/compute/cuda/cuda_compute.h>
@@ -44,10 +45,11 @@ std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] c
 
 }  // namespace
 
-ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log) {
+ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log, const Communicator* ranks) {
   if (wanted.device == DeviceChoice::simulated) return;
   try {
-    gpu_ = CudaGpu::open(0, log);
+    const uint32_t gpu = ranks != nullptr ? gpu_of_rank(*ranks, static_cast<uint32_t>(CudaGpu::count())) : 0;
+    gpu_ = CudaGpu::open(static_cast<int>(gpu), log);
     compute_ = compute_on(*gpu_, wanted, log);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;

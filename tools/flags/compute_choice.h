@@ -7,6 +7,7 @@
 #include <string>
 
 #include <terrace/base/log.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/memory/cuda/cuda_gpu.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/compute/compute_device.h>
@@ -15,9 +16,9 @@ namespace terrace {
 
 class ComputeChoice {
  public:
-  // Opens a GPU only if one is asked for. Throws Error(config) for a device that cannot be used. `log`
-  // outlives it.
-  ComputeChoice(const TerraceConfig& wanted, Log& log);
+  // Opens a GPU only if one is asked for: where there are several ranks, the one of this rank
+  // (gpu_of_rank()). Throws Error(config) for a device that cannot be used. `log` outlives it.
+  ComputeChoice(const TerraceConfig& wanted, Log& log, const Communicator* ranks = nullptr);
 
   // Returns null for the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }

@@ -80,9 +80,6 @@ void RunRanks::apply_to(TrainerOptions& options) const {
            fmt::format("start {} with `terrace launch -n {} -- train`, or leave the key out",
                        config.batch.ranks, config.batch.ranks));
   if (!are_several()) return;
-  if (options.compute != nullptr)
-    refuse("on a GPU", "what ranks exchange passes through host memory that operations can reach",
-           "set terrace.device to simulated, or start one rank");
   if (config.gather_16bit_weights_on_save)
     refuse("stage3_gather_16bit_weights_on_model_save", "weights are exported by one process",
            "turn it off, and export the checkpoint afterwards (terrace export)");

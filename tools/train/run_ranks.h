@@ -27,6 +27,8 @@ class RunRanks {
   // Makes the options those of this rank. Throws Error(config) for what several ranks cannot do, and where
   // the configuration was made for another number of them.
   void apply_to(TrainerOptions& options) const;
+  // Null: there is one rank. Its places are known.
+  const Communicator* communicator() const { return communicator_.get(); }
   // Null: there is one rank.
   RankWatch* watch() const { return watch_.get(); }
   // While it lives, the other ranks are told what the trainer does; null where there are none.

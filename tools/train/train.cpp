@@ -176,7 +176,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     settle_steps(flags_, *data, options, console_);
   }
   check_nvme_folders(options.config.placement);
-  const ComputeChoice compute(options.config.terrace, console_);
+  const ComputeChoice compute(options.config.terrace, console_, ranks.communicator());
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   ranks.apply_to(options);

@@ -21,6 +21,7 @@ namespace terrace {
 
 // The facts of a compute device that a plan needs.
 struct ComputeFacts {
+  std::string name = "the processor";  // and, on a GPU, the library of products; ranks compute on the same
   uint64_t granularity_bytes = 1;  // of the device's memory; 1: the host's pages, which every plan keeps to
   // The default budget and its origin. Nothing: the device's memory is the host's.
   struct OwnMemory {

@@ -169,6 +169,20 @@ uint64_t FakeCudaDriver::calls(const std::string& call) const {
   return state_->call_counts[call];
 }
 
+bool FakeCudaDriver::has_all(const void* memory, uint64_t bytes) const {
+  const Lock lock(state_->mutex);
+  return state_->is_accessible(reinterpret_cast<uint64_t>(memory), bytes);
+}
+
+bool FakeCudaDriver::has_some(const void* memory, uint64_t bytes) const {
+  const Lock lock(state_->mutex);
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  for (const auto& [address, mapping] : state_->mappings) {
+    if (address < begin + bytes && begin < address + mapping.bytes) return true;
+  }
+  return false;
+}
+
 uint64_t FakeCudaDriver::used_bytes() const {
   const Lock lock(state_->mutex);
   return state_->used_bytes;

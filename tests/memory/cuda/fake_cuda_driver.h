@@ -52,6 +52,9 @@ class FakeCudaDriver {
   void run_kernel(CUstream stream, std::function<void()> work);
 
   uint64_t calls(const std::string& call) const;
+  // True if all of it is mapped memory of the fake GPU, or if some of it is.
+  bool has_all(const void* memory, uint64_t bytes) const;
+  bool has_some(const void* memory, uint64_t bytes) const;
   uint64_t used_bytes() const;        // of cuMemCreate
   uint64_t registered_bytes() const;  // of cuMemHostRegister
   uint64_t largest_registration_bytes() const;

@@ -92,7 +92,10 @@ class CudaCompute final : public ComputeDevice {
   ComputeFacts facts() const override {
     const CudaFacts& facts = gpu_.facts();
     const uint64_t budget = facts.free_bytes - facts.free_bytes / kShareLeft;
-    return {.granularity_bytes = facts.granularity_bytes,
+    return {.name = facts.name + ", products by " +
+                    (options_.library != nullptr ? "cuBLASLt " + options_.library->version_text()
+                                                 : std::string("the kernels of this build")),
+            .granularity_bytes = facts.granularity_bytes,
             .own_memory = ComputeFacts::OwnMemory{budget, "95 % of the free memory of the " + facts.name}};
   }
   std::unique_ptr<Ops> make_dry_ops(Workers&) const override {

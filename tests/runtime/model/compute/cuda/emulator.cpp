@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -167,6 +168,8 @@ void set_order(Order order) {
 void run(unsigned blocks, unsigned threads, FunctionRef<void()> thread) {
   TERRACE_ASSERT(threads != 0 && threads <= 1024 && threads % kWarpThreads == 0,
                  "a block of " + std::to_string(threads) + " threads");
+  static std::mutex one_kernel;  // streams of several GPUs take turns
+  const std::lock_guard turn(one_kernel);
   Machine& m = machine();
   TERRACE_ASSERT(m.thread == nullptr, "a kernel launched another");
   make_fibers(threads);

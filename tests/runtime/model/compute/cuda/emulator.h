@@ -5,7 +5,8 @@
 // has, all threads must meet at the same barrier, and all lanes of a warp at the same shuffle. A block's
 // threads run from barrier to barrier in ascending or descending order (set_order), so that results that
 // depend on a missing barrier differ. Everything belongs to the one thread that runs kernels: the one that
-// launches, or, where streams are played by threads (set_streams), that of the stream.
+// launches, or, where streams are played by threads (set_streams), that of the stream; the kernels of several
+// streams take turns.
 #pragma once
 
 #include <cmath>

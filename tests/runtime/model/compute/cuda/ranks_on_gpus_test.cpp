@@ -1,0 +1,269 @@
+// Ranks on GPUs without a GPU: every rank has a fake GPU of its own. Whatever they exchange passes through
+// host memory, and all that is computed with lies in memory of a GPU.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <terrace/base/assert.h>
+#include <terrace/comm/thread_world.h>
+
+#include "played_gpu.h"
+#include "runtime/train/trainer_rig.h"
+#include "support/rank_threads.h"
+
+namespace terrace::trainer_tests::ranks_on_gpus_test {
+namespace {
+
+constexpr uint32_t kMostRanks = 3;
+constexpr uint64_t kSteps = 2;
+
+// Looks at every address that is computed with.
+class CheckedArithmetic final : public DeviceArithmetic {
+ public:
+  CheckedArithmetic(DeviceArithmetic& inner, const FakeCudaDriver& driver) : inner_(inner), driver_(driver) {}
+
+  void update_tiles(const OptimizerStep& step, const TileRun& tiles) override {
+    require(tiles.record, 1);
+    require(tiles.gradients, tiles.element_count * bytes_of(tiles.gradient_type));
+    require(tiles.parameters, tiles.element_count * bytes_of(tiles.parameter_type));
+    inner_.update_tiles(step, tiles);
+  }
+  void accumulate(const Accumulation& part) override {
+    require(part.accumulator, part.count * bytes_of(part.accumulator_type));
+    require(part.gradient, part.count * bytes_of(part.gradient_type));
+    inner_.accumulate(part);
+  }
+  void set_zero(std::byte* elements, DataType type, uint64_t count) override {
+    require(elements, count * bytes_of(type));
+    inner_.set_zero(elements, type, count);
+  }
+  void sums_of_squares(const std::byte* gradient, DataType type, uint64_t count,
+                       std::span<double> sums) override {
+    require(gradient, count * bytes_of(type));
+    require(sums.data(), sums.size_bytes());
+    inner_.sums_of_squares(gradient, type, count, sums);
+  }
+
+ private:
+  void require(const void* memory, uint64_t bytes) const {
+    TERRACE_ASSERT(driver_.has_all(memory, bytes), "a GPU computes with memory that it does not have");
+  }
+
+  DeviceArithmetic& inner_;
+  const FakeCudaDriver& driver_;
+};
+
+class CheckedComputing final : public Computing {
+ public:
+  CheckedComputing(std::unique_ptr<Computing> inner, const FakeCudaDriver& driver)
+      : inner_(std::move(inner)), arithmetic_(*inner_->arithmetic(), driver) {}
+  Device& device() override { return inner_->device(); }
+  const Ops& ops() const override { return inner_->ops(); }
+  void wait() override { inner_->wait(); }
+  DeviceArithmetic* arithmetic() override { return &arithmetic_; }
+
+ private:
+  const std::unique_ptr<Computing> inner_;
+  CheckedArithmetic arithmetic_;
+};
+
+class CheckedGpu final : public ComputeDevice {
+ public:
+  CheckedGpu(const CudaGpu& gpu, const FakeCudaDriver& driver)
+      : inner_(make_cuda_compute(gpu, {.library = nullptr, .workspace_bytes = 64 * kKiB})), driver_(driver) {}
+  ComputeFacts facts() const override { return inner_->facts(); }
+  std::unique_ptr<Ops> make_dry_ops(Workers& workers) const override { return inner_->make_dry_ops(workers); }
+  std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const override {
+    return std::make_unique<CheckedComputing>(inner_->begin(budget_bytes, strict, workers), driver_);
+  }
+
+ private:
+  const std::unique_ptr<ComputeDevice> inner_;
+  const FakeCudaDriver& driver_;
+};
+
+// A GPU for each rank.
+struct PlayedGpus {
+  PlayedGpus() : played({.driver = {.gpu_count = kMostRanks}}) {
+    for (uint32_t g = 0; g < kMostRanks; ++g) {
+      gpus.push_back(std::make_unique<CudaGpu>(FakeCudaDriver::table(), static_cast<int>(g), played.log,
+                                               FakeCuFile::table()));
+      computes.push_back(std::make_unique<CheckedGpu>(*gpus.back(), played.driver));
+    }
+  }
+
+  PlayedGpu played;
+  std::vector<std::unique_ptr<CudaGpu>> gpus;
+  std::vector<std::unique_ptr<ComputeDevice>> computes;
+};
+
+// Looks at every address that ranks send from and receive at.
+class OnHostOnly final : public Communicator {
+ public:
+  OnHostOnly(Communicator& inner, const FakeCudaDriver& driver)
+      : Communicator(inner.rank(), {inner.places().begin(), inner.places().end()}),
+        inner_(inner),
+        driver_(driver) {}
+
+  void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
+                  const CommNote& note) override {
+    require(whole.data(), whole.size());
+    inner_.all_gather(lane, whole, part_bytes, after, done, note);
+  }
+  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
+                Event& done, const CommNote& note) override {
+    for (const CommPart& part : to) require(part.memory, part.bytes);
+    for (const CommPart& part : from) require(part.memory, part.bytes);
+    inner_.exchange(lane, to, from, after, done, note);
+  }
+  void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    inner_.ballot(lane, mine, all);
+  }
+  void leave(std::string why) override { inner_.leave(std::move(why)); }
+  CommCounters counters() const override { return inner_.counters(); }
+
+ private:
+  void require(const void* memory, uint64_t bytes) const {
+    TERRACE_ASSERT(bytes == 0 || !driver_.has_some(memory, bytes), "the host reads memory of a GPU");
+  }
+
+  Communicator& inner_;
+  const FakeCudaDriver& driver_;
+};
+
+// Where things are.
+struct Scene {
+  std::string parameters;  // empty: on the device
+  std::string states;      // none, cpu, nvme
+  bool is_tight = true;
+  std::string ratio = "1";
+  bool reads_past_host = false;
+};
+
+std::string text_of(const Scene& scene) {
+  return fmt::format("parameters {}, states {}{}{}, ratio {}", scene.parameters, scene.states,
+                     scene.is_tight ? ", tight" : "", scene.reads_past_host ? ", read past the host" : "",
+                     scene.ratio);
+}
+
+RunOptions options_in(const Scene& scene, uint32_t ranks, const ComputeDevice& compute,
+                      const fs::path& nvme) {
+  RunOptions run;
+  run.layers = 1;
+  run.precision = "true";
+  run.chunk_elements = "16384";
+  run.compute = &compute;
+  run.parameters = scene.parameters;
+  run.durable = "false";
+  run.ratio = scene.ratio;
+  run.reads_past_host = scene.reads_past_host;
+  if (scene.states == "nvme" || scene.parameters == "nvme") run.nvme = nvme;
+  // The numbers of a step stay the same: 4 micro-batches over all ranks.
+  run.accumulation = "auto";
+  run.more = {{"train_batch_size", "8", "a test"}, {"train_micro_batch_size_per_gpu", "2", "a test"}};
+  if (scene.states != "nvme")
+    run.more.push_back({"zero_optimization.offload_optimizer.device", scene.states, "a test"});
+  if (ranks > 1) run.more.push_back({"terrace.ranks", std::to_string(ranks), "a test"});
+  if (scene.is_tight)
+    run.device_memory = std::to_string(plan_training(options_of(run)).plan.memory.device_minimum_bytes);
+  if (scene.reads_past_host) run.host_memory = least_host_memory(run);
+  return run;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<std::byte> state;  // of the first rank: master weights and moments
+};
+
+Outcome train(const RunOptions& options) {
+  TrainerRun run(options);
+  Outcome outcome;
+  for (uint64_t s = 0; s < kSteps; ++s) {
+    const StepReport report = run.trainer->step();
+    outcome.losses.push_back(report.loss);
+    outcome.norms.push_back(report.gradient_norm);
+  }
+  outcome.state = run.state();
+  return outcome;
+}
+
+class RanksOnGpus : public ::testing::Test {
+ protected:
+  std::vector<Outcome> train_on(uint32_t ranks, const Scene& scene) {
+    const ScratchFolder folder;
+    if (ranks == 1) return {train(options_in(scene, 1, *gpus_.computes[0], folder.path()))};
+    ThreadWorld world({.ranks = ranks});
+    std::vector<Outcome> outcomes(ranks);
+    for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+           OnHostOnly checked(rank, gpus_.played.driver);
+           RunOptions run = options_in(scene, ranks, *gpus_.computes[rank.rank()], folder.path());
+           run.communicator = &checked;
+           outcomes[rank.rank()] = train(run);
+         }))
+      EXPECT_EQ(failure, "");
+    return outcomes;
+  }
+  void expect_one_result(const std::vector<Scene>& scenes) {
+    const Outcome expected = train_on(1, {.parameters = "", .states = "none", .is_tight = false}).front();
+    for (const Scene& scene : scenes) {
+      for (uint32_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+        SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, text_of(scene)));
+        const std::vector<Outcome> outcomes = train_on(ranks, scene);
+        for (const Outcome& outcome : outcomes) {
+          EXPECT_EQ(outcome.losses, expected.losses);
+          EXPECT_EQ(outcome.norms, expected.norms);
+        }
+        EXPECT_TRUE(outcomes.front().state == expected.state) << "master weights or moments";
+      }
+    }
+  }
+
+  PlayedGpus gpus_;
+};
+
+// Stages 0 to 2: whole parameters on every GPU.
+TEST_F(RanksOnGpus, HaveTheBitsOfOneWithParametersOnTheGpu) {
+  expect_one_result({{"", "none"}, {"", "cpu"}, {"", "nvme"}});
+}
+
+// Stage 3: a chunk comes together on each GPU when it is needed.
+TEST_F(RanksOnGpus, HaveTheBitsOfOneWithDividedParameters) {
+  expect_one_result({{"cpu", "none"}, {"cpu", "cpu"}, {"cpu", "nvme"}, {"nvme", "nvme"}});
+}
+
+TEST_F(RanksOnGpus, HaveTheBitsOfOneWithRoomToFetchAhead) {
+  expect_one_result({{"cpu", "cpu", false}, {"nvme", "nvme", false}, {"cpu", "none", false}});
+}
+
+// Half of what rests below the GPU is updated there, and parameters are read there past the host.
+TEST_F(RanksOnGpus, HaveTheBitsOfOneWhereTheGpuUpdatesOrReads) {
+  expect_one_result(
+      {{"cpu", "cpu", true, "0.5"}, {"", "nvme", true, "0.5"}, {"nvme", "nvme", true, "1", true}});
+}
+
+// The rank whose copy failed says so, and no other waits for it.
+TEST_F(RanksOnGpus, EndTogetherWhereACopyFails) {
+  for (const char* const call : {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"}) {
+    const ScratchFolder folder;
+    ThreadWorld world({.ranks = 2});
+    const std::vector<std::string> failures = testing::on_every_rank(world, [&](Communicator& rank) {
+      RunOptions run = options_in({"cpu", "cpu", false}, 2, *gpus_.computes[rank.rank()], folder.path());
+      run.communicator = &rank;
+      TrainerRun trained(run);
+      trained.trainer->step();
+      if (rank.rank() == 0) gpus_.played.driver.fail(call, 3, CUDA_ERROR_LAUNCH_FAILED);
+      trained.trainer->step();
+      trained.trainer->step();
+    });
+    for (const std::string& failure : failures) EXPECT_NE(failure, "");
+    EXPECT_NE((failures[0] + failures[1]).find(call), std::string::npos) << failures[0] << "\n"
+                                                                         << failures[1];
+  }
+}
+
+}  // namespace
+}  // namespace terrace::trainer_tests::ranks_on_gpus_test
