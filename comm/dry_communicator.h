@@ -9,13 +9,15 @@
 
 namespace terrace {
 
-class DryCommunicator final : public Communicator {
+class DryCommunicator : public Communicator {
  public:
   // One rank of those at `places`.
   DryCommunicator(uint32_t rank, std::vector<RankPlace> places) : Communicator(rank, std::move(places)) {}
 
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
+  // One part each way may stand for those of all other ranks: for thousands of ranks they would take more
+  // time and memory than all else in a dry run.
   void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
                 Event& done, const CommNote& note) override;
   // Gives every rank the own words.

@@ -24,6 +24,8 @@ LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t 
   LookoutMessage message = message_of(LookoutWord::standing, rank, standing.operation);
   message.step = standing.step;
   message.operations = standing.operations;
+  message.step_ns = standing.step_ns;
+  message.rank_wait_ns = standing.rank_wait_ns;
   message.waits_for_ranks = standing.waits_for_ranks ? 1 : 0;
   message.age_ms = age_ms;
   return message;
@@ -36,6 +38,8 @@ std::string text_in(const LookoutMessage& message) {
 RankStanding standing_in(const LookoutMessage& message) {
   return {.step = message.step,
           .operations = message.operations,
+          .step_ns = message.step_ns,
+          .rank_wait_ns = message.rank_wait_ns,
           .waits_for_ranks = message.waits_for_ranks != 0,
           .operation = text_in(message)};
 }

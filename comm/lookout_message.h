@@ -18,6 +18,8 @@ namespace terrace {
 struct RankStanding {
   uint64_t step = 0;                              // in progress; 0 before the first
   std::array<uint64_t, kLaneCount> operations{};  // carried out, by lane
+  uint64_t step_ns = 0;                           // of the last step; 0 before the end of the first
+  uint64_t rank_wait_ns = 0;                      // of these, waiting for other ranks
   bool waits_for_ranks = false;
   std::string operation;  // what its step thread does; a long one is cut
 };
@@ -31,7 +33,7 @@ enum class LookoutWord : uint32_t {
 };
 
 struct LookoutMessage {
-  static constexpr uint32_t kMagic = 0x314f4c54;  // "TLO1"
+  static constexpr uint32_t kMagic = 0x324f4c54;  // "TLO2"
   uint32_t magic = kMagic;
   LookoutWord word = LookoutWord::standing;
   uint32_t rank = 0;
@@ -41,9 +43,11 @@ struct LookoutMessage {
   uint64_t age_ms = 0;
   uint64_t step = 0;
   std::array<uint64_t, kLaneCount> operations{};
+  uint64_t step_ns = 0;
+  uint64_t rank_wait_ns = 0;
   std::array<char, 448> text{};  // up to a 0
 };
-static_assert(sizeof(LookoutMessage) == 520, "no padding whose bytes nobody has set");
+static_assert(sizeof(LookoutMessage) == 536, "no padding whose bytes nobody has set");
 
 LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text = {});
 LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t age_ms);

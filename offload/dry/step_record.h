@@ -25,9 +25,12 @@ struct RecordedEvent {
     clear,     // the step thread clears `amount` bytes of the slot
     work_in,   // `amount` bytes are copied to work memory
     work_out,
-    read_in,  // the device itself will read a file into the slot
-    read,     // engine `number`, counted in the order of construction, reads `amount` bytes
-    write,    // engine `number` writes `amount` bytes
+    read_in,   // the device itself will read a file into the slot
+    read,      // engine `number`, counted in the order of construction, reads `amount` bytes
+    write,     // engine `number` writes `amount` bytes
+    gather,    // the slot of the read_in before it gets `amount` bytes of chunk `number` from other ranks, or
+               // they as many of it where those are more
+    exchange,  // the same with gradients, behind the copies from the device since the last exchange
   };
   Kind kind;
   uint32_t number = 0;

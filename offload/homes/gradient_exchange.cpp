@@ -25,6 +25,7 @@ GradientExchange::GradientExchange(const Ranks& ranks, Device& device, DeviceCac
   TERRACE_ASSERT(memory.size() == incoming.size(), "what leaves and what comes have as many slots");
   for (size_t s = 0; s < parts_.size(); ++s) {
     parts_[s].incoming = incoming[s];
+    if (dry_) continue;
     parts_[s].to.resize(ranks_.size());
     parts_[s].from.resize(ranks_.size());
   }
@@ -48,6 +49,18 @@ GradientExchange::Span GradientExchange::part_in(std::span<const GradientRun> ru
     part.end = end;
   }
   return part;
+}
+
+// What lies between two runs is sent where one rank owns the ends of both.
+uint64_t GradientExchange::elements_sent(ChunkId chunk, std::span<const GradientRun> runs) const {
+  const uint64_t shard = shards_.transfer_tiles(chunk) * kTileElements;
+  uint64_t elements = 0, end = 0;
+  for (const GradientRun& run : runs) {
+    const bool has_hole = elements > 0 && (end - 1) / shard == run.first_element / shard;
+    elements += run.element_count + (has_hole ? run.first_element - end : 0);
+    end = run.end();
+  }
+  return elements;
 }
 
 // The program may change the part's memory after the call. The padding behind it has no gradient.
@@ -85,23 +98,40 @@ void GradientExchange::left_device(size_t index) {
     device_.copy_to_host(slot.memory, source->id, 0, 0, nullptr, source->out);
   }
   const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
-  const bool has_data = rounds_.has(slot.landing.micro_batch, ranks_.rank());
+  const uint32_t round = slot.landing.micro_batch;
+  const bool has_data = rounds_.has(round, ranks_.rank());
   const ShardTiles own = shards_.own(chunk);
   const Span mine = part_in(slot.runs, own);
-  const uint64_t before_mine = mine.begin == mine.end ? 0 : mine.begin - own.first_element();
+  const uint64_t out_bytes =
+      has_data ? (elements_sent(chunk, slot.runs) - mine.elements()) * element_bytes : 0;
+  const uint32_t senders = std::min(ranks_.size(), rounds_.micro_batches - rounds_.number(round, 0));
+  const uint64_t in_bytes = (senders - (has_data ? 1 : 0)) * mine.elements() * element_bytes;
+  out_bytes_ += out_bytes;
+  in_bytes_ += in_bytes;
+  parts.arrived.begin({kExchanged, index_of(chunk), CopyName::Link::ranks});
+  const CommNote note{kExchanged, index_of(chunk), ++sent_};
+  if (dry_) {
+    const CommPart out{slot.memory, out_bytes};
+    CommPart in{parts.incoming, in_bytes};
+    return ranks_.exchange(Lane::exchange, {&out, 1}, {&in, 1}, &parts.copied, parts.arrived, note);
+  }
+  fill_parts(index, own, mine);
+  ranks_.exchange(Lane::exchange, parts.to, parts.from, &parts.copied, parts.arrived, note);
+}
+
+void GradientExchange::fill_parts(size_t index, const ShardTiles& own, const Span& mine) {
+  const Slot& slot = slots_[index];
+  Parts& parts = parts_[index];
+  const ChunkId chunk = slot.landing.chunk;
+  const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
+  const bool has_data = rounds_.has(slot.landing.micro_batch, ranks_.rank());
+  const uint64_t before_mine = mine.elements() == 0 ? 0 : mine.begin - own.first_element();
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Span part = part_in(slot.runs, shards_.of(chunk, rank));
-    parts.to[rank] = {slot.memory + part.begin * element_bytes, (part.end - part.begin) * element_bytes,
-                      !has_data};
+    parts.to[rank] = {slot.memory + part.begin * element_bytes, part.elements() * element_bytes, !has_data};
     parts.from[rank] = {parts.incoming + (rank * own.elements() + before_mine) * element_bytes,
-                        (mine.end - mine.begin) * element_bytes};
-    if (rank == ranks_.rank()) continue;
-    if (has_data) out_bytes_ += parts.to[rank].bytes;
-    if (rounds_.has(slot.landing.micro_batch, rank)) in_bytes_ += parts.from[rank].bytes;
+                        mine.elements() * element_bytes};
   }
-  parts.arrived.begin({kExchanged, index_of(chunk), CopyName::Link::ranks});
-  ranks_.exchange(Lane::exchange, parts.to, parts.from, &parts.copied, parts.arrived,
-                  {kExchanged, index_of(chunk), ++sent_});
 }
 
 GradientLanding GradientExchange::own_part(const GradientLanding& landing) {

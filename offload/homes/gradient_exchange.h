@@ -42,15 +42,19 @@ class GradientExchange final : public GradientStaging {
     CacheSlot* source = nullptr;     // whose bytes are on their way; null: none
     DeviceCopy copied;               // out of the device
     DeviceCopy arrived;              // from all ranks
-    std::vector<CommPart> to, from;  // by rank
+    std::vector<CommPart> to, from;  // by rank; none in a dry run, where one part stands for all
   };
   // The elements from the first of the runs to the last that lie in the tiles: a part, with what lies between
   // its runs.
   struct Span {
     uint64_t begin = 0;
     uint64_t end = 0;
+    uint64_t elements() const { return end - begin; }
   };
   static Span part_in(std::span<const GradientRun> runs, const ShardTiles& tiles);
+  // The elements of all ranks' parts together.
+  uint64_t elements_sent(ChunkId chunk, std::span<const GradientRun> runs) const;
+  void fill_parts(size_t slot, const ShardTiles& own, const Span& mine);
   DeviceCopy& begin_leaving(size_t slot, CacheSlot& source) override;
   void left_device(size_t slot) override;
   bool has_arrived(size_t slot) const override { return parts_[slot].arrived.done(); }

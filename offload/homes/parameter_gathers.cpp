@@ -17,6 +17,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)) {
   for (SlotGather& slot : slots_) {
+    if (run.options.dry) break;  // one part stands for all
     slot.to.resize(ranks_.size());
     slot.from.resize(ranks_.size());
   }
@@ -47,12 +48,19 @@ void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& o
 void ParameterGathers::exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole,
                                 const Event* after, Event& done) {
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  const CommNote note{kGathered, index_of(chunk), ++count_};
+  if (run_.options.dry) {  // one part stands for all
+    const uint64_t own_bytes = run_.shards.param_bytes(chunk);
+    const CommPart out{own, own_bytes * (ranks_.size() - 1)};
+    CommPart in{whole, run_.space.param_bytes(chunk) - own_bytes};
+    return ranks_.exchange(Lane::gather, {&out, 1}, {&in, 1}, after, done, note);
+  }
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const ShardTiles tiles = run_.shards.of(chunk, rank);
     parts.to[rank] = {own, run_.shards.param_bytes(chunk)};
     parts.from[rank] = {whole + tiles.first_element() * element_bytes, tiles.elements() * element_bytes};
   }
-  ranks_.exchange(Lane::gather, parts.to, parts.from, after, done, {kGathered, index_of(chunk), ++count_});
+  ranks_.exchange(Lane::gather, parts.to, parts.from, after, done, note);
 }
 
 // The target may hold another chunk by now; then a later gather, which was asked for before, is waited for

@@ -72,6 +72,7 @@ void follow_links(const Output& output) {
 // /sys).
 void open_and_close(const Output& output, const fs::path& path, bool exists) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
+  if (fd < 0 && errno == (exists ? ENOENT : EEXIST)) return;  // another rank tries it at this moment
   if (fd < 0) refuse_output(output, system_reason(errno));
   close(fd);
   if (!exists) unlink(path.c_str());

@@ -91,6 +91,37 @@ std::string kept_line(const JobStatus& status) {
   return fmt::format("{:<7} {}\n", "saved", line.empty() ? "nothing yet" : line);
 }
 
+// Who says nothing for so long, though it should each second, is stopped or cut off.
+constexpr uint64_t kSilentMs = 3500;
+
+std::string place_text(const RankStatus& rank) {
+  std::string at = rank.operation.empty() ? "between operations" : shown_line(rank.operation);
+  if (rank.waits_for_ranks) at += ", waits for ranks";
+  return at;
+}
+
+// "waited" is the share of a rank's last step. TextTable would have words on the right.
+std::string rank_lines(const JobStatus& status) {
+  if (status.rank_count <= 1) return "";
+  std::string text = fmt::format("ranks   {}", status.rank_count);
+  if (status.ranks.empty()) return text + ", which cannot watch each other\n";
+  if (status.ranks.size() < status.rank_count)
+    text += fmt::format(", {} of them: silent ones first, those that wait last", status.ranks.size());
+  text += "\n";
+  size_t width = 4;
+  for (const RankStatus& rank : status.ranks) width = std::max(width, shown_line(rank.host).size());
+  text += fmt::format("  {:>5}  {:<{}}  {:>8}  {:>8}  {:>7}  {:>7}  {}\n", "rank", "host", width, "process",
+                      "step", "waited", "silent", "at");
+  for (const RankStatus& rank : status.ranks) {
+    text += fmt::format(
+        "  {:>5}  {:<{}}  {:>8}  {:>8}  {:>7}  {:>7}  {}\n", rank.rank, shown_line(rank.host), width,
+        rank.process, rank.step,
+        percent_text(static_cast<double>(rank.rank_wait_ns), static_cast<double>(rank.step_ns)),
+        rank.silent_ms > kSilentMs ? fmt::format("{} s", rank.silent_ms / 1000) : "", place_text(rank));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
@@ -112,7 +143,7 @@ std::string job_view(const JobStatus& status) {
   });
   text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
   text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
-  return text + kept_line(status);
+  return text + kept_line(status) + rank_lines(status);
 }
 
 }  // namespace terrace

@@ -75,6 +75,22 @@ std::string writes_text(const PlanReport& report) {
   return text + "\n";
 }
 
+// What ranks exchange goes on beside the step, which waits for it where it comes too late.
+std::string ranks_text(const PlanReport& report) {
+  const PlanPrediction& prediction = report.prediction;
+  if (report.ranks == 1) return "";
+  if (report.network_is_unknown)
+    return "without what other hosts take: --network and --network-latency say how fast they are\n";
+  const double waited = 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]);
+  const double bytes = prediction.ranks_seconds - prediction.ranks_latency_seconds;
+  return fmt::format(
+      "exchanges of {} ranks, {} on a host: {:.3f} s, of which the step waits {:.3f} s; {} rule: "
+      "{:.3f} s of bytes, {:.3f} s of latency\n",
+      report.ranks, report.ranks_per_host, prediction.ranks_seconds, waited,
+      bytes >= prediction.ranks_latency_seconds ? "bytes" : "latencies", bytes,
+      prediction.ranks_latency_seconds);
+}
+
 std::string time_text(const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
   if (!prediction.has_times) return report.no_times.empty() ? "" : "time: " + report.no_times + "\n";
@@ -86,7 +102,7 @@ std::string time_text(const PlanReport& report) {
   add("backward", prediction.backward_seconds);
   add("update", prediction.update_seconds);
   add("in all", prediction.step_seconds);
-  std::string text = table.text() + resource_text(prediction.use()) + "\n\n";
+  std::string text = table.text() + resource_text(prediction.use()) + "\n" + ranks_text(report) + "\n";
   TextTable rates({"it rests on", "rate", "unit", "from"});
   for (const PredictedRate& rate : prediction.rates)
     rates.add({rate.name, fmt::format("{:.3g}", rate.value), rate.unit, rate.origin});
@@ -115,6 +131,9 @@ void write_time(JsonWriter& json, const PlanPrediction& prediction) {
   json.member("backward_seconds", prediction.backward_seconds);
   json.member("update_seconds", prediction.update_seconds);
   json.member("step_seconds", prediction.step_seconds).member("bound_by", key_of(prediction.binding));
+  json.member("exchange_seconds", prediction.ranks_seconds);
+  json.member("exchange_latency_seconds", prediction.ranks_latency_seconds);
+  json.member("rank_wait_seconds", 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]));
   json.list("rates", prediction.rates, [&](const PredictedRate& rate) {
     json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
   });

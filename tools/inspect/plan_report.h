@@ -37,8 +37,11 @@ struct PlanReport {
   std::string no_times;    // why there are no times; empty if there are
   DriveWrites writes;
   double endurance_terabytes = 0;  // 0: not given
-  std::string rates;               // the rates of nvme on which the times rest; empty: none
-  std::vector<Split> splits;       // fastest first
+  uint32_t ranks = 1;
+  uint32_t ranks_per_host = 1;
+  bool network_is_unknown = false;  // of different hosts, so that times are without it
+  std::string rates;                // the rates of nvme on which the times rest; empty: none
+  std::vector<Split> splits;        // fastest first
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);

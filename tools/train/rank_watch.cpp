@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include <terrace/comm/lookout_meeting.h>
@@ -64,6 +65,8 @@ std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
 RankStanding RankWatch::standing() const {
   RankStanding where;
   where.step = step_;
+  where.step_ns = step_ns_;
+  where.rank_wait_ns = rank_wait_ns_;
   const CommCounters counters = communicator_.counters();
   for (size_t lane = 0; lane < kLaneCount; ++lane) where.operations[lane] = counters[lane].operations;
   return where;
@@ -76,6 +79,8 @@ void RankWatch::set_what_is_kept(std::string text) {
 
 void RankWatch::step_done(const StepReport& report) {
   step_ = report.step + 1;
+  step_ns_ = report.total_ns;
+  rank_wait_ns_ = report.moved.time[TimeCause::ranks];
   if (lookout_ != nullptr) lookout_->wake();
 }
 
@@ -148,6 +153,28 @@ std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& know
   if (!known.standing.operation.empty())
     text += fmt::format(" at {}, {}", known.standing.operation, count_text(known.standing));
   return text;
+}
+
+// The user looks for the rank that the others wait for.
+void RankWatch::describe(JobStatus& status) const {
+  const std::span<const RankPlace> places = communicator_.places();
+  status.rank_count = static_cast<uint32_t>(places.size());
+  status.ranks.clear();
+  if (lookout_ == nullptr) return;
+  const std::vector<KnownStanding> all = lookout_->standings(kForAnAnswer);
+  for (uint32_t r = 0; r < all.size(); ++r) {
+    const RankStanding& standing = all[r].standing;
+    status.ranks.push_back({r, places[r].host_name, places[r].process, standing.step,
+                            static_cast<uint64_t>(all[r].age.count()), standing.step_ns,
+                            standing.rank_wait_ns, standing.waits_for_ranks, standing.operation});
+  }
+  if (status.ranks.size() <= JobStatus::kMostShownRanks) return;
+  std::ranges::stable_sort(status.ranks, {}, [](const RankStatus& rank) {
+    const bool is_heard = rank.silent_ms <= static_cast<uint64_t>(kSilent.count());
+    return std::tuple(is_heard, is_heard && rank.waits_for_ranks, rank.rank_wait_ns);
+  });
+  status.ranks.resize(JobStatus::kMostShownRanks);
+  std::ranges::sort(status.ranks, {}, &RankStatus::rank);
 }
 
 std::optional<std::string> RankWatch::who_is_where() {

@@ -14,6 +14,7 @@
 #include <terrace/base/mutex.h>
 #include <terrace/comm/lookout.h>
 #include <terrace/comm/message_communicator.h>
+#include <terrace/runtime/observe/control/job_status.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/train/trainer.h>
 
@@ -56,6 +57,9 @@ class RankWatch final : public RunObserver {
   // Who keeps this rank waiting, in words; nothing where another rank says it.
   std::optional<std::string> who_is_where();
 
+  // Sets the ranks of a status of the run. Only on rank 0.
+  void describe(JobStatus& status) const;
+
   void step_done(const StepReport& report) override;
 
  private:
@@ -67,7 +71,8 @@ class RankWatch final : public RunObserver {
 
   MessageCommunicator& communicator_;
   Console& console_;
-  std::atomic<uint64_t> step_{0};  // in progress
+  std::atomic<uint64_t> step_{0};                       // in progress
+  std::atomic<uint64_t> step_ns_{0}, rank_wait_ns_{0};  // of the step before
   mutable Mutex mutex_;
   std::string kept_ TERRACE_GUARDED_BY(mutex_);
   bool said_ TERRACE_GUARDED_BY(mutex_) = false;

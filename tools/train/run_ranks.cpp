@@ -45,14 +45,23 @@ std::unique_ptr<MessageCommunicator> join(const RankIdentity& identity, const En
                                                message_port(identity, variables, flags));
 }
 
+// Every rank records its own trace (StepRecording).
 void keep_what_every_rank_has(TrainFlags& flags) {
   flags.log.clear(), flags.report.clear(), flags.record_schedule.clear();
-  flags.trace.clear(), flags.trace_steps.clear(), flags.trace_memory.clear();
+  if (flags.trace.empty()) flags.trace_memory.clear();  // that of the report
   flags.decisions.clear(), flags.decisions_limit_bytes.reset();
   flags.no_control = true;
 }
 
 }  // namespace
+
+void share_host(TrainConfig& config, uint32_t ranks_on_host) {
+  config.ranks_on_host = ranks_on_host;
+  if (ranks_on_host == 1 || config.terrace.thread_count != 0) return;
+  const size_t threads = std::max<size_t>(1, Workers(0).thread_count() / ranks_on_host);
+  config.terrace.thread_count = static_cast<uint32_t>(threads);
+  config.terrace.bind_threads = false;  // every rank would take the same processors
+}
 
 RunRanks::RunRanks(TrainFlags& flags, Console& console)
     : variables_(environment_from(environ)),
@@ -85,12 +94,7 @@ void RunRanks::apply_to(TrainerOptions& options) const {
            "turn it off, and export the checkpoint afterwards (terrace export)");
   options.communicator = communicator_.get();
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
-  config.ranks_on_host = ranks_on_host(identity_);
-  if (config.terrace.thread_count == 0) {
-    const size_t threads = std::max<size_t>(1, Workers(0).thread_count() / config.ranks_on_host);
-    config.terrace.thread_count = static_cast<uint32_t>(threads);
-    config.terrace.bind_threads = false;  // every rank would take the same processors
-  }
+  share_host(config, ranks_on_host(identity_));
   if (!is_first()) config.monitor = {};
 }
 

@@ -16,6 +16,9 @@
 
 namespace terrace {
 
+// Makes the configuration that of one of several ranks of a host, which share its memory and its processors.
+void share_host(TrainConfig& config, uint32_t ranks_on_host);
+
 class RunRanks {
  public:
   // Joins the other ranks, and takes from `flags` what is the first one's alone. Throws Error(config) where

@@ -8,6 +8,10 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/comm/rank_clock.h>
+#include <terrace/comm/rank_places.h>
+#include <terrace/comm/rank_votes.h>
+#include <terrace/runtime/observe/trace/merge_traces.h>
 
 #include "command_line.h"
 
@@ -82,14 +86,31 @@ StepRecording::StepRecording(const TrainFlags& flags, Log& log)
 
 StepRecording::~StepRecording() = default;
 
-void StepRecording::begin(Trainer& trainer) {
+std::filesystem::path StepRecording::part_of(uint32_t rank) const {
+  return fmt::format("{}.rank-{}", trace_, rank);
+}
+
+// Times of all ranks count from the moment when the first one began its own.
+std::unique_ptr<TraceFile> StepRecording::make_file() const {
+  if (ranks_ == nullptr) return std::make_unique<TraceFile>(trace_, clock_.now_ns());
+  std::error_code missing;
+  std::filesystem::remove(part_of(ranks_->rank()), missing);  // of an earlier run: it would be taken for ours
+  const FirstClock begun = clock_of_first(*ranks_, clock_);
+  TraceRank rank{ranks_->rank(), ranks_->size(), text_of(ranks_->places()[ranks_->rank()], ranks_->size()),
+                 begun.error_ns};
+  return std::make_unique<TraceFile>(part_of(rank.rank), begun.now_ns, std::move(rank));
+}
+
+void StepRecording::begin(Trainer& trainer, Communicator* ranks) {
   if (events_ == nullptr) return;
   trainer_ = &trainer;
+  ranks_ = has_trace_ ? ranks : nullptr;
+  joins_parts_ = ranks_ != nullptr && ranks_->rank() == 0;
   const uint64_t completed = completed_ = trainer.completed_steps();
   // The file is made no sooner: from here on a signal ends the run in order, and no partial file is left
   // behind.
   try {
-    if (has_trace_) file_ = std::make_unique<TraceFile>(trace_, clock_.now_ns());
+    if (has_trace_) file_ = make_file();
   } catch (const Error& unwritten) {
     give_up(unwritten);
   }
@@ -107,7 +128,7 @@ void StepRecording::begin(Trainer& trainer) {
                     "will be empty",
                     completed + 1, range.first, range.last));
   log_.info(fmt::format("steps {}-{} are recorded for {}, with {} of memory beside the budgets", range.first,
-                        range.last, file_->path().string(), format_bytes(events_->memory_bytes())));
+                        range.last, trace_, format_bytes(events_->memory_bytes())));
 }
 
 // Transfers of a step have ended when the next one ends, except commits: one that is still in progress may
@@ -121,6 +142,7 @@ void StepRecording::step_done(const StepReport& report) {
   }
   if (step <= events_->last_step()) return;
   if (file_ != nullptr && !trainer_->offloader().commits().in_progress()) finish_file();
+  if (file_ == nullptr) join_parts(false);
   if (!has_trace_) choose_next(step);
 }
 
@@ -142,13 +164,39 @@ void StepRecording::take() {
   }
 }
 
-void StepRecording::ended(const RunEnd&) {
+// Others may come to the end of their files a few steps later, or on a host with another file system.
+void StepRecording::join_parts(bool all_have_ended) {
+  if (!joins_parts_) return;
+  std::error_code missing;
+  std::vector<std::filesystem::path> parts;
+  for (uint32_t r = 0; r < ranks_->size(); ++r) parts.push_back(part_of(r));
+  while (complete_parts_ < parts.size() && std::filesystem::exists(parts[complete_parts_], missing))
+    ++complete_parts_;
+  if (complete_parts_ < parts.size() && !all_have_ended) return;
+  joins_parts_ = false;
+  try {
+    merge_traces(parts, trace_);
+    for (const std::filesystem::path& part : parts) std::filesystem::remove(part, missing);
+    log_.info(fmt::format("the traces of {} ranks are in {}", parts.size(), trace_));
+  } catch (const Error& apart) {
+    log_.warning(fmt::format("the traces of the ranks stay apart, as {}.rank-N: {}", trace_, apart.what()));
+  }
+}
+
+void StepRecording::ended(const RunEnd& end) {
   if (events_ == nullptr) return;
   take();
   if (taker_) {
     if (std::optional<StepPicture> picture = taker_->finish(*events_)) picture_ = std::move(picture);
   }
   finish_file();
+  if (ranks_ == nullptr) return;
+  try {
+    if (!end.failed) RankVotes(ranks_).any(false);  // all have come here
+  } catch (const Error&) {
+    // Another rank has failed, and says so.
+  }
+  join_parts(true);
 }
 
 void StepRecording::finish_file() {
@@ -158,7 +206,7 @@ void StepRecording::finish_file() {
     const std::string what = fmt::format("{} events of steps {}-{} are in {}", file_->event_count(),
                                          events_->first_step(), events_->last_step(), file_->path().string());
     if (events_->left_out() == 0) {
-      log_.info(what);
+      if (ranks_ == nullptr) log_.info(what);
     } else {
       log_.warning(
           fmt::format("{}; there was no room for {} more: raise --trace-memory", what, events_->left_out()));

@@ -1,16 +1,22 @@
 // StepRecording: records the events of chosen steps for `terrace train`, as a file (--trace) and as a picture
 // of a step for the page of --report. A trace that can no longer be written is a warning, because training
 // goes on as well without it.
+//
+// Several ranks record the same steps, each in a file FILE.rank-R. When all are complete, the first rank
+// makes FILE of them and removes them.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/page/picture_taker.h>
@@ -40,8 +46,9 @@ class StepRecording final : public RunObserver {
 
   // Returns null if nothing is recorded.
   StepEvents* events() { return events_.get(); }
-  // The run goes on from where `trainer` stands; `trainer` outlives the recording's calls.
-  void begin(Trainer& trainer);
+  // The run goes on from where `trainer` stands; `trainer` outlives the recording's calls. `ranks`, null
+  // where there is one, are those that record, and all of them do.
+  void begin(Trainer& trainer, Communicator* ranks);
   // Takes out the recorded events, and ends the trace if no more can come.
   void step_done(const StepReport& report) override;
   void ended(const RunEnd& end) override;
@@ -49,8 +56,11 @@ class StepRecording final : public RunObserver {
   std::optional<StepPicture> take_picture() { return std::exchange(picture_, std::nullopt); }
 
  private:
+  std::unique_ptr<TraceFile> make_file() const;
+  std::filesystem::path part_of(uint32_t rank) const;
   void take();
   void finish_file();
+  void join_parts(bool all_have_ended);
   void choose_next(uint64_t step);
   void give_up(const Error& unwritten);
 
@@ -61,7 +71,10 @@ class StepRecording final : public RunObserver {
   const bool has_trace_;
   const bool has_page_;
   Trainer* trainer_ = nullptr;
-  uint64_t completed_ = 0;  // completed steps when this run began
+  Communicator* ranks_ = nullptr;
+  uint32_t complete_parts_ = 0;  // of the first ranks, which the first one has seen
+  bool joins_parts_ = false;     // it still has to
+  uint64_t completed_ = 0;       // completed steps when this run began
   std::optional<StepRange> wanted_;
   std::unique_ptr<StepEvents> events_;
   std::unique_ptr<TraceFile> file_;

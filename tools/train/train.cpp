@@ -82,7 +82,7 @@ class Train final : public Subcommand {
   int train(const RunRanks& ranks, RunReport& report);
   void record_schedule(const Trainer& trainer);
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer, const RunRanks& ranks);
-  std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
+  std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals, const RunRanks& ranks);
 
   const std::string name_ = "train";
   TrainFlags flags_;
@@ -114,11 +114,14 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer, const Ru
 }
 
 // Returns null if it is turned off.
-std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals) {
+std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals,
+                                                 const RunRanks& ranks) {
   if (flags_.no_control) return nullptr;
   JobControlOptions options;
   options.steps = flags_.steps;
   options.stop = [&signals] { signals.request(); };
+  if (const RankWatch* const others = ranks.watch())
+    options.ranks = [others](JobStatus& status) { others->describe(status); };
   return std::make_unique<JobControl>(trainer, options, console_);
 }
 
@@ -185,7 +188,11 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
   options.commit = start.commit ? start.commit->commit : 0;
   options.discard_commits = !start.commit && start.discard_commits;
-  if (ranks.are_several()) require_agreement(*options.communicator, facts_of(start));
+  if (ranks.are_several()) {
+    std::map<std::string, std::string> common = facts_of(start);
+    common["--trace"] = flags_.trace, common["--trace-steps"] = flags_.trace_steps;
+    require_agreement(*options.communicator, common);
+  }
   TrainingSetup setup = plan_or_refuse(options);
   const std::string sides = update_sides_text(options.config, setup);
   if (!sides.empty()) console_.info(sides);
@@ -200,7 +207,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   StepLog log(flags_.log);
   // Measuring takes a while, so it comes after everything that can be refused.
   std::optional<PlanPrediction> prediction;
-  if (!ranks.are_several()) prediction = predict_training(options, setup, console_);
+  if (ranks.is_first()) prediction = predict_training(options, setup, console_);
 
   StopSignals signals({.several_ranks = ranks.are_several(), .says_so = ranks.is_first()});
   RunSummary summary;
@@ -231,14 +238,14 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
-  recording.begin(trainer);
+  recording.begin(trainer, options.communicator);
   report.attach(trainer, plan, recording);
   RunMonitor monitor(options.config, trainer, start.is_resumed());
   StepProgress progress(flags_, options.config, summary, console_);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer, ranks);
   const std::unique_ptr<RankWatch::Following> following = ranks.follow(trainer);
-  const std::unique_ptr<JobControl> control = start_control(trainer, signals);
+  const std::unique_ptr<JobControl> control = start_control(trainer, signals, ranks);
   // The report shows the results of the observers before it.
   std::vector<RunObserver*> observers = {&summary, &log,     &recording, &faults,
                                          &report,  &monitor, &progress,  &passed};

@@ -96,6 +96,7 @@ std::string JobControl::status_answer() {
   const StepWatch& watch = trainer_.offloader().report().watch();
   if (const std::optional<uint64_t> wait = watch.current())
     status.waits_for = watch.describe(*wait).value_or("");
+  if (options_.ranks) options_.ranks(status);
   return control_answer({{"status", json_raw(job_status_json(status))}});
 }
 

@@ -24,6 +24,8 @@ struct JobControlOptions {
   std::filesystem::path folder;  // of the socket; empty: ControlFolder::default_path()
   uint64_t steps = 0;            // of the whole run
   std::function<void()> stop;    // asks the run to end after its step; called on any thread
+  // Sets the ranks of a status; null where there is one rank. Called on any thread.
+  std::function<void(JobStatus&)> ranks = nullptr;
 };
 
 // The result of a request to save: the save that has begun, unless there is nothing to save to.

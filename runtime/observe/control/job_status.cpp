@@ -10,6 +10,9 @@
 namespace terrace {
 namespace {
 
+// So that an answer has room for all ranks that are shown.
+constexpr size_t kLongestOperation = 120;
+
 [[noreturn]] void refuse(std::string_view key) {
   throw Error(ErrorKind::io, {"cannot understand the job's status", std::string(key),
                               "it is missing or of another type", "use the program of the job's version"});
@@ -42,6 +45,30 @@ void write_members(JsonWriter& json, std::string_view key, const std::vector<Ite
   json.begin_object(key);
   for (const Item& item : items) json.member(item.name, item.*value);
   json.end();
+}
+
+void write_ranks(JsonWriter& json, const JobStatus& status) {
+  json.member("rank_count", status.rank_count);
+  json.list("ranks", status.ranks, [&](const RankStatus& rank) {
+    json.begin_object().members({{"rank", rank.rank}, {"host", rank.host}, {"process", rank.process}});
+    json.members({{"step", rank.step}, {"silent_ms", rank.silent_ms}, {"step_ns", rank.step_ns}});
+    json.members({{"rank_wait_ns", rank.rank_wait_ns}, {"waits_for_ranks", rank.waits_for_ranks}});
+    json.member("operation", json_raw(json_quoted(rank.operation, kLongestOperation))).end();
+  });
+}
+
+// A job of one rank, or of an earlier Terrace, says nothing of them.
+void parse_ranks(const JsonNode& node, JobStatus& status) {
+  const JsonNode* const ranks = node.find("ranks");
+  if (ranks == nullptr || !ranks->is(JsonNode::Kind::list)) return;
+  status.rank_count = static_cast<uint32_t>(whole(node, "rank_count"));
+  for (const JsonNode& rank : ranks->items) {
+    const JsonNode& waits = require(rank, "waits_for_ranks", JsonNode::Kind::boolean);
+    status.ranks.push_back({static_cast<uint32_t>(whole(rank, "rank")), text(rank, "host"),
+                            whole(rank, "process"), whole(rank, "step"), whole(rank, "silent_ms"),
+                            whole(rank, "step_ns"), whole(rank, "rank_wait_ns"), waits.boolean,
+                            text(rank, "operation")});
+  }
 }
 
 template <typename Item>
@@ -116,6 +143,7 @@ std::string job_status_json(const JobStatus& status) {
   write_members(json, "wait_ns", status.waits, &WaitTime::ns);
   json.members({{"bound_by", status.bound_by}, {"commit_step", status.commit_step}});
   json.members({{"checkpoint_step", status.checkpoint_step}, {"waits_for", status.waits_for}});
+  if (status.rank_count > 1) write_ranks(json, status);
   return json.end().take();
 }
 
@@ -148,6 +176,7 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.commit_step = optional_whole(node, node.find("commit_step") ? "commit_step" : "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
   status.waits_for = text(node, "waits_for");
+  parse_ranks(node, status);
   return status;
 }
 

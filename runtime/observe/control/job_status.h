@@ -29,6 +29,19 @@ struct WaitTime {
   uint64_t ns = 0;
 };
 
+// RankStatus: what a rank last said of itself.
+struct RankStatus {
+  uint32_t rank = 0;
+  std::string host;
+  uint64_t process = 0;
+  uint64_t step = 0;          // in progress
+  uint64_t silent_ms = 0;     // it has said nothing since
+  uint64_t step_ns = 0;       // of its last step; 0 before the first
+  uint64_t rank_wait_ns = 0;  // of these, waiting for other ranks
+  bool waits_for_ranks = false;
+  std::string operation;  // what its step thread is at
+};
+
 struct JobStatus {
   uint64_t pid = 0;
   std::string model;
@@ -53,6 +66,12 @@ struct JobStatus {
   std::optional<uint64_t> checkpoint_step;  // the step of this run's last complete checkpoint
 
   std::string waits_for;  // the present wait, in words; empty if the step thread does not wait
+
+  uint32_t rank_count = 1;
+  // In their order; none of one rank, and at most kMostShownRanks of many: those that say nothing first, and
+  // those that wait for the others last.
+  static constexpr size_t kMostShownRanks = 128;
+  std::vector<RankStatus> ranks;
 
   double tokens_per_second() const {
     return step_ns > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(step_ns) : 0;

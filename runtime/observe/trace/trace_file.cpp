@@ -31,6 +31,7 @@ constexpr uint32_t kFromDevice = 2;
 constexpr uint32_t kFirstLane = 10;
 constexpr uint32_t kUpdateWaits = 1;  // of the update
 constexpr uint32_t kFirstWorker = 10;
+constexpr uint32_t kThreadsOfGroup = 1000;  // where a rank is one process: its groups follow each other
 
 std::string_view name_of(UseKind kind) {
   switch (kind) {
@@ -65,8 +66,8 @@ std::string microseconds(uint64_t ns) {
 
 }  // namespace
 
-TraceFile::TraceFile(std::filesystem::path path, uint64_t begun_ns)
-    : path_(std::move(path)), begun_ns_(begun_ns), file_(open_aside(path_)) {
+TraceFile::TraceFile(std::filesystem::path path, uint64_t begun_ns, TraceRank rank)
+    : path_(std::move(path)), begun_ns_(begun_ns), rank_(std::move(rank)), file_(open_aside(path_)) {
   json_.text().reserve(kWriteBytes + 4096);
   json_.begin_object().member("displayTimeUnit", "ms").begin_list("traceEvents");
   name_processes();
@@ -188,9 +189,10 @@ void TraceFile::add_update(const TraceEvent& event) {
 void TraceFile::add_fetch(const TraceEvent& event) {
   const auto copy = copies_.find(event.chunk);
   if (event.id == 0 || copy == copies_.end() || copy->second.id != event.id) return;
+  const uint64_t id = event.id * rank_.ranks + rank_.rank;  // no other rank's
   const auto put_end = [&](Track track, uint64_t at_ns) {
-    json_.members({{"id", event.id}, {"name", "fetch"}, {"cat", "fetch"}});
-    json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(at_ns))}});
+    json_.members({{"id", id}, {"name", "fetch"}, {"cat", "fetch"}});
+    json_.members({{"pid", process_of(track)}, {"tid", thread_of(track)}, {"ts", json_raw(time(at_ns))}});
     json_.object("args", {{"chunk", event.chunk}, {"asked_at_us", json_raw(time(event.begin_ns))}}).end();
   };
   json_.break_line().begin_object().member("ph", "s");
@@ -223,17 +225,30 @@ void TraceFile::add_gauge(const TraceEvent& event) {
 
 // --- The format ---
 
+// Process 0 is the idle one of a system.
+uint32_t TraceFile::process_of(Track track) const {
+  return is_one_of_several() ? rank_.rank + 1 : track.process;
+}
+
+uint32_t TraceFile::thread_of(Track track) const {
+  return is_one_of_several() ? track.process * kThreadsOfGroup + track.thread : track.thread;
+}
+
 void TraceFile::name_processes() {
   const auto name = [this](uint32_t process, std::string_view text) {
     put_name("process_name", {process, 0}, {{"name", text}});
-    put_name("process_sort_index", {process, 0}, {{"sort_index", process}});
+    put_name("process_sort_index", {process, 0}, {{"sort_index", process_of({process, 0})}});
   };
-  name(kStepThread, "the step thread");
-  name(kLinkTracks, "links");
-  name(kUpdate, "the update");
-  name(kCommits, "commits");
-  name(kMemory, "memory");
-  name(kEngines, "engines");
+  if (is_one_of_several()) {
+    name(kStepThread, rank_.name);
+  } else {
+    name(kStepThread, "the step thread");
+    name(kLinkTracks, "links");
+    name(kUpdate, "the update");
+    name(kCommits, "commits");
+    name(kMemory, "memory");
+    name(kEngines, "engines");
+  }
   name_track({kStepThread, kSteps}, "steps");
   name_track({kStepThread, kCompute}, "compute");
   name_track({kStepThread, kStepWaits}, "waits");
@@ -248,13 +263,13 @@ void TraceFile::name_worker(uint16_t worker) {
   if (worker >= named_workers_.size()) named_workers_.resize(worker + size_t{1}, false);
   if (named_workers_[worker]) return;
   named_workers_[worker] = true;
-  name_track({kUpdate, kFirstWorker + worker},
-             worker == kDeviceUpdateLane ? "device" : fmt::format("worker {}", worker));
+  const std::string name = worker == kDeviceUpdateLane ? "device" : fmt::format("worker {}", worker);
+  name_track({kUpdate, kFirstWorker + worker}, is_one_of_several() ? "the update: " + name : name);
 }
 
 void TraceFile::name_track(Track track, std::string_view name) {
   put_name("thread_name", track, {{"name", name}});
-  put_name("thread_sort_index", track, {{"sort_index", track.thread}});
+  put_name("thread_sort_index", track, {{"sort_index", thread_of(track)}});
 }
 
 std::string TraceFile::time(uint64_t ns) const {
@@ -264,7 +279,8 @@ std::string TraceFile::time(uint64_t ns) const {
 void TraceFile::begin_span(Track track, std::string_view name, std::string_view category,
                            const TraceEvent& event) {
   json_.break_line().begin_object().members({{"ph", "X"}, {"name", name}, {"cat", category}});
-  json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(event.begin_ns))}});
+  json_.members({{"pid", process_of(track)}, {"tid", thread_of(track)}});
+  json_.member("ts", json_raw(time(event.begin_ns)));
   json_.member("dur", json_raw(microseconds(event.end_ns - event.begin_ns))).begin_object("args");
 }
 
@@ -277,20 +293,22 @@ void TraceFile::put_span(Track track, std::string_view name, std::string_view ca
 
 void TraceFile::put_moment(Track track, std::string_view name, uint64_t at_ns, Arguments arguments) {
   json_.break_line().begin_object().members({{"ph", "i"}, {"s", "t"}, {"name", name}, {"cat", "eviction"}});
-  json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(at_ns))}});
+  json_.members({{"pid", process_of(track)}, {"tid", thread_of(track)}, {"ts", json_raw(time(at_ns))}});
   json_.begin_object("args").members(arguments);
   end_event();
 }
 
 void TraceFile::put_counter(uint32_t process, std::string_view name, uint64_t at_ns, Arguments values) {
-  json_.break_line().begin_object().members({{"ph", "C"}, {"name", name}, {"pid", process}});
-  json_.member("ts", json_raw(time(at_ns))).begin_object("args").members(values);
+  json_.break_line().begin_object().members({{"ph", "C"}, {"name", name}});
+  json_.member("pid", process_of({process, 0})).member("ts", json_raw(time(at_ns)));
+  json_.begin_object("args").members(values);
   end_event();
 }
 
 void TraceFile::put_name(std::string_view what, Track track, Arguments arguments) {
-  json_.break_line().begin_object().members({{"ph", "M"}, {"name", what}, {"pid", track.process}});
-  if (track.thread > 0) json_.member("tid", track.thread);
+  json_.break_line().begin_object().members({{"ph", "M"}, {"name", what}});
+  json_.member("pid", process_of(track));
+  if (track.thread > 0) json_.member("tid", thread_of(track));
   json_.begin_object("args").members(arguments);
   end_event();
 }
@@ -311,6 +329,8 @@ void TraceFile::write_out() {
 void TraceFile::finish(const StepEvents& events, std::string_view description) {
   const TraceFacts& facts = events.facts();
   json_.break_line().end().begin_object("otherData").member("run", description);
+  if (is_one_of_several())
+    json_.member("rank", rank_.name).member("clock_error_us", json_raw(microseconds(rank_.clock_error_ns)));
   json_.members({{"first_step", events.first_step()}, {"last_step", events.last_step()}});
   json_.members({{"events", event_count_}, {"events_left_out", events.left_out()}});
   json_.member("operations_without_a_name", events.nameless());

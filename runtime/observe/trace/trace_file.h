@@ -21,11 +21,20 @@
 
 namespace terrace {
 
+// TraceRank: whose trace it is, where several ranks train together.
+struct TraceRank {
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  std::string name;             // "rank 1 of 2 (host b, process 4711)"
+  uint64_t clock_error_ns = 0;  // by which its times may differ from those of the first rank
+};
+
 class TraceFile {
  public:
-  // `begun_ns`, on the recorder's clock, is the zero of the trace's time. Throws Error(config) when no file
-  // can be made there.
-  TraceFile(std::filesystem::path path, uint64_t begun_ns);
+  // `begun_ns`, on the recorder's clock, is the zero of the trace's time. The trace of one rank of several is
+  // one process of the format, so that those of all ranks can lie in one file (merge_traces). Throws
+  // Error(config) when no file can be made there.
+  TraceFile(std::filesystem::path path, uint64_t begun_ns, TraceRank rank = {});
   // Removes a file that finish() has not completed.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
@@ -54,6 +63,10 @@ class TraceFile {
   };
   using Arguments = std::initializer_list<JsonWriter::Member>;
 
+  bool is_one_of_several() const { return rank_.ranks > 1; }
+  uint32_t process_of(Track track) const;
+  uint32_t thread_of(Track track) const;
+
   void add_step(const TraceEvent& event);
   void add_use(const StepEvents& events, const TraceEvent& event);
   void add_wait(const TraceEvent& event);
@@ -81,6 +94,7 @@ class TraceFile {
 
   const std::filesystem::path path_;
   const uint64_t begun_ns_;
+  const TraceRank rank_;
   std::unique_ptr<io::AsideFile> file_;  // until the trace is complete
   uint64_t written_bytes_ = 0;
   JsonWriter json_;  // text that is not in the file yet

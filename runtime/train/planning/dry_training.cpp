@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <terrace/aio/engines/engine_decorator.h>
-
+#include <terrace/comm/dry_communicator.h>
 #include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/train/setup/loss_scaler.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
@@ -55,8 +55,32 @@ class RecordingAccess final : public ParameterAccess {
   uint32_t& use_;
 };
 
-OffloadOptions dry(OffloadOptions options, StepRecord& record) {
+// Notes what this rank would exchange with the others.
+class RecordingRanks final : public DryCommunicator {
+ public:
+  RecordingRanks(const OffloadOptions& options, StepRecord& record)
+      : DryCommunicator(options.rank, std::vector<RankPlace>(options.ranks)), record_(record) {}
+  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
+                Event& done, const CommNote& note) override {
+    const LaneCounters before = counters()[index_of(lane)];
+    DryCommunicator::exchange(lane, to, from, after, done, note);
+    const LaneCounters now = counters()[index_of(lane)];
+    const uint64_t bytes = std::max(now.in_bytes - before.in_bytes, now.out_bytes - before.out_bytes);
+    if (lane == Lane::gather) record_.add({Kind::gather, note.chunk, bytes});
+    if (lane == Lane::exchange) record_.add({Kind::exchange, note.chunk, bytes});
+  }
+
+ private:
+  StepRecord& record_;
+};
+
+std::unique_ptr<Communicator> recording_ranks(const OffloadOptions& options, StepRecord& record) {
+  return options.ranks > 1 ? std::make_unique<RecordingRanks>(options, record) : nullptr;
+}
+
+OffloadOptions dry(OffloadOptions options, StepRecord& record, Communicator* ranks) {
   options.dry = true;
+  options.hooks.communicator = ranks;
   options.tier_start = TierStart::fresh;
   options.hooks.decorate_engine = [&record, made = uint32_t{0}](std::unique_ptr<io::Engine> engine) mutable {
     return std::make_unique<RecordingEngine>(std::move(engine), made++, record);
@@ -97,10 +121,11 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
                          Workers& workers)
     : config_(config),
       setup_(setup),
+      ranks_(recording_ranks(setup.offload, record_)),
       ops_(make_dry_ops(setup.compute, workers)),
       space_(setup.tensors, setup.plan.chunk_elements),
       device_(setup.offload.device_budget_bytes, &record_),
-      offloader_(space_, dry(setup.offload, record_), setup.dry.trace, device_, workers, log_),
+      offloader_(space_, dry(setup.offload, record_, ranks_.get()), setup.dry.trace, device_, workers, log_),
       arena_(offloader_.work_memory()) {
   GroupSettings settings(config, 1);
   const std::span<const OptimizerSettings> groups = settings.at(0);

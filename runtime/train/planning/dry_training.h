@@ -8,6 +8,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/offload/dry/dry_device.h>
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/offload/offloader.h>
@@ -45,6 +46,7 @@ class DryTraining {
   const TrainingSetup& setup_;
   MemoryLog log_;
   StepRecord record_;
+  const std::unique_ptr<Communicator> ranks_;  // null: there is one rank
   const std::unique_ptr<const Ops> ops_;
   FlatSpace space_;
   DryDevice device_;

@@ -168,6 +168,12 @@ MachineRates measure_rates(const RateQuestion& question, Workers& workers) {
   return rates;
 }
 
+bool knows_ranks(const MachineRates& rates, const TrainConfig& config) {
+  const uint32_t ranks = config.batch.ranks;
+  const uint32_t on_host = std::min(config.ranks_on_host, ranks);
+  return (on_host == 1 || rates.rank_bytes > 0) && (on_host == ranks || rates.network_bytes > 0);
+}
+
 double measure_chunk_seconds(Device& device, uint64_t slot_bytes, uint64_t round_ns) {
   constexpr uint32_t kRounds = 32;
   constexpr uint64_t kCopiedBytes = 64;  // next to nothing
@@ -227,6 +233,10 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   add("nvme reads", rates.disk_read_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme writes", rates.disk_write_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme, reads and writes mixed", rates.disk_mixed_bytes, 1e9, "GB/s", rates.disk_origin);
+  add("from ranks of this host, both ways at once", rates.rank_bytes, 1e9, "GB/s", kMeasured);
+  add("a message between them, beside its bytes", rates.rank_seconds, 1e-6, "us", kMeasured);
+  add("from ranks of other hosts", rates.network_bytes, 1e9, "GB/s", "--network");
+  add("a message between hosts, beside its bytes", rates.network_seconds, 1e-6, "us", "--network-latency");
   return named;
 }
 

@@ -47,6 +47,12 @@ struct MachineRates {
   double disk_write_bytes = 0;
   double disk_mixed_bytes = 0;  // both directions together, blocks being read and written back
   std::string disk_origin;      // "terrace tune, 2026-01-31T12:00:00Z", "--disk-read"
+  // Between ranks. What one receives in a second while it sends as much, and the seconds that an operation
+  // takes for each of the others beside its bytes: those of one host, and those of different hosts.
+  double rank_bytes = 0;
+  double rank_seconds = 0;
+  double network_bytes = 0;
+  double network_seconds = 0;
 
   bool knows_disk() const { return disk_read_bytes > 0 && disk_write_bytes > 0 && disk_mixed_bytes > 0; }
 };
@@ -62,6 +68,9 @@ struct RateQuestion {
 
 // Returns the question for the update of a run with this configuration.
 RateQuestion rate_question(const TrainConfig& config);
+
+// Whether all is known of the ranks of such a run that needs to be for its time.
+bool knows_ranks(const MachineRates& rates, const TrainConfig& config);
 
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);

@@ -8,6 +8,7 @@
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/runtime/train/planning/device_rates.h>
 #include <terrace/runtime/train/planning/dry_training.h>
+#include <terrace/runtime/train/planning/rank_rates.h>
 #include <terrace/runtime/train/planning/step_model.h>
 #include <terrace/runtime/train/planning/update_choice.h>
 
@@ -39,6 +40,8 @@ void add_times(const StepSeconds& seconds, const MachineRates& rates, PlanPredic
   prediction.backward_seconds = seconds.backward;
   prediction.update_seconds = seconds.update;
   prediction.step_seconds = seconds.total();
+  prediction.ranks_seconds = seconds.ranks_busy;
+  prediction.ranks_latency_seconds = seconds.ranks_latency;
   prediction.step.time = seconds.parts;
   prediction.step.h2d_busy_ns = in_ns(seconds.copy_in_busy);
   prediction.step.d2h_busy_ns = in_ns(seconds.copy_out_busy);
@@ -72,6 +75,7 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
   RateQuestion question = rate_question(config);
   question.round_ns = time.rate_ns;
   MachineRates rates = measure_rates(question, workers);
+  if (config.batch.ranks > 1 && config.ranks_on_host > 1) measure_rank_rates(time.rate_ns, rates);
   TrialPlace place;
   if (facts_of(setup.compute).own_memory) {
     place = {setup.compute, setup.plan.memory.device_bytes};

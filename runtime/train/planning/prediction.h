@@ -44,6 +44,8 @@ struct PlanPrediction {
   double backward_seconds = 0;
   double update_seconds = 0;  // time of the update while nothing else computes
   double step_seconds = 0;
+  double ranks_seconds = 0;          // exchanges with other ranks, beside all else;
+  double ranks_latency_seconds = 0;  // of these, what does not depend on their bytes
   Resource binding = Resource::processor;
   std::optional<ComputeUse> compute = std::nullopt;  // set if a device computes beside the processor
   std::vector<PredictedRate> rates;

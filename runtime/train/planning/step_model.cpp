@@ -5,16 +5,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/runtime/train/planning/step_lines.h>
 
 namespace terrace {
 namespace {
 
 using Kind = RecordedEvent::Kind;
-
-double quotient(double amount, double rate) {
-  return rate > 0 ? amount / rate : 0;
-}
 
 // The disk's part of an update, both directions; `passes_read_bytes` were read before it began.
 uint64_t update_disk_bytes(const OffloadCounters& moved, uint64_t passes_read_bytes) {
@@ -44,6 +42,8 @@ class StepModel::Replay {
         device_(input.times.rates.device ? &*input.times.rates.device : nullptr),
         in_link_(device_ != nullptr ? device_->link.to_device : input.times.rates.copy_bytes),
         out_link_(device_ != nullptr ? device_->link.to_host : input.times.rates.copy_bytes),
+        shards_(space_, input.setup.offload.rank, input.setup.offload.ranks),
+        ranks_line_(input.times.rates, shards_.count(), input.config.ranks_on_host),
         passes_engine_(engine_of_passes(input.setup)),
         updated_at_(space_.chunk_count(), 0) {
     for (const TensorUse& use : input.setup.dry.trace) {
@@ -52,42 +52,36 @@ class StepModel::Replay {
       times_.push_back(input.times.operation_time(use.operation, elements));
     }
     for (const Section& section : space_.sections()) {
-      if (section.trainable) trainable_elements_ += static_cast<double>(section.elements);
+      if (section.trainable && !has_ranks()) trainable_elements_ += static_cast<double>(section.elements);
     }
     const std::vector<bool>& on_device = input.setup.plan.memory.device_side;
     for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-      if (on_device[c]) device_elements_ += static_cast<double>(space_.chunk(ChunkId{c}).elements);
+      if (on_device[c]) device_elements_ += own_elements(ChunkId{c});
+      if (has_ranks() && space_.section_of(ChunkId{c}).trainable)
+        trainable_elements_ += own_elements(ChunkId{c});
     }
   }
 
   StepSeconds run(const PlannedStep& step) {
     seconds_ = {};
     in_link_.busy = out_link_.busy = 0;
+    ranks_line_.busy = ranks_line_.waiting = 0;
     passes_read_bytes_ = 0;
     find_targets(step.events);
     for (size_t e = 0; e < step.events.size(); ++e) take(step, e);
     seconds_.copy_in_busy += in_link_.busy;
     seconds_.copy_out_busy += out_link_.busy;
+    seconds_.ranks_busy = ranks_line_.busy;
+    seconds_.ranks_latency = ranks_line_.waiting;
     return seconds_;
   }
 
  private:
-  struct Slot {
-    double free_at = 0;     // no copy of it is on its way
-    double used_until = 0;  // by operations of the device
-    bool behind_read = false;
-  };
-  struct Landing {
-    double at = 0;
-    double elements = 0;
-  };
-
-  struct Link {
-    explicit Link(double bytes_per_second) : rate(bytes_per_second) {}
-    double rate;
-    double free_at = 0;
-    double busy = 0;
-  };
+  bool has_ranks() const { return shards_.count() > 1; }
+  // Those that this rank updates.
+  double own_elements(ChunkId chunk) const {
+    return static_cast<double>(has_ranks() ? shards_.elements(chunk) : space_.chunk(chunk).elements);
+  }
 
   // --- The step thread, and the device beside it ---
 
@@ -136,7 +130,7 @@ class StepModel::Replay {
     if (overlap <= 0) return seconds;
     return seconds <= overlap * share ? seconds / share : overlap + seconds - overlap * share;
   }
-  double copy(Link& link, const Link& other, uint64_t bytes, double earliest) {
+  double copy(LinkLine& link, const LinkLine& other, uint64_t bytes, double earliest) {
     double seconds = quotient(static_cast<double>(bytes), link.rate);
     const double begin = std::max({asked_at(), link.free_at, earliest});
     if (device_ == nullptr) {
@@ -197,7 +191,12 @@ class StepModel::Replay {
         copy(out_link_, in_link_, event.amount, operations_end_);
         return;
       case Kind::read_in:
+        if (step.events[index + 1].kind == Kind::gather) return;  // they fill it
         return read_in(event, index);
+      case Kind::gather:
+        return gather(slots_[step.events[index - 1].number], event.amount);
+      case Kind::exchange:
+        return exchange(event);
       case Kind::read:
         return read(event);
       case Kind::write:
@@ -233,22 +232,29 @@ class StepModel::Replay {
     operate(quotient(static_cast<double>(bytes), rate), TimeCause::overhead);
   }
   void copy_in(const RecordedEvent& event, size_t index) {
-    Slot& slot = slots_[event.number];
+    SlotTimes& slot = slots_[event.number];
     double earliest = ready_to_fill(slot, index);
     slot.behind_read = reads_pending_;
+    slot.behind_ranks = false;
     if (reads_pending_) earliest = std::max(earliest, disk_free_at_);
     reads_pending_ = false;
     slot.free_at = copy(in_link_, out_link_, event.amount, earliest);
   }
+  // The shares of the others come behind the own one.
+  void gather(SlotTimes& slot, uint64_t bytes) {
+    slot.free_at = ranks_line_.exchange(std::max({asked_at(), slot.free_at, slot.used_until}), bytes);
+    slot.behind_ranks = true;
+    beside_ += ranks_line_.copied();
+  }
   // Once it has left and is not used any more, and an update has made what it is going to hold.
-  double ready_to_fill(const Slot& slot, size_t index) const {
+  double ready_to_fill(const SlotTimes& slot, size_t index) const {
     const double unused_at = std::max(slot.free_at, slot.used_until);
     const auto target = target_of_copy_.find(index);
     return target == target_of_copy_.end() ? unused_at : std::max(unused_at, updated_at_[target->second]);
   }
   // Past the host: the disk's time and no other.
   void read_in(const RecordedEvent& event, size_t index) {
-    Slot& slot = slots_[event.number];
+    SlotTimes& slot = slots_[event.number];
     const auto target = target_of_copy_.find(index);
     const uint64_t bytes = target == target_of_copy_.end() ? event.amount
                                                            : space_.chunk(ChunkId{target->second}).elements *
@@ -261,15 +267,29 @@ class StepModel::Replay {
   }
 
   void copy_out(const RecordedEvent& event) {
-    Slot& slot = slots_[event.number];
+    SlotTimes& slot = slots_[event.number];
     slot.free_at = copy(out_link_, in_link_, event.amount, std::max(slot.free_at, slot.used_until));
     // New parameters that go home: the update goes on when they are there.
     if (device_ != nullptr && in_update_) return wait_until(slot.free_at, TimeCause::device_copy);
+    if (has_ranks()) {
+      leave_at_ = std::max(leave_at_, slot.free_at);
+      return;
+    }
     landings_.push_back({slot.free_at, static_cast<double>(event.amount) / bytes_of(in_.config.precision)});
   }
+  // What has left the device goes to its owners, and the own part comes from all that have a micro-batch.
+  void exchange(const RecordedEvent& event) {
+    const StepRounds rounds = in_.config.batch.rounds();
+    const double senders = static_cast<double>(rounds.micro_batches) / rounds.count();
+    const double at = ranks_line_.exchange(std::max(now_, leave_at_), event.amount);
+    landings_.push_back({at, own_elements(ChunkId{event.number}) * senders});
+    beside_ += ranks_line_.copied();
+    leave_at_ = 0;
+  }
 
-  void wait_for_slot(Slot& slot) {
-    wait_until(slot.free_at, slot.behind_read ? TimeCause::read : TimeCause::device_copy);
+  void wait_for_slot(SlotTimes& slot) {
+    const TimeCause by_disk = slot.behind_read ? TimeCause::read : TimeCause::device_copy;
+    wait_until(slot.free_at, slot.behind_ranks ? TimeCause::ranks : by_disk);
   }
 
   void read(const RecordedEvent& event) {
@@ -300,7 +320,7 @@ class StepModel::Replay {
     compute_rest();
     now_ = std::max(now_, loss_known_at_);
     for (; !landings_.empty(); landings_.pop_front()) {
-      wait_until(landings_.front().at, TimeCause::device_copy);
+      wait_until(landings_.front().at, has_ranks() ? TimeCause::ranks : TimeCause::device_copy);
       land(landings_.front());
     }
     const bool adds_up = in_.config.batch.micro_batches > 1;
@@ -365,6 +385,7 @@ class StepModel::Replay {
 
   void begin_update(const PlannedStep& step) {
     in_update_ = true;
+    if (has_ranks()) spend(ranks_line_.latency(), TimeCause::ranks);  // the norm is a sum over all of them
     update_began_ = now_;
     if (rests_on_device()) return update_there();
     const UpdateWork work = update_work(step.moved);
@@ -422,7 +443,7 @@ class StepModel::Replay {
     const double seconds = work.seconds();
     double done = 0;
     for (const ChunkId chunk : step.update_order) {
-      done += static_cast<double>(space_.chunk(chunk).elements);
+      done += own_elements(chunk);
       updated_at_[index_of(chunk)] = now_ + seconds * done / trainable_elements_;
     }
     update_ends_at_ = now_ + seconds;
@@ -433,8 +454,11 @@ class StepModel::Replay {
   const FlatSpace space_;
   const double threads_;
   const DeviceRates* const device_;  // null: it is simulated by these threads
-  Link in_link_;
-  Link out_link_;
+  LinkLine in_link_;
+  LinkLine out_link_;
+  const ChunkShards shards_;
+  RankLine ranks_line_;
+  double leave_at_ = 0;  // gradients have left the device and are for the ranks
   const uint32_t passes_engine_;
   std::vector<OperationTime> times_;  // by use
   double trainable_elements_ = 0;
@@ -454,7 +478,7 @@ class StepModel::Replay {
   bool in_update_ = false;
   uint64_t passes_read_bytes_ = 0;  // by forward and backward of this step
   double update_ends_at_ = 0;
-  std::unordered_map<uint32_t, Slot> slots_;
+  std::unordered_map<uint32_t, SlotTimes> slots_;
   std::unordered_map<size_t, uint32_t> target_of_copy_;
   std::deque<Landing> landings_;
   std::vector<double> updated_at_;  // by chunk

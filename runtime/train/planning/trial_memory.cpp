@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kTrialAlignment = 256;  // of a tensor; what any back end wants of one
 constexpr uint64_t kFillElements = 65536;
+constexpr uint64_t kHostBytes =
+    kGiB;  // of one layer, unless its largest tensor takes more: far beyond caches
 constexpr const char* kPurpose = "measuring operations";
 
 uint64_t bytes_of_tensor(const TensorSpec& tensor) {
@@ -63,7 +65,7 @@ class HostTrial final : public TrialMemory {
  public:
   HostTrial(const Model& model, const std::vector<TensorSpec>& tensors, uint64_t work_bytes, Workers& workers)
       : ops_(workers, best_instruction_set()) {
-    const Shares shares = shares_of(tensors, work_bytes, UINT64_MAX);
+    const Shares shares = shares_of(tensors, work_bytes, kHostBytes);
     memory_ = PageMapping::populated(round_up(shares.all_bytes(), page_bytes()), true, kPurpose);
     use(memory_.memory(), tensors, shares);
     for (uint32_t t = 0; t < tensors.size(); ++t) {

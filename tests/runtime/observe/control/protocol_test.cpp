@@ -171,6 +171,21 @@ TEST(JobStatus, ComesBackAsItWas) {
   EXPECT_EQ(back.waits_for, status.waits_for);
   EXPECT_EQ(back.bound_by, "disk_reads");
 
+  // One rank of one is no row.
+  EXPECT_EQ(json.find("rank"), std::string::npos);
+  status.rank_count = 3;
+  status.ranks = {{0, "a", 11, 4, 20, 1000, 0, false, "mb0/\"h\".3/forward"},
+                  {2, "b", 13, 3, 5000, 1000, 750, true, std::string(1000, 'x')}};
+  const JobStatus ranks = parse_job_status(parse_json(job_status_json(status), "a test"));
+  EXPECT_EQ(ranks.rank_count, 3u);
+  ASSERT_EQ(ranks.ranks.size(), 2u);
+  EXPECT_EQ(ranks.ranks[0].operation, status.ranks[0].operation);
+  EXPECT_EQ(ranks.ranks[1].rank_wait_ns, 750u);
+  EXPECT_EQ(ranks.ranks[1].silent_ms, 5000u);
+  EXPECT_TRUE(ranks.ranks[1].waits_for_ranks && !ranks.ranks[0].waits_for_ranks);
+  status.ranks.assign(JobStatus::kMostShownRanks, status.ranks[1]);
+  EXPECT_LT(job_status_json(status).size(), 60'000u);  // an answer has 65 536 bytes
+
   // As a job of an earlier Terrace says it.
   std::string former = json;
   const std::string_view key = "commit_step";

@@ -3,16 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/observe/trace/merge_traces.h>
 
 #include "support/scratch_folder.h"
 
@@ -191,6 +196,53 @@ TEST_F(TraceFiles, AreRefusedWhereNoneCanBeMade) {
       EXPECT_FALSE(error.parts().reason.empty());
     }
   }
+}
+
+TEST_F(TraceFiles, OfSeveralRanksLieInOneFileWithAProcessEach) {
+  std::vector<std::filesystem::path> parts;
+  for (const uint32_t rank : {0u, 1u}) {
+    TraceEvent copy = span(TraceKind::transfer, 2000, 3000), fetch = span(TraceKind::fetch, 2500, 4000);
+    copy.link = TraceLink::h2d;
+    copy.chunk = fetch.chunk = 5;
+    copy.id = fetch.id = 9;
+    parts.push_back(root_ / ("part " + std::to_string(rank)));
+    TraceFile file(parts.back(), 1000, {rank, 2, "rank " + std::to_string(rank) + " of 2", 1500});
+    file.add(events_, copy);
+    file.add(events_, fetch);
+    for (int i = 0; i < 30'000; ++i) file.add(events_, read(5000, 6000));  // more than is copied at once
+    file.finish(events_, "a run");
+  }
+  merge_traces(parts, path_);
+  EXPECT_EQ(files_in(root_), 3u);
+  const std::string text = text_of(path_);
+  const JsonNode trace = parse_json(text, "trace");
+  std::map<std::pair<std::string, std::string>, size_t> counts;  // by kind of event and process
+  std::set<std::string> names, flows;
+  for (const JsonNode& event : trace.find("traceEvents")->items) {
+    ++counts[{event.find("ph")->text, event.find("pid")->text}];
+    if (event.find("name")->text == "process_name") names.insert(event.find("args")->find("name")->text);
+    if (event.find("ph")->text == "s") flows.insert(event.find("id")->text);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"rank 0 of 2", "rank 1 of 2"}));
+  EXPECT_EQ(flows, (std::set<std::string>{"18", "19"}));
+  for (const char* process : {"1", "2"}) {
+    EXPECT_EQ((counts[{"X", process}]), 30'001u);
+    EXPECT_EQ((counts[{"s", process}]), 1u);
+    EXPECT_EQ((counts[{"f", process}]), 1u);
+  }
+  const JsonNode& ranks = *trace.find("otherData")->find("ranks");
+  ASSERT_EQ(ranks.items.size(), 2u);
+  EXPECT_EQ(ranks.items[1].find("rank")->text, "rank 1 of 2");
+  EXPECT_EQ(ranks.items[1].find("clock_error_us")->text, "1.500");
+}
+
+TEST_F(TraceFiles, OfSeveralRanksStayApartWhereOneIsNotThere) {
+  const std::vector<std::filesystem::path> parts = {root_ / "0", root_ / "1"};
+  TraceFile(parts[0], 0, {0, 2, "rank 0 of 2"}).finish(events_, "a run");
+  EXPECT_THROW(merge_traces(parts, path_), Error);
+  std::ofstream(parts[1]) << "{}";
+  EXPECT_THROW(merge_traces(parts, path_), Error);
+  EXPECT_EQ(files_in(root_), 2u);
 }
 
 }  // namespace

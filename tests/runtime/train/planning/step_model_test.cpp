@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include <terrace/runtime/train/planning/dry_training.h>
 
@@ -19,7 +22,9 @@ constexpr double kOperationSeconds = 1;
 // Three steps of a run, and how long the last of them takes.
 class Planned {
  public:
-  explicit Planned(RunOptions run) : options_(options_of(run)), workers_(1), setup_(plan_training(options_)) {
+  explicit Planned(const RunOptions& run, uint32_t ranks_on_host = 1)
+      : options_(options_of(run)), workers_(1), setup_(plan_training(options_)) {
+    options_.config.ranks_on_host = ranks_on_host;
     mode_ = *options_.config.terrace.update;
     DryTraining training(options_.config, setup_, mode_, workers_);
     for (int s = 0; s < 3; ++s) {
@@ -49,8 +54,24 @@ class Planned {
     return elements;
   }
   const OffloadCounters& moved() const { return steps_.back().moved; }
+  // With other ranks in a step: gathers and exchanges, and the bytes of each in the direction that has more.
+  double exchanges() const {
+    double count = 0;
+    for (const RecordedEvent& event : steps_.back().events) count += is_of_ranks(event) ? 1 : 0;
+    return count;
+  }
+  double exchanged_bytes() const {
+    double bytes = 0;
+    for (const RecordedEvent& event : steps_.back().events)
+      bytes += is_of_ranks(event) ? static_cast<double>(event.amount) : 0;
+    return bytes;
+  }
 
  private:
+  static bool is_of_ranks(const RecordedEvent& event) {
+    return event.kind == RecordedEvent::Kind::gather || event.kind == RecordedEvent::Kind::exchange;
+  }
+
   TrainerOptions options_;
   Workers workers_;
   TrainingSetup setup_;
@@ -259,6 +280,49 @@ TEST(StepModel, IsBoundByTheDiskBesideADevice) {
   EXPECT_NEAR(seconds.disk_busy, 100, 1e-6);
   EXPECT_NEAR(seconds.total(), planned.compute_seconds() + 100, 1e-6);
   expect_parts_add_up(seconds);
+}
+
+Planned of_two_ranks(uint32_t on_host) {
+  RunOptions run = in_host_memory();
+  run.more = {{"terrace.ranks", "2", "--ranks"}};
+  return Planned(run, on_host);
+}
+
+TEST(StepModel, HasRanksExchangeOnALineOfTheirOwn) {
+  const Planned planned = of_two_ranks(2);
+  const OffloadCounters& moved = planned.moved();
+  ASSERT_GT(planned.exchanges(), 0);
+  EXPECT_GE(planned.exchanged_bytes(), static_cast<double>(moved.gather_in_bytes + moved.exchange_in_bytes));
+  EXPECT_GE(planned.exchanged_bytes(),
+            static_cast<double>(moved.gather_out_bytes + moved.exchange_out_bytes));
+  MachineRates rates = two_threads();
+  EXPECT_NEAR(planned.seconds(rates).total(), planned.compute_seconds(), 1e-6);
+
+  rates.rank_bytes = planned.exchanged_bytes() / (100 * planned.compute_seconds());
+  const StepSeconds by_bytes = planned.seconds(rates);
+  EXPECT_NEAR(by_bytes.ranks_busy, 100 * planned.compute_seconds(), 1e-6);
+  EXPECT_EQ(by_bytes.ranks_latency, 0);
+  EXPECT_GT(by_bytes.total(), 90 * planned.compute_seconds());
+  EXPECT_GT(by_bytes.parts[TimeCause::ranks], by_bytes.parts[TimeCause::compute]);
+  expect_parts_add_up(by_bytes);
+
+  rates.rank_bytes = 0;
+  rates.rank_seconds = 3;
+  const StepSeconds by_messages = planned.seconds(rates);
+  EXPECT_NEAR(by_messages.ranks_busy, 3 * planned.exchanges(), 1e-6);
+  EXPECT_EQ(by_messages.ranks_latency, by_messages.ranks_busy);
+}
+
+// A rank of another host is reached by the network's rates.
+TEST(StepModel, TakesTheNetworkBetweenHosts) {
+  const Planned planned = of_two_ranks(1);
+  MachineRates rates = two_threads();
+  rates.rank_bytes = 1;  // none is on this host
+  rates.network_bytes = planned.exchanged_bytes() / 1000;
+  rates.network_seconds = 2;
+  const StepSeconds seconds = planned.seconds(rates);
+  EXPECT_NEAR(seconds.ranks_latency, 2 * planned.exchanges(), 1e-6);
+  EXPECT_NEAR(seconds.ranks_busy - seconds.ranks_latency, 1000, 1e-6);
 }
 
 }  // namespace
