@@ -81,6 +81,7 @@ const Standings& standing_of_options() {
       {"ranks", kRanks},
       {"rank", kRanks},
       {"communicator", kBackEnd},
+      {"exchanges_by_copies", kExchange},
   };
   return standings;
 }
@@ -112,6 +113,7 @@ const Standings& standing_of_enums() {
       {"RingMode", kNoLayout},
       {"Resource", kInside},
       {"DecisionKind", kInside},
+      {"SlotFilling", kInside},
       {"StaleParams", kInside},
       {"StepStart", Reason{"of a bound that is computed"}},
       {"CommitPart", kInside},

@@ -87,6 +87,9 @@ constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5"
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 constexpr std::array<std::string_view, 3> kBackEnds = {"threads", "messages", "peers"};
+// What several ranks exchange lies on the device, or passes through host memory by copies, as it does for
+// GPUs.
+constexpr std::array<std::string_view, 2> kExchanges = {"on the device", "by copies"};
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -137,6 +140,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"device copies", kDeviceCopyWays},
     {"ranks", kRankCounts},
     {"back end", kBackEnds},
+    {"exchange", kExchanges},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

@@ -50,6 +50,7 @@ enum FactorIndex : size_t {
   kDeviceCopies,
   kRanks,
   kBackEnd,
+  kExchange,
   kFactorCount,
 };
 

@@ -235,8 +235,8 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   add("nvme, reads and writes mixed", rates.disk_mixed_bytes, 1e9, "GB/s", rates.disk_origin);
   add("from ranks of this host, both ways at once", rates.rank_bytes, 1e9, "GB/s", kMeasured);
   add("a message between them, beside its bytes", rates.rank_seconds, 1e-6, "us", kMeasured);
-  add("from ranks of other hosts", rates.network_bytes, 1e9, "GB/s", "--network");
-  add("a message between hosts, beside its bytes", rates.network_seconds, 1e-6, "us", "--network-latency");
+  add("from ranks of other hosts", rates.network_bytes, 1e9, "GB/s", "given");
+  add("a message between hosts, beside its bytes", rates.network_seconds, 1e-6, "us", "given");
   return named;
 }
 
