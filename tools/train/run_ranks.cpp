@@ -83,9 +83,6 @@ void RunRanks::apply_to(TrainerOptions& options) const {
   if (options.compute != nullptr)
     refuse("on a GPU", "what ranks exchange passes through host memory that operations can reach",
            "set terrace.device to simulated, or start one rank");
-  if (config.gather_16bit_weights_on_save)
-    refuse("stage3_gather_16bit_weights_on_model_save", "weights are exported by one process",
-           "turn it off, and export the checkpoint afterwards (terrace export)");
   options.communicator = communicator_.get();
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
   config.ranks_on_host = ranks_on_host(identity_);
