@@ -42,6 +42,7 @@ Lookout::Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink la
     : rank_(rank), hooks_(std::move(hooks)), wake_(new_event()), launcher_(std::move(launcher)) {
   TERRACE_ASSERT(rank < links.size(), "there is a link for every rank");
   known_.resize(links.size());
+  leaving_.resize(links.size());
   for (StreamSocket& socket : links) {
     links_.emplace_back().socket = std::move(socket);
     known_[links_.size() - 1].heard = Steady::now();
@@ -74,10 +75,23 @@ void Lookout::wake() {
   }
 }
 
-void Lookout::leave(std::string why) {
+void Lookout::leave(std::string why, LastWords words) {
+  LookoutMessage farewell = message_of(LookoutWord::farewell, rank_, why);
+  farewell.news = words.news;
+  farewell.status = words.status;
+  std::vector<std::pair<uint32_t, LookoutMessage>> farewells;
   {
     const MutexLock lock(mutex_);
-    if (!last_words_) last_words_ = std::move(why);
+    if (std::exchange(has_left_, true)) return;
+    for (uint32_t r = 0; r < leaving_.size(); ++r) farewells.emplace_back(r, farewell);
+  }
+  post(std::move(farewells));
+}
+
+void Lookout::post(std::vector<std::pair<uint32_t, LookoutMessage>> messages) {
+  {
+    const MutexLock lock(mutex_);
+    posted_.insert(posted_.end(), messages.begin(), messages.end());
   }
   wake();
 }
@@ -107,30 +121,72 @@ std::vector<KnownStanding> Lookout::standings(milliseconds patience) {
   return all;
 }
 
+// --- How ranks end that have failed ---
+
+std::vector<std::optional<LastWords>> Lookout::last_words(milliseconds patience) {
+  const MutexLock lock(mutex_);
+  changed_.wait_for(mutex_, patience, [this] {
+    return std::ranges::count_if(leaving_, [](const Leaving& l) { return l.words || l.is_gone; }) + 1 ==
+           std::ssize(leaving_);
+  });
+  std::vector<std::optional<LastWords>> all;
+  for (const Leaving& rank : leaving_) all.push_back(rank.words);
+  return all;
+}
+
+void Lookout::let_speak(uint32_t rank, std::string_view as) {
+  {
+    const MutexLock lock(mutex_);
+    leaving_[rank].may_speak = !as.empty();
+  }
+  post({{rank, message_of(LookoutWord::speak, rank_, as)}});
+}
+
+void Lookout::wait_for_speakers(milliseconds patience) {
+  const MutexLock lock(mutex_);
+  changed_.wait_for(mutex_, patience, [this] {
+    return std::ranges::none_of(leaving_, [](const Leaving& l) { return l.may_speak && !l.is_gone; });
+  });
+}
+
+std::optional<std::string> Lookout::turn_to_speak(milliseconds patience) {
+  const MutexLock lock(mutex_);
+  changed_.wait_for(mutex_, patience, [this] { return speaks_as_ || leaving_[0].is_gone; });
+  return speaks_as_;
+}
+
+void Lookout::has_spoken(milliseconds patience) {
+  post({{0, message_of(LookoutWord::spoken, rank_)}});
+  const MutexLock lock(mutex_);
+  changed_.wait_for(mutex_, patience, [this] { return leaving_[0].is_gone; });
+}
+
 // --- The thread ---
 
 void Lookout::run() {
   while (true) {
     poll_once();
-    std::optional<std::string> words;
-    bool stops = false, asks = false;
+    std::vector<std::pair<uint32_t, LookoutMessage>> posted;
+    bool stops = false, asks = false, has_left = false;
     {
       const MutexLock lock(mutex_);
-      words = last_words_;
+      posted.swap(posted_);
       stops = stop_;
       asks = std::exchange(asks_, false);
+      has_left = has_left_;
     }
     if (asks) tell(0, message_of(LookoutWord::ask, rank_));
-    if (Steady::now() >= say_at_) say_where();
-    if (!stops && !words) continue;
-    for (uint32_t r = 0; r < links_.size(); ++r)
-      tell(r, message_of(LookoutWord::farewell, rank_, words.value_or("")));
+    for (const auto& [rank, message] : posted) tell(rank, message);
+    if (!has_left && Steady::now() >= say_at_) say_where();
+    if (!stops) continue;
+    for (uint32_t r = 0; r < links_.size() && !has_left; ++r)
+      tell(r, message_of(LookoutWord::farewell, rank_));
     return;
   }
 }
 
 int Lookout::ms_to_wait() const {
-  Moment next = say_at_;
+  Moment next = has_left() ? Steady::now() + kBetweenWords : say_at_;
   if (ended_) next = std::min(next, settle_at_);
   if (late_at_) next = std::min(next, *late_at_);
   const auto left = std::chrono::ceil<milliseconds>(next - Steady::now()).count();
@@ -156,7 +212,7 @@ void Lookout::poll_once() {
   settle_end();
   if (!late_at_ || Steady::now() < *late_at_) return;
   late_at_.reset();
-  if (hooks_.late) hooks_.late(*loss(milliseconds(0)));
+  if (hooks_.late && !has_left()) hooks_.late(*loss(milliseconds(0)));
 }
 
 void Lookout::say_where() {
@@ -229,8 +285,23 @@ void Lookout::take(uint32_t from, const LookoutMessage& message) {
       RankLoss loss = death_of(from, 0);
       loss.died = false;
       loss.why = text_in(message);
+      {
+        const MutexLock lock(mutex_);
+        leaving_[from].words = LastWords{message.news, message.status};
+      }
+      changed_.notify_all();
       if (!loss.why.empty()) lose(std::move(loss));
       return;
+    }
+    case LookoutWord::speak: {
+      const MutexLock lock(mutex_);
+      speaks_as_ = text_in(message);
+      return changed_.notify_all();
+    }
+    case LookoutWord::spoken: {
+      const MutexLock lock(mutex_);
+      leaving_[from].may_speak = false;
+      return changed_.notify_all();
     }
     case LookoutWord::ask:
       return answer(from);
@@ -260,6 +331,11 @@ void Lookout::answer(uint32_t rank) {
 
 void Lookout::has_ended(uint32_t rank) {
   links_[rank].socket.close();
+  {
+    const MutexLock lock(mutex_);
+    leaving_[rank].is_gone = true;
+  }
+  changed_.notify_all();
   if (links_[rank].says_farewell || ended_) return;
   ended_ = rank;
   settle_at_ = Steady::now() + (launcher_.is_open() ? kForTheLauncher : milliseconds(0));
@@ -279,6 +355,11 @@ void Lookout::hear_launcher() {
   }
 }
 
+bool Lookout::has_left() const {
+  const MutexLock lock(mutex_);
+  return has_left_;
+}
+
 RankLoss Lookout::death_of(uint32_t rank, uint32_t signal) const {
   const MutexLock lock(mutex_);
   return {.rank = rank, .died = true, .signal = signal, .why = kEnded, .last = known_[rank].standing};
@@ -296,7 +377,7 @@ void Lookout::lose(RankLoss loss) {
     for (uint32_t r = 1; r < links_.size(); ++r) tell_loss(r, loss);
   }
   if (loss.died) late_at_ = Steady::now() + hooks_.patience;
-  if (hooks_.lost) hooks_.lost(loss);
+  if (hooks_.lost && !has_left()) hooks_.lost(loss);
 }
 
 void Lookout::tell_loss(uint32_t rank, const RankLoss& loss) {

@@ -12,7 +12,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/mutex.h>
@@ -60,8 +62,8 @@ class Lookout {
   void set_where(std::function<RankStanding()> where);
   // A step begins: the others are told soon.
   void wake();
-  // This rank leaves because of this; it is no death.
-  void leave(std::string why);
+  // This rank leaves because of this; it is no death. No hook is called any more.
+  void leave(std::string why, LastWords words = {});
   // The user has been told of a death, as the launcher needs to know.
   void has_been_said() const;
 
@@ -70,6 +72,19 @@ class Lookout {
   // What all ranks last said, by rank. Rank 0 knows it; others ask it, and have nothing where it does not
   // answer in time.
   std::vector<KnownStanding> standings(std::chrono::milliseconds patience);
+
+  // --- Ranks that end together, because of one thing or of several, tell the user of each once ---
+  // Of rank 0: with what the others have left, by rank; waits for those that have not.
+  std::vector<std::optional<LastWords>> last_words(std::chrono::milliseconds patience);
+  // Of rank 0, which has left: lets another that has left speak, "as ranks 1 and 2". Empty: it need not.
+  void let_speak(uint32_t rank, std::string_view as);
+  // Of rank 0: waits until those that may speak have spoken.
+  void wait_for_speakers(std::chrono::milliseconds patience);
+  // Of another rank that has left: whether it speaks, and as whom. Nothing where rank 0 does not say.
+  std::optional<std::string> turn_to_speak(std::chrono::milliseconds patience);
+  // The same has spoken, or need not. Waits for the end of rank 0: launchers may end all ranks with the first
+  // that ends.
+  void has_spoken(std::chrono::milliseconds patience);
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
@@ -83,6 +98,12 @@ class Lookout {
   struct Known {
     RankStanding standing;
     Moment heard;
+  };
+  // How another rank ends.
+  struct Leaving {
+    std::optional<LastWords> words;
+    bool may_speak = false;  // and has not yet
+    bool is_gone = false;    // its connection has ended
   };
 
   void run();
@@ -101,6 +122,8 @@ class Lookout {
   void tell(uint32_t rank, const LookoutMessage& message);
   void tell_loss(uint32_t rank, const RankLoss& loss);
   void flush(Link& link);
+  void post(std::vector<std::pair<uint32_t, LookoutMessage>> messages);
+  bool has_left() const;
   RankLoss death_of(uint32_t rank, uint32_t signal) const;
 
   const uint32_t rank_;
@@ -121,7 +144,10 @@ class Lookout {
   std::optional<RankLoss> loss_ TERRACE_GUARDED_BY(mutex_);
   uint64_t answers_ TERRACE_GUARDED_BY(mutex_) = 0;
   bool asks_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::optional<std::string> last_words_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<std::pair<uint32_t, LookoutMessage>> posted_ TERRACE_GUARDED_BY(mutex_);  // to whom
+  bool has_left_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::vector<Leaving> leaving_ TERRACE_GUARDED_BY(mutex_);  // by rank
+  std::optional<std::string> speaks_as_ TERRACE_GUARDED_BY(mutex_);
   bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
   Mutex where_mutex_;
   std::function<RankStanding()> where_ TERRACE_GUARDED_BY(where_mutex_);

@@ -48,7 +48,7 @@ std::optional<LookoutMessage> read_message(std::span<const std::byte, sizeof(Loo
                                            uint32_t ranks) {
   LookoutMessage message;
   std::memcpy(&message, bytes.data(), sizeof message);
-  const bool is_word = message.word >= LookoutWord::standing && message.word <= LookoutWord::answered;
+  const bool is_word = message.word >= LookoutWord::standing && message.word <= LookoutWord::spoken;
   if (message.magic != LookoutMessage::kMagic || !is_word || message.rank >= ranks) return std::nullopt;
   return message;
 }

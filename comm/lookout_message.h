@@ -24,12 +24,21 @@ struct RankStanding {
   std::string operation;  // what its step thread does; a long one is cut
 };
 
+// With what a rank leaves that has failed.
+struct LastWords {
+  uint32_t news = 0;    // stands for all of its message; 0: other ranks say why
+  uint32_t status = 0;  // with which it would end
+  bool operator==(const LastWords&) const = default;
+};
+
 enum class LookoutWord : uint32_t {
   standing = 1,  // of `rank`; `age_ms` ago
   loss,          // `rank` has left: it died, by `signal` where that is known, or has said why in `text`
   farewell,      // the sender leaves: `text` says why, or is empty where its work is done
   ask,           // for the standings of all
   answered,      // the standings of all have been sent
+  speak,   // of rank 0 to one that has left: it tells the user why, as `text`; empty: it is told already
+  spoken,  // the sender has done what `speak` asks for
 };
 
 struct LookoutMessage {
@@ -45,9 +54,11 @@ struct LookoutMessage {
   std::array<uint64_t, kLaneCount> operations{};
   uint64_t step_ns = 0;
   uint64_t rank_wait_ns = 0;
+  uint32_t news = 0;  // of a farewell: LastWords
+  uint32_t status = 0;
   std::array<char, 448> text{};  // up to a 0
 };
-static_assert(sizeof(LookoutMessage) == 536, "no padding whose bytes nobody has set");
+static_assert(sizeof(LookoutMessage) == 544, "no padding whose bytes nobody has set");
 
 LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text = {});
 LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t age_ms);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/rank_places.h>
 #include <terrace/comm/rank_votes.h>
 
 namespace terrace {
@@ -69,12 +70,8 @@ std::string difference_in(const std::string& name, const std::vector<Facts>& all
   }
   if (values.size() == 1) return "";
   std::string line;
-  for (const auto& [value, ranks] : values) {
-    line +=
-        fmt::format("{}{} on rank{} ", line.empty() ? name + ": " : ", ", value, ranks.size() > 1 ? "s" : "");
-    for (size_t i = 0; i < ranks.size(); ++i)
-      line += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
-  }
+  for (const auto& [value, ranks] : values)
+    line += fmt::format("{}{} on {}", line.empty() ? name + ": " : ", ", value, text_of_ranks(ranks));
   return line;
 }
 

@@ -56,4 +56,11 @@ std::string text_of(const RankPlace& place, size_t ranks) {
                      place.process);
 }
 
+std::string text_of_ranks(std::span<const uint32_t> ranks) {
+  std::string text = ranks.size() > 1 ? "ranks " : "rank ";
+  for (size_t i = 0; i < ranks.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  return text;
+}
+
 }  // namespace terrace

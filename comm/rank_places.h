@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,7 @@ std::vector<RankPlace> introduce_ranks(Communicator& ranks, const OwnPlace& mine
 
 // "rank 3 of 8 (host b, process 4711)".
 std::string text_of(const RankPlace& place, size_t ranks);
+// "rank 0", "ranks 0, 2 and 3"; at least one.
+std::string text_of_ranks(std::span<const uint32_t> ranks);
 
 }  // namespace terrace

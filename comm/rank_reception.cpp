@@ -47,8 +47,8 @@ bool read_welcome(const StreamSocket& socket, const Deadline& deadline, std::str
   }
   if (welcome.refused == 0) return true;
   const std::string why(welcome.why.data(), strnlen(welcome.why.data(), welcome.why.size()));
-  throw Error(ErrorKind::peer, {"cannot join the other ranks", std::string(who), why,
-                                "start all ranks of a run at the same time, with one launcher"});
+  throw Error(ErrorKind::config, {"cannot join the other ranks", std::string(who), why,
+                                  "start all ranks of a run at the same time, with one launcher"});
 }
 
 void write_refusal(const StreamSocket& socket, std::string_view why) {
@@ -65,7 +65,8 @@ std::vector<std::optional<RankReception::Guest>> RankReception::take_in(uint32_t
   guests_.clear();
   guests_.resize(key_.size);
   guest_count_ = 0;
-  while (first_ + guest_count_ < key_.size && !deadline.has_passed()) wait(deadline);
+  while (first_ + guest_count_ < key_.size && contradiction_.empty() && !deadline.has_passed())
+    wait(deadline);
   strangers_.clear();
   return std::move(guests_);
 }
@@ -101,14 +102,20 @@ bool RankReception::hear(Stranger& stranger) {
   return true;
 }
 
+// The rank that listens is the one before the first that it awaits.
+std::string RankReception::contradiction_in(const RankHello& hello) const {
+  const auto differs = [&](const char* what, uint32_t mine, uint32_t other) {
+    return fmt::format("{}: {} on rank {}, {} on rank {}", what, mine, first_ - 1, other, hello.rank);
+  };
+  if (hello.version != RankHello::kVersion)
+    return differs("the version of what ranks say to each other", RankHello::kVersion, hello.version);
+  return hello.size != key_.size ? differs("the number of ranks", key_.size, hello.size) : "";
+}
+
 std::string RankReception::why_not(const RankHello& hello) const {
   if (hello.magic != RankHello::kMagic) return "it is no rank of Terrace";
-  if (hello.version != RankHello::kVersion)
-    return fmt::format("rank {} runs another version of Terrace", hello.rank);
   if (hello.run != key_.run || hello.channel != key_.channel) return "the ranks of another run meet here";
-  if (hello.size != key_.size)
-    return fmt::format("rank {} takes the run for one of {} ranks, and it has {}", hello.rank, hello.size,
-                       key_.size);
+  if (std::string difference = contradiction_in(hello); !difference.empty()) return difference;
   if (hello.rank < first_ || hello.rank >= key_.size)
     return fmt::format("rank {} is none of those that are awaited", hello.rank);
   if (guests_[hello.rank])
@@ -122,6 +129,8 @@ void RankReception::settle(Stranger& stranger) {
   std::memcpy(&hello, stranger.bytes.data(), sizeof hello);
   if (std::string why = why_not(hello); !why.empty()) {
     write_refusal(stranger.socket, why);
+    const bool is_of_run = hello.magic == RankHello::kMagic && hello.run == key_.run;
+    if (is_of_run && hello.channel == key_.channel) contradiction_ = contradiction_in(hello);
     last_refusal_ = std::move(why);
     return;
   }

@@ -32,7 +32,7 @@ uint64_t run_number(std::string_view name);
 
 struct RankHello {
   static constexpr uint32_t kMagic = 0x31484454;  // "TDH1"
-  static constexpr uint32_t kVersion = 1;         // of all that the ranks send each other afterwards
+  static constexpr uint32_t kVersion = 2;         // of all that the ranks send each other afterwards
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
   uint64_t run = 0;
@@ -51,8 +51,8 @@ struct RankWelcome {
 static_assert(sizeof(RankWelcome) == 504, "no padding whose bytes nobody has set");
 
 RankHello hello_of(const RunKey& key, uint32_t rank, uint32_t port);
-// Throws Error(peer) with the reason where the other side refuses, and returns false, with the reason, where
-// it says nothing until the deadline.
+// Throws Error(config) with the reason where the other side refuses, and returns false, with the reason,
+// where it says nothing until the deadline.
 bool read_welcome(const StreamSocket& socket, const Deadline& deadline, std::string_view who,
                   std::string& reason);
 void write_refusal(const StreamSocket& socket, std::string_view why);
@@ -66,9 +66,11 @@ class RankReception {
   // `listener` outlives this.
   RankReception(const ListeningSocket& listener, const RunKey& key) : listener_(listener), key_(key) {}
 
-  // Takes in ranks from `first` on until the last of the run is there or the deadline passes, and returns
-  // them by rank; those before `first`, and those that have not come, are empty.
+  // Takes in ranks from `first` on until the last of the run is there, one contradicts it, or the deadline
+  // passes, and returns them by rank; those before `first`, and those that have not come, are empty.
   std::vector<std::optional<Guest>> take_in(uint32_t first, const Deadline& deadline);
+  // Where a rank of this run takes it for another one, in what; empty where none did.
+  const std::string& contradiction() const { return contradiction_; }
   // Why the last one who was refused was; empty where nobody was.
   const std::string& last_refusal() const { return last_refusal_; }
 
@@ -83,6 +85,7 @@ class RankReception {
   void wait(const Deadline& deadline);
   void accept_all();
   bool hear(Stranger& stranger);
+  std::string contradiction_in(const RankHello& hello) const;
   std::string why_not(const RankHello& hello) const;
   void settle(Stranger& stranger);
 
@@ -92,7 +95,7 @@ class RankReception {
   std::vector<Stranger> strangers_;
   std::vector<std::optional<Guest>> guests_;
   uint32_t guest_count_ = 0;
-  std::string last_refusal_;
+  std::string contradiction_, last_refusal_;
 };
 
 }  // namespace terrace

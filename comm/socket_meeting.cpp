@@ -67,13 +67,23 @@ Guests take_in(const SocketMeeting& meeting, const ListeningSocket& listener, ui
   Guests guests = reception.take_in(first, deadline);
   const auto is_there = [](const auto& guest) { return guest.has_value(); };
   if (std::all_of(guests.begin() + first, guests.end(), is_there)) return guests;
+  const auto refuse_all = [&](const std::string& reason) {
+    for (const auto& guest : guests) {
+      if (guest) write_refusal(guest->socket, reason);
+    }
+  };
+  if (!reception.contradiction().empty()) {
+    refuse_all(reception.contradiction());
+    throw Error(ErrorKind::config,
+                {"ranks do not train the same", text_of(meeting.place), reception.contradiction(),
+                 "start all ranks of a run with one launcher, which says how many they are, and the same "
+                 "version of Terrace"});
+  }
   std::string reason = fmt::format("{} of {} did not come within {}", missing_in(guests, first), meeting.size,
                                    seconds_of(meeting));
   if (!reception.last_refusal().empty())
     reason += fmt::format("; somebody else was refused: {}", reception.last_refusal());
-  for (const auto& guest : guests) {
-    if (guest) write_refusal(guest->socket, reason);
-  }
+  refuse_all(reason);
   throw not_met(meeting.place, reason);
 }
 

@@ -43,8 +43,8 @@ size_t Console::columns() const {
 }
 
 void Console::write(LogLevel level, std::string_view line) {
-  if (rank_ && level == LogLevel::info) return;
-  std::string text = rank_ ? fmt::format("[rank {}] ", *rank_) : "";
+  if (ranks_ && level == LogLevel::info) return;
+  std::string text = ranks_ ? fmt::format("[{}] ", *ranks_) : "";
   text += level == LogLevel::info      ? "terrace: "
           : level == LogLevel::warning ? "terrace: warning: "
                                        : "terrace: error: ";
@@ -57,14 +57,14 @@ void Console::write(LogLevel level, std::string_view line) {
 }
 
 void Console::print(std::string_view text) {
-  if (rank_) return;
+  if (ranks_) return;
   const std::lock_guard lock(mutex_);
   clear_progress();
   put(shown_lines(text));
 }
 
 void Console::progress(std::string_view line) {
-  if (rank_) return;
+  if (ranks_) return;
   const std::lock_guard lock(mutex_);
   progress_ns_ = clock_.now_ns();
   is_terminal_ ? put_over(line) : put(std::string(line) + "\n");
@@ -73,7 +73,7 @@ void Console::progress(std::string_view line) {
 void Console::in_passing(std::string_view line) {
   constexpr uint64_t kStepIsNewNs = 2'000'000'000;
   constexpr uint64_t kBetweenLinesNs = 10'000'000'000;
-  if (rank_) return;
+  if (ranks_) return;
   const std::lock_guard lock(mutex_);
   const uint64_t now = clock_.now_ns();
   if (progress_ns_ > 0 && now - progress_ns_ < kStepIsNewNs) return;

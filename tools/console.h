@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
@@ -25,8 +26,9 @@ class Console final : public Log {
   Console& operator=(const Console&) = delete;
 
   // From now on this is one of several ranks that write to one place, and not the first: only warnings and
-  // errors are written, with the rank before them.
-  void speak_for(uint32_t rank) { rank_ = rank; }
+  // errors are written, with `ranks` before them: "rank 2", "ranks 1 and 2". Call it while no other thread
+  // writes.
+  void speak_for(std::string ranks) { ranks_ = std::move(ranks); }
 
   bool is_terminal() const { return is_terminal_; }
   // Returns the terminal's columns; 0 if there is none.
@@ -54,7 +56,7 @@ class Console final : public Log {
 
   std::mutex mutex_;
   Log* other_ = nullptr;
-  std::optional<uint32_t> rank_;  // of one that is not the first
+  std::optional<std::string> ranks_;  // of one that is not the first
   bool is_terminal_;
   bool line_is_open_ = false;
   SteadyClock clock_;

@@ -8,13 +8,16 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include <terrace/base/text/shown_text.h>
 #include <terrace/comm/rank_identity.h>
 
 #include "command_line.h"
 #include "help_format.h"
+#include "train/run_ranks.h"
 #include "version.h"
 
 namespace terrace {
@@ -38,14 +41,26 @@ std::string unparsed(const CLI::App& app, const std::string& reason) {
   return text + "\n  `" + command + " --help` lists what it takes";
 }
 
-// True for one of several ranks that is not the first. What the launcher's variables are worth is for others
-// to say.
-bool is_another_rank() {
+// What the launcher's variables are worth is for others to say.
+bool is_one_of_several() {
   try {
-    return identify_rank(environment_from(environ)).rank > 0;
+    return !identify_rank(environment_from(environ)).alone();
   } catch (const Error&) {
     return false;
   }
+}
+
+// What is wrong with a command line that the parser does not take.
+Error wrong_command_line(CLI::App& app, const std::vector<std::string>& arguments,
+                         const std::string& reason) {
+  try {
+    require_values(chosen_command(app));
+  } catch (const Error& empty_value) {
+    return empty_value;
+  }
+  std::string text = wrong_argument(app, arguments);
+  if (text.empty()) text = unparsed(app, reason);
+  return Error(ErrorKind::config, {std::move(text), "", "", ""});
 }
 
 // An error of the standard library knows neither the action nor the remedy.
@@ -79,18 +94,18 @@ int parse_and_run(int argc, const char* const* argv) {
     print_result(app.help());
     return kUsage;  // a command line without a command is a mistake in a script
   }
+  std::optional<Error> refusal;
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes them from the back
+    require_values(chosen_command(app));
   } catch (const CLI::ParseError& failure) {
     if (failure.get_exit_code() == 0) return app.exit(failure);  // --help, --version
-    if (is_another_rank()) return kUsage;                        // the first one says the same
-    require_values(chosen_command(app));
-    std::string text = wrong_argument(app, arguments);
-    if (text.empty()) text = unparsed(app, failure.what());
-    std::fprintf(stderr, "terrace: error: %s\n", shown_message(text).c_str());
-    return kUsage;
+    refusal = wrong_command_line(app, arguments, failure.what());
+  } catch (const Error& failure) {
+    refusal = failure;
   }
-  require_values(chosen_command(app));
+  if (refusal && is_one_of_several()) return RunRanks::refuse(*refusal);
+  if (refusal) throw Error(*refusal);
   const std::string chosen = command.chosen_subcommand();
   for (const auto& subcommand : subcommands) {
     if (subcommand->name() == chosen) return subcommand->run();

@@ -58,7 +58,10 @@ FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commi
   found.trouble = arrangement.trouble;
   found.paths_fit = arrangement.trouble.empty();
   for (const tier::FolderSurvey& folder : folders) {
-    found.has_manifests |= !tier::survey_commits(folder).commits.empty();
+    const tier::CommitSurvey survey = tier::survey_commits(folder);
+    found.has_manifests |= !survey.commits.empty();
+    for (const std::vector<CommitFile>* const files : {&survey.passed, &survey.commits})
+      found.manifests.insert(found.manifests.end(), files->begin(), files->end());
     if (folder.label) found.path_count = std::max(found.path_count, folder.label->path_count);
   }
   const auto note = [&](std::string trouble) {

@@ -140,12 +140,13 @@ struct FoundTier {
   TierManifest newest;        // the newest commit, if any, whole or not
   std::string trouble;        // why it is not whole, in words
   std::vector<CommitFile> commits;
-  std::vector<CommitFile> passed;  // passing ones that `newest` has replaced, damaged ones too
-  uint64_t greatest = 0;           // number of the last manifest, readable or not
-  bool has_manifests = false;      // files of commits, readable or not
-  bool paths_fit = false;          // by their labels, these are all the paths of one space
-  bool in_use = false;             // a job has one of the folders now
-  uint32_t path_count = 0;         // paths of the space, by the labels; 0: no label can be read
+  std::vector<CommitFile> passed;     // passing ones that `newest` has replaced, damaged ones too
+  uint64_t greatest = 0;              // number of the last manifest, readable or not
+  std::vector<CommitFile> manifests;  // all of them, readable or not
+  bool has_manifests = false;         // files of commits, readable or not
+  bool paths_fit = false;             // by their labels, these are all the paths of one space
+  bool in_use = false;                // a job has one of the folders now
+  uint32_t path_count = 0;            // paths of the space, by the labels; 0: no label can be read
 };
 // `commit` is to be the newest, and later ones are left out; 0: there is no such limit.
 FoundTier look_at_tier(std::span<const std::filesystem::path> paths, uint64_t commit = 0);

@@ -191,11 +191,14 @@ CommonTier common_of(const AllTiers& all, FunctionRef<std::string(uint64_t)> who
     if (!first_reason.empty()) continue;
     common.commit = shown.number;
     common.is_retained = all.is_retained(shown.number);
-    ++common.commit_count;
+    common.whole.push_back(shown.number);
   }
   if (common.commit > 0) {
     common.trouble = all.why_not_newest(common.commit);
-    if (common.trouble.empty()) common.trouble = whole(common.commit);
+    if (common.trouble.empty()) {
+      common.trouble = whole(common.commit);
+      if (!common.trouble.empty()) common.whole.pop_back();
+    }
     if (!common.trouble.empty()) common.commit = 0;
     common.is_single = std::ranges::all_of(all.commits, [](const std::vector<ShownCommit>& commits) {
       return commits.size() == 1 && !commits.front().retained;

@@ -13,13 +13,15 @@
 namespace terrace {
 
 struct CommonTier {
-  uint64_t commit = 0;        // the newest commit that is whole on all ranks; 0: there is none
-  bool is_retained = false;   // `commit` is, on some rank at least
-  bool has_commits = false;   // a state is there, whole or not
-  bool has_remains = false;   // only parts of a first commit that never was whole: nothing is lost with them
-  bool is_single = false;     // no rank has another commit than `commit`, and it is not retained
-  bool in_use = false;        // another job has folders of some rank
-  uint64_t commit_count = 0;  // that all ranks have
+  uint64_t commit = 0;       // the newest commit that is whole on all ranks; 0: there is none
+  bool is_retained = false;  // `commit` is, on some rank at least
+  bool has_commits = false;  // a state is there, whole or not
+  bool has_remains = false;  // only parts of a first commit that never was whole: nothing is lost with them
+  bool is_single = false;    // no rank has another commit than `commit`, and it is not retained
+  bool in_use = false;       // another job has folders of some rank
+  // The numbers of the commits that are whole on all ranks, the oldest first. With a `trouble` a later one is
+  // damaged.
+  std::vector<uint64_t> whole;
   uint64_t least_number = 1;  // of the next commit: no rank has, or had, one with this number
   std::string trouble;        // why there is none, in words, though has_commits
 };

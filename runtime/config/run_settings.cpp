@@ -4,14 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 namespace terrace {
 namespace {
 
-// A key, or with a point at its end a section.
-constexpr std::array<std::string_view, 9> kShaping = {"train_micro_batch_size_per_gpu",
-                                                      "gradient_accumulation_steps",
+constexpr const char* kBatchSetting = "train_batch_size";
+constexpr const char* kMicroBatchSetting = "train_micro_batch_size_per_gpu";
+constexpr const char* kAccumulationSetting = "gradient_accumulation_steps";
+
+// A key, or with a point at its end a section. The accumulation of a rank is not one: it follows from the
+// number of ranks, which changes no number of a run.
+constexpr std::array<std::string_view, 9> kShaping = {kMicroBatchSetting,
+                                                      kBatchSetting,
                                                       "gradient_clipping",
                                                       "optimizer.",
                                                       "scheduler.",
@@ -31,6 +37,16 @@ std::string value_of(const std::map<std::string, std::string>& settings, const s
   return found == settings.end() ? "not set" : found->second;
 }
 
+// Checkpoints of runs before there were ranks have the accumulation in place of the batch.
+void derive_batch(std::map<std::string, std::string>& saved) {
+  const auto accumulation = saved.find(kAccumulationSetting), micro = saved.find(kMicroBatchSetting);
+  if (accumulation == saved.end()) return;
+  if (micro != saved.end() && !saved.contains(kBatchSetting))
+    saved[kBatchSetting] = std::to_string(std::strtoull(accumulation->second.c_str(), nullptr, 10) *
+                                          std::strtoull(micro->second.c_str(), nullptr, 10));
+  saved.erase(kAccumulationSetting);
+}
+
 }  // namespace
 
 std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64_t steps) {
@@ -41,10 +57,11 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
   return settings;
 }
 
-std::vector<std::string> changed_settings(const std::map<std::string, std::string>& saved,
+std::vector<std::string> changed_settings(std::map<std::string, std::string> saved,
                                           const std::map<std::string, std::string>& now) {
   std::vector<std::string> lines;
   if (saved.empty()) return lines;
+  derive_batch(saved);
   std::map<std::string, std::string> all = saved;
   all.insert(now.begin(), now.end());
   for (const auto& [key, ignored] : all) {

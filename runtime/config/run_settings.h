@@ -17,7 +17,7 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
 
 // Returns one line per setting that differs: "optimizer.params.lr differs from the checkpoint's run: 0.0005
 // now, 0.001 there". An empty `saved` gives no lines.
-std::vector<std::string> changed_settings(const std::map<std::string, std::string>& saved,
+std::vector<std::string> changed_settings(std::map<std::string, std::string> saved,
                                           const std::map<std::string, std::string>& now);
 
 }  // namespace terrace

@@ -29,24 +29,29 @@ bool is_own(std::string_view key) {
   return std::ranges::find(kOwn, key) != std::end(kOwn);
 }
 
-std::map<std::string, std::string> facts_of(const TrainerOptions& options) {
+}  // namespace
+
+std::map<std::string, std::string> facts_of_run(const TrainerOptions& options) {
   std::map<std::string, std::string> facts = settings_of(options.config, options.steps);
   for (const ResolvedValue& value : options.config.resolved) {
     if (!is_own(value.key)) facts[value.key] = value.value;
   }
   const ModelConfig& model = options.model;
   facts["what computes"] = facts_of(options.compute).name;
-  facts["layers, heads, width, context and vocabulary"] = fmt::format(
-      "{}, {}, {}, {}, {}", model.layers, model.heads, model.width, model.context, model.vocabulary);
+  facts["layers"] = std::to_string(model.layers);
+  facts["heads"] = std::to_string(model.heads);
+  facts["width"] = std::to_string(model.width);
+  facts["context"] = std::to_string(model.context);
+  facts["vocabulary"] = std::to_string(model.vocabulary);
   return facts;
 }
 
-}  // namespace
+namespace {
 
-TrainingSetup set_up_together(const TrainerOptions& options,
-                              FunctionRef<TrainingSetup(const TrainerOptions&)> set_up_alone) {
-  require_agreement(*options.communicator, facts_of(options));
-  const RankVotes ranks(options.communicator);
+using SetUpAlone = FunctionRef<TrainingSetup(const TrainerOptions&)>;
+
+// Either all ranks have a plan, or none goes on.
+TrainingSetup set_up_on_all(const TrainerOptions& options, const RankVotes& ranks, SetUpAlone set_up_alone) {
   std::optional<TrainingSetup> setup;
   std::exception_ptr failure;
   try {
@@ -59,19 +64,40 @@ TrainingSetup set_up_together(const TrainerOptions& options,
   if (failed)
     throw Error(ErrorKind::peer, {"cannot train", "with the other ranks", "one of them cannot plan its part",
                                   "see what that rank says"});
+  return std::move(*setup);
+}
+
+// The least that any rank has. What a device has of which nobody said how large it is, is only what its rank
+// can use; one with more threads can use more.
+uint64_t common_device_bytes(const TrainerOptions& options, const TrainingSetup& setup,
+                             const RankVotes& ranks) {
+  const uint64_t budget = setup.offload.device_budget_bytes;
+  const bool is_limit = options.config.terrace.device_memory_bytes || setup.dry.device.own_memory;
+  const uint64_t least = ranks.least(is_limit ? budget : UINT64_MAX);
+  if (!ranks.any(!is_limit)) return least;
+  const uint64_t useful = std::min(budget, useful_device_bytes(setup.plan.memory));
+  return std::min(least, std::ranges::max(ranks.of_all(useful)));
+}
+
+}  // namespace
+
+TrainingSetup set_up_together(const TrainerOptions& options, SetUpAlone set_up_alone) {
+  require_agreement(*options.communicator, facts_of_run(options));
+  const RankVotes ranks(options.communicator);
+  TrainingSetup setup = set_up_on_all(options, ranks, set_up_alone);
   TrainerOptions common = options;
   TerraceConfig& own = common.config.terrace;
-  own.device_memory_bytes = ranks.least(setup->offload.device_budget_bytes);
-  own.host_memory_bytes = ranks.least(setup->offload.host_budget_bytes);
-  own.chunk_elements = ranks.of_first(setup->plan.chunk_elements);
+  own.device_memory_bytes = common_device_bytes(options, setup, ranks);
+  own.host_memory_bytes = ranks.least(setup.offload.host_budget_bytes);
+  own.chunk_elements = ranks.of_first(setup.plan.chunk_elements);
   // Rates say which side updates a chunk, and each rank has measured its own.
   std::optional<UpdateRates>& rates = common.config.placement.update_rates;
   if (rates) rates = ranks.of_first(*rates);
-  const std::string origin = setup->plan.chunk_origin;
-  setup = set_up_alone(common);
-  setup->plan.chunk_origin = origin;
-  setup->plan.device.origin = setup->plan.host.origin = "the least of all ranks";
-  return std::move(*setup);
+  const std::string origin = setup.plan.chunk_origin;
+  setup = set_up_on_all(common, ranks, set_up_alone);
+  setup.plan.chunk_origin = origin;
+  setup.plan.device.origin = setup.plan.host.origin = "the least of all ranks";
+  return setup;
 }
 
 uint32_t gpu_of_rank(const Communicator& ranks, uint32_t gpu_count) {

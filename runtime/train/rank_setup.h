@@ -1,12 +1,19 @@
 // How the ranks of a run come to the same plan of the same training, or to an error on all of them.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include <terrace/base/function_ref.h>
 #include <terrace/comm/rank_votes.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
+
+// What all ranks of a run have alike, by key: the configuration, but for what is a rank's own, the steps, the
+// seed and the model.
+std::map<std::string, std::string> facts_of_run(const TrainerOptions& options);
 
 // Plans with the least budgets that any rank has, and with the chunks and the measured rates of the first, so
 // that all decide alike;

@@ -300,7 +300,7 @@ void Trainer::follow_save() {
   Run& r = *run_;
   r.between.finish_update();
   r.between.keep([&] {
-    terrace::follow_save(r.offloader, r.ranks);
+    terrace::follow_save(r.offloader, r.space, r.ranks);
     return KeptState{};
   });
 }
@@ -318,12 +318,18 @@ std::filesystem::path Trainer::save(const CheckpointFolder& folder) {
 ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
   Run& r = *run_;
   r.between.finish_update();
-  return export_model(
-      folder, r.model, options,
-      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
-        r.offloader.state().export_values(wanted, sink);
-      },
-      r.log);
+  if (r.ranks.count() == 1)
+    return export_model(
+        folder, r.model, options,
+        [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+          r.offloader.state().export_values(wanted, sink);
+        },
+        r.log);
+  RanksSource source(r.offloader, r.space, r.ranks);
+  const auto values = [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+    source.read_values(wanted, sink);
+  };
+  return source.read_by([&] { return export_model(folder, r.model, options, values, r.log); });
 }
 
 void Trainer::require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,

@@ -110,7 +110,8 @@ class Trainer {
   KeptState finish_commit();
   std::optional<uint64_t> durable_step() const;  // the step whose commit is durable
   // Saves in `folder`, which outlives the save. With commits it saves while training goes on, else before it
-  // returns. Of several ranks the first saves what all of them have, and the others call follow_save().
+  // returns. Of several ranks the first saves what all of them have, and the others call follow_save(); so
+  // too with save() and export_weights().
   KeptState begin_save(const CheckpointFolder& folder);
   void follow_save();
   KeptState finish_save();

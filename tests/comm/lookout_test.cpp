@@ -7,6 +7,8 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include <terrace/comm/lookout_meeting.h>
@@ -150,6 +152,36 @@ TEST(Lookout, LastWordsAreToldAndAreNoDeath) {
   }
   ranks.end(0);
   EXPECT_EQ(late, 0);
+}
+
+TEST(Lookout, RanksThatEndTogetherSpeakInTurn) {
+  Ranks ranks;
+  Lookout& first = ranks.begin(0);
+  Lookout& second = ranks.begin(1);
+  Lookout& third = ranks.begin(2);
+  second.leave("the same", {7, 2});
+  third.leave("the same", {7, 1});
+  const std::vector<std::optional<LastWords>> words = first.last_words(kLong);
+  EXPECT_EQ(words, (std::vector<std::optional<LastWords>>{{}, LastWords{7, 2}, LastWords{7, 1}}));
+  first.leave("another", {8, 2});
+  first.let_speak(1, "ranks 1 and 2");
+  first.let_speak(2, "");
+  EXPECT_EQ(second.turn_to_speak(kLong), "ranks 1 and 2");
+  EXPECT_EQ(third.turn_to_speak(kLong), "");
+  std::jthread end([&] {
+    first.wait_for_speakers(kLong);
+    ranks.end(0);
+  });
+  second.has_spoken(kLong);
+  third.has_spoken(kLong);
+}
+
+TEST(Lookout, WithoutTheFirstRankEachSpeaksForItself) {
+  Ranks ranks;
+  Lookout& second = ranks.begin(1);
+  second.leave("a reason", {7, 2});
+  ranks.link_of_first_to(1).close();
+  EXPECT_EQ(second.turn_to_speak(kLong), std::nullopt);
 }
 
 TEST(Lookout, WhoeverIsLateIsEnded) {

@@ -125,10 +125,8 @@ TEST_P(SocketMeetings, RefuseWhoIsNoRankOfTheRun) {
     return rows.back().hello;
   };
   refused("no rank of Terrace").magic = 0x20544547;  // "GET "
-  refused("another version").version = 9;
   refused("another run").run ^= 1;
   refused("another run").channel = RankChannel::lookout;
-  refused("one of 4 ranks, and it has 3").size = 4;
   refused("rank 3 is none").rank = 3;
   refused("rank 0 is none").rank = 0;
   for (const Row& row : rows) {
@@ -138,6 +136,23 @@ TEST_P(SocketMeetings, RefuseWhoIsNoRankOfTheRun) {
   }
   std::jthread second([&] { meet(meeting(2, 3)); });
   meet(meeting(1, 3));
+}
+
+TEST_P(SocketMeetings, EndWhereARankOfTheRunTakesItForAnother) {
+  const RunKey key{run_number("a run"), 3, RankChannel::messages};
+  const auto ends_with = [&](const RankHello& hello, const std::string& said) {
+    std::jthread first([&] {
+      expect_error(ErrorKind::config, {"do not train the same", said}, [&] { meet(meeting(0, 3)); });
+    });
+    const RankWelcome answer = answer_at(place_, hello);
+    EXPECT_EQ(answer.refused, 1u) << said;
+    EXPECT_NE(std::string(answer.why.data()).find(said), std::string::npos) << answer.why.data();
+  };
+  RankHello hello = hello_of(key, 2, 0);
+  hello.size = 4;
+  ends_with(hello, "the number of ranks: 3 on rank 0, 4 on rank 2");
+  hello.version = 9;
+  ends_with(hello, "9 on rank 2");
 }
 
 TEST_P(SocketMeetings, RefuseASecondOfARank) {

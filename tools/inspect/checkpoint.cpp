@@ -38,6 +38,7 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
   Places places;
   for (const std::string& path : paths) {
     require_exists("PATH", path);
+    require_whole_set(path);
     const bool has_checkpoints = is_checkpoint(path) || is_checkpoint_folder(path);
     if (has_checkpoints) places.checkpoints.emplace_back(path);
     if (is_tier_path(path)) places.nvme.emplace_back(path);
@@ -51,12 +52,21 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
                                   "name a folder of --save, one step's folder in it, or an nvme path"});
 }
 
+// Of a damaged state there may be nothing that says more than that it is there.
+bool is_read(const SavedState& state) {
+  return state.trouble.empty() || state.run.step > 0 || !state.run.model.empty();
+}
+bool has_time(const SavedState& state) {
+  return state.time != fs::file_time_type{};
+}
+
 void write_state(JsonWriter& json, const SavedState& state) {
   json.begin_object().members({{"kind", name_of(state.kind)}, {"path", state.path.string()}});
-  json.member("step", state.run.step).member("commit", state.commit > 0 ? JsonValue(state.commit) : nullptr);
-  json.member("ranks", state.ranks);
-  json.members({{"time", time_text(state.time)}, {"model", state.run.model}, {"bytes", state.bytes}});
-  json.members({{"latest", state.is_latest}, {"trouble", json_text_or_null(state.trouble)}}).end();
+  json.member("step", is_read(state) ? JsonValue(state.run.step) : nullptr);
+  json.member("commit", state.commit > 0 ? JsonValue(state.commit) : nullptr).member("ranks", state.ranks);
+  json.member("time", has_time(state) ? JsonValue(time_text(state.time)) : nullptr);
+  json.members({{"model", state.run.model}, {"bytes", state.bytes}, {"latest", state.is_latest}});
+  json.members({{"trouble", json_text_or_null(state.trouble)}, {"incomplete", state.is_incomplete}}).end();
 }
 
 std::string bad_text(const BadBlock& bad) {
@@ -75,13 +85,17 @@ class Checkpoint final : public Subcommand {
     add_whole_number(
         command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
     command.add_flag("--damaged", damaged_, "prune: remove the states in which verify finds damage");
+    command.add_flag("--incomplete", incomplete_,
+                     "prune: remove the states of several ranks of which some have no folder any more");
     command.add_flag("--all", all_, "prune: remove every one");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(
         "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a "
         "job is using and files of others. With --keep it first verifies what would stay, and removes "
         "nothing "
-        "when that is damaged.\n\n"
+        "when that is damaged. What some ranks have of a state whose other folders are missing stays but "
+        "with "
+        "--incomplete and --all: those may be on a disk that is not mounted.\n\n"
         "Examples:\n"
         "  terrace checkpoint ls checkpoints /mnt/nvme\n"
         "  terrace checkpoint verify checkpoints/step-00001000\n"
@@ -104,11 +118,11 @@ class Checkpoint final : public Subcommand {
                                       "name a folder of --save or an nvme path"});
     }
     const bool prunes = action_ == "prune";
-    const int said = int{keep_.has_value()} + int{all_} + int{damaged_};
+    const int said = int{keep_.has_value()} + int{all_} + int{damaged_} + int{incomplete_};
     if (said != (prunes ? 1 : 0)) {
       throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_,
-                                      prunes ? "one of --keep N, --damaged and --all is needed"
-                                             : "--keep, --damaged and --all belong to prune",
+                                      prunes ? "one of --keep N, --damaged, --incomplete and --all is needed"
+                                             : "--keep, --damaged, --incomplete and --all belong to prune",
                                       prunes ? "say what goes" : "leave them out"});
     }
     const Places places = sort_out(paths_, action_ == "ls");
@@ -138,6 +152,7 @@ class Checkpoint final : public Subcommand {
   void require_something(const Listed& listed) const;
   int prune(const Places& places);
   bool is_damaged(const Places& places, const SavedState& state);
+  [[noreturn]] void refuse_incomplete(const SavedState& state) const;
   std::set<fs::path> chosen_to_go(const Places& places, std::vector<SavedState> states);
 
   const std::string name_ = "checkpoint";
@@ -146,6 +161,7 @@ class Checkpoint final : public Subcommand {
   std::optional<uint64_t> keep_;
   bool all_ = false;
   bool damaged_ = false;
+  bool incomplete_ = false;
   bool json_ = false;
   Console console_;
 };
@@ -166,8 +182,9 @@ int Checkpoint::list(const Places& places) {
     for (const SavedState& state : listed.states) {
       const std::string kind = std::string(name_of(state.kind)) +
                                (state.ranks > 1 ? fmt::format(" of {} ranks", state.ranks) : "");
-      table.add({state.path.string(), kind, grouped(state.run.step), time_text(state.time),
-                 format_bytes(state.bytes),
+      table.add({state.path.string(), kind, is_read(state) ? grouped(state.run.step) : "?",
+                 has_time(state) ? time_text(state.time) : "?",
+                 is_read(state) ? format_bytes(state.bytes) : "?",
                  !state.trouble.empty() ? "NO"
                  : state.is_latest      ? "yes, latest"
                                         : "yes",
@@ -266,6 +283,17 @@ int Checkpoint::verify(const Places& places) {
   return bad_count == 0 ? kDone : kFailed;
 }
 
+// The folders that are missing may be on a disk that is not mounted now, and then all of it is whole.
+void Checkpoint::refuse_incomplete(const SavedState& state) const {
+  const std::string paths = fmt::format("{}", fmt::join(paths_, " "));
+  throw Error(ErrorKind::corrupt,
+              {"will not remove what is left of", state.path.string(), state.trouble,
+               fmt::format("bring the folders back (a disk may not be mounted), and look again with `terrace "
+                           "checkpoint ls {}`; where they are lost for good: terrace checkpoint prune {} "
+                           "--incomplete",
+                           paths, paths)});
+}
+
 bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
   if (!state.trouble.empty()) return true;
   bool damaged = false;
@@ -285,6 +313,12 @@ bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
 
 // Returns the states that go, of those at one place. The state that a run would take up counts as the newest.
 std::set<fs::path> Checkpoint::chosen_to_go(const Places& places, std::vector<SavedState> states) {
+  if (damaged_ || keep_) {
+    for (const SavedState& state : states) {
+      if (damaged_ && state.is_incomplete) refuse_incomplete(state);
+    }
+    std::erase_if(states, [](const SavedState& state) { return state.is_incomplete; });
+  }
   std::stable_partition(states.begin(), states.end(),
                         [](const SavedState& state) { return !state.is_latest; });
   std::set<fs::path> chosen;
@@ -297,7 +331,8 @@ std::set<fs::path> Checkpoint::chosen_to_go(const Places& places, std::vector<Sa
                    "it would stay, and it is damaged (`terrace checkpoint verify` says where)",
                    "remove what is damaged first: terrace checkpoint prune PATH --damaged"});
     }
-    if (all_ || (keep_ && !stays) || (damaged_ && damaged)) chosen.insert(states[i].path);
+    if (all_ || (incomplete_ && states[i].is_incomplete) || (keep_ && !stays) || (damaged_ && damaged))
+      chosen.insert(states[i].path);
   }
   return chosen;
 }

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
+#include <terrace/base/checksum.h>
 #include <terrace/comm/lookout_meeting.h>
 #include <terrace/comm/rank_places.h>
 
@@ -25,6 +28,19 @@ constexpr milliseconds kForAnAnswer(1000);
 // Who says nothing for so long, though it should each second, is stopped or cut off.
 constexpr milliseconds kSilent(3500);
 constexpr size_t kMostNamed = 8;
+// Where ranks end together: for those that are at something else, for the first of them, which may be, and
+// for a few lines on the screen.
+constexpr milliseconds kForOtherRanks(1500);
+constexpr milliseconds kForTheFirstRank(5000);
+constexpr milliseconds kForSpeakers(1500);
+
+// What the user is to learn of a failure, as a number; 0: another rank says it. All ranks stop alike, and the
+// first one says so.
+uint32_t news_of(const Error& failure, bool is_first) {
+  if (failure.kind() == ErrorKind::peer || (failure.kind() == ErrorKind::cancelled && !is_first)) return 0;
+  const std::string_view text = failure.what();
+  return static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(text)))) | 1u;
+}
 
 std::string count_text(const RankStanding& standing) {
   return fmt::format("gather {}, exchange {}", standing.operations[index_of(Lane::gather)],
@@ -135,8 +151,61 @@ void RankWatch::say_death(const Error& death) {
   lookout_->has_been_said();
 }
 
-void RankWatch::leave(const std::string& why) {
-  if (lookout_ != nullptr) lookout_->leave(why);
+void RankWatch::leave() {
+  if (lookout_ != nullptr) lookout_->leave("");
+}
+
+// --- Ranks that end together ---
+
+int RankWatch::end_with(const Error& failure, int status) {
+  console_.end_progress();
+  if (communicator_.rank() == 0) return end_first(failure, status);
+  end_another(failure, status);
+  return status;
+}
+
+int RankWatch::end_first(const Error& failure, int status) {
+  std::vector<std::optional<LastWords>> all;
+  if (lookout_ != nullptr) all = lookout_->last_words(kForOtherRanks);
+  const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
+  const uint32_t news = news_of(failure, true);
+  // What another rank has failed with it says better itself.
+  if (news != 0 || std::ranges::none_of(all, has_news)) print_error(failure);
+  if (lookout_ == nullptr) return status;
+  lookout_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+  let_others_speak(news, all);
+  for (const std::optional<LastWords>& words : all) {
+    if (words) status = std::max(status, static_cast<int>(words->status));
+  }
+  return status;
+}
+
+// Of those that have left with the same, the first one speaks.
+void RankWatch::let_others_speak(uint32_t own_news, std::span<const std::optional<LastWords>> all) {
+  std::map<uint32_t, std::vector<uint32_t>> ranks;  // by what they have left with
+  for (uint32_t r = 1; r < all.size(); ++r) {
+    if (all[r]) ranks[all[r]->news].push_back(r);
+  }
+  for (const auto& [news, those] : ranks) {
+    const bool is_told = news == 0 || news == own_news;
+    for (const uint32_t rank : those)
+      lookout_->let_speak(rank, !is_told && rank == those.front() ? text_of_ranks(those) : "");
+  }
+  lookout_->wait_for_speakers(kForSpeakers);
+}
+
+void RankWatch::end_another(const Error& failure, int status) {
+  const uint32_t news = news_of(failure, false);
+  std::optional<std::string> speaker;
+  if (lookout_ != nullptr) {
+    lookout_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+    speaker = lookout_->turn_to_speak(kForTheFirstRank);
+  }
+  if (news != 0 && (!speaker || !speaker->empty())) {
+    if (speaker) console_.speak_for(*speaker);
+    console_.error(failure.what());
+  }
+  if (lookout_ != nullptr) lookout_->has_spoken(kForSpeakers);
 }
 
 // --- A rank that is slow ---

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,12 @@ class RankWatch final : public RunObserver {
   std::optional<Error> death_behind(const Error& failure) const;
   // Tells the user of it, where this rank is the one that does, and nobody has yet.
   void say_death(const Error& death);
-  // This rank ends because of that; it is no death.
-  void leave(const std::string& why);
+  // This rank ends because of a death.
+  void leave();
+  // This rank ends because of anything else; every rank does, and each calls it. The ranks tell the user of
+  // every reason once, the first one where it has it too, with the ranks before it elsewhere. Returns the
+  // exit status: `status`, or on the first rank the worst of all.
+  int end_with(const Error& failure, int status);
   // Who keeps this rank waiting, in words; nothing where another rank says it.
   std::optional<std::string> who_is_where();
 
@@ -65,6 +70,9 @@ class RankWatch final : public RunObserver {
  private:
   void lost(const RankLoss& loss);
   void end_late(const RankLoss& loss);
+  int end_first(const Error& failure, int status);
+  void end_another(const Error& failure, int status);
+  void let_others_speak(uint32_t own_news, std::span<const std::optional<LastWords>> all);
   RankStanding standing() const;
   Error death_text(const RankLoss& loss) const;
   std::string text_of_standing(uint32_t rank, const KnownStanding& known) const;

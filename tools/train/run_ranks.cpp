@@ -5,13 +5,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/mpi_plugin.h>
+#include <terrace/comm/rank_agreement.h>
+#include <terrace/comm/rank_places.h>
 #include <terrace/comm/socket_port.h>
 #include <terrace/runtime/config/tier_paths.h>
+#include <terrace/runtime/train/rank_setup.h>
 
 #include "command_line.h"
 
@@ -36,9 +41,8 @@ MakeMessagePort message_port(const RankIdentity& identity, const Environment& va
   return socket_port(meeting);
 }
 
-std::unique_ptr<MessageCommunicator> join(const RankIdentity& identity, const Environment& variables,
+std::unique_ptr<MessageCommunicator> meet(const RankIdentity& identity, const Environment& variables,
                                           const TrainFlags& flags) {
-  if (identity.alone()) return nullptr;
   std::vector<RankPlace> places(identity.size);
   for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
   return std::make_unique<MessageCommunicator>(identity.rank, std::move(places),
@@ -63,18 +67,52 @@ void share_host(TrainConfig& config, uint32_t ranks_on_host) {
   config.terrace.bind_threads = false;  // every rank would take the same processors
 }
 
+void require_same_run(const TrainerOptions& options, const TrainFlags& flags, const TrainingData& data) {
+  std::map<std::string, std::string> facts = facts_of_run(options);
+  const auto given = [](const std::string& value) { return value.empty() ? "not given" : value; };
+  facts["the version of Terrace"] = TERRACE_VERSION;
+  facts["the hash of the data"] = fmt::format("{:016x}", data.fingerprint());
+  facts["the data's tokens to train on"] = std::to_string(data.train_token_count());
+  facts["--save"] = flags.save.empty() ? "not given" : "given";  // one folder may have two names
+  facts["--resume"] = given(flags.resume);
+  facts["--fresh"] = flags.fresh ? "given" : "not given";
+  facts["--save-every"] = std::to_string(flags.save_every);
+  facts["--eval-every"] = std::to_string(flags.eval_every);
+  facts["--eval-samples"] = std::to_string(flags.eval_samples);
+  require_agreement(*options.communicator, facts);
+}
+
 RunRanks::RunRanks(TrainFlags& flags, Console& console)
-    : variables_(environment_from(environ)),
-      identity_(identify_rank(variables_)),
-      communicator_(join(identity_, variables_, flags)) {
+    : flags_(flags),
+      console_(console),
+      variables_(environment_from(environ)),
+      identity_(identify_rank(variables_)) {
   if (!are_several()) return;
   flags.ranks_started = identity_.size;
   flags.launcher = name_of(identity_.launcher);
-  if (!is_first()) {
-    console.speak_for(identity_.rank);
-    keep_what_every_rank_has(flags);
+  if (is_first()) return;
+  console.speak_for(text_of_ranks({&identity_.rank, 1}));
+  keep_what_every_rank_has(flags);
+}
+
+void RunRanks::join() {
+  if (!are_several()) return;
+  communicator_ = meet(identity_, variables_, flags_);
+  watch_ = std::make_unique<RankWatch>(*communicator_, LauncherLink(variables_), console_);
+}
+
+int RunRanks::refuse(const Error& failure) {
+  constexpr uint64_t kSeconds = 5;  // where others have another command line, they may never come
+  TrainFlags flags;
+  flags.rank_timeout_seconds = kSeconds;
+  Console console;
+  RunRanks ranks(flags, console);
+  try {
+    ranks.join();
+  } catch (const Error&) {
+    // Each says it by itself.
   }
-  watch_ = std::make_unique<RankWatch>(*communicator_, LauncherLink(variables_), console);
+  return ranks.end_with(failure);
 }
 
 void RunRanks::apply_to(TrainerOptions& options) const {
@@ -89,9 +127,6 @@ void RunRanks::apply_to(TrainerOptions& options) const {
            fmt::format("start {} with `terrace launch -n {} -- train`, or leave the key out",
                        config.batch.ranks, config.batch.ranks));
   if (!are_several()) return;
-  if (config.gather_16bit_weights_on_save)
-    refuse("stage3_gather_16bit_weights_on_model_save", "weights are exported by one process",
-           "turn it off, and export the checkpoint afterwards (terrace export)");
   options.communicator = communicator_.get();
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
   share_host(config, ranks_on_host(identity_));
@@ -106,18 +141,19 @@ std::optional<Error> RunRanks::death_behind(const Error& failure) const {
   return watch_ != nullptr ? watch_->death_behind(failure) : std::nullopt;
 }
 
-void RunRanks::end_with(const Error& failure, Console& console) const {
-  console.end_progress();
-  if (const std::optional<Error> death = death_behind(failure)) {
-    watch_->say_death(*death);
-  } else if (is_first()) {
-    print_error(failure);
-  } else if (failure.kind() != ErrorKind::peer) {
-    console.error(failure.what());
+int RunRanks::end_with(const Error& failure) const {
+  console_.end_progress();
+  const int status = status_of_refusal(failure);
+  if (watch_ == nullptr) {
+    is_first() ? print_error(failure) : console_.error(failure.what());
+    return status;
   }
-  if (!are_several()) return;
+  const std::optional<Error> death = death_behind(failure);
   communicator_->leave(failure.what());
-  watch_->leave(failure.kind() != ErrorKind::peer ? failure.what() : "");
+  if (!death) return watch_->end_with(failure, status);
+  watch_->say_death(*death);
+  watch_->leave();
+  return status;
 }
 
 }  // namespace terrace

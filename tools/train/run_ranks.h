@@ -8,6 +8,7 @@
 #include <terrace/base/error.h>
 #include <terrace/comm/message_communicator.h>
 #include <terrace/comm/rank_identity.h>
+#include <terrace/runtime/train/data/training_data.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
@@ -19,13 +20,21 @@ namespace terrace {
 // Makes the configuration that of one of several ranks of a host, which share its memory and its processors.
 void share_host(TrainConfig& config, uint32_t ranks_on_host);
 
+// Throws Error(config) on every rank where they were not started to train the same, naming each difference.
+void require_same_run(const TrainerOptions& options, const TrainFlags& flags, const TrainingData& data);
+
 class RunRanks {
  public:
-  // Joins the other ranks, and takes from `flags` what is the first one's alone. Throws Error(config) where
-  // they cannot be reached.
+  // Takes from `flags` what is the first rank's alone. All arguments outlive this. Throws Error(config) where
+  // the launcher's variables contradict each other.
   RunRanks(TrainFlags& flags, Console& console);
+  // Joins the other ranks. Throws Error(config) or Error(peer) where they cannot be reached.
+  void join();
+  // The end of a rank whose command line cannot be used: it joins the others to tell them, and the user once.
+  // Returns the exit status.
+  static int refuse(const Error& failure);
 
-  bool are_several() const { return communicator_ != nullptr; }
+  bool are_several() const { return !identity_.alone(); }
   bool is_first() const { return identity_.rank == 0; }
   // Makes the options those of this rank. Throws Error(config) for what several ranks cannot do, and where
   // the configuration was made for another number of them.
@@ -38,15 +47,17 @@ class RunRanks {
   std::unique_ptr<RankWatch::Following> follow(Trainer& trainer) const;
   // The death of a rank that is behind a failure, as the user is told of it; nothing where none is.
   std::optional<Error> death_behind(const Error& failure) const;
-  // Says why this rank ends: it tells the others, so that none waits for it, and prints what is news to the
-  // user. What other ranks fail with they say themselves.
-  void end_with(const Error& failure, Console& console) const;
+  // Says why this rank ends: it tells the others, so that none waits for it, and the user, to whom all ranks
+  // say it once. Returns the exit status.
+  int end_with(const Error& failure) const;
 
  private:
+  TrainFlags& flags_;
+  Console& console_;
   const Environment variables_;
   const RankIdentity identity_;
-  std::unique_ptr<MessageCommunicator> communicator_;  // null: there is one rank
-  std::unique_ptr<RankWatch> watch_;                   // null: there is one rank
+  std::unique_ptr<MessageCommunicator> communicator_;  // null: there is one rank, or they have not met
+  std::unique_ptr<RankWatch> watch_;                   // null: as that
 };
 
 }  // namespace terrace

@@ -28,9 +28,10 @@ RunSaves::RunSaves(const TrainFlags& flags, const TrainerOptions& options, Train
 
 void RunSaves::begin() {
   const uint64_t step = trainer_.completed_steps();
-  if (folder_ == nullptr || !options_.config.gather_16bit_weights_on_save || step == 0) return;
-  if (!why_not_saved(*folder_, trainer_.run_id(), step).empty()) return;
-  if (step_of_export(weights_folder(flags_)) != step) export_weights();
+  if (flags_.save.empty() || !options_.config.gather_16bit_weights_on_save || step == 0) return;
+  const bool lack = folder_ != nullptr && why_not_saved(*folder_, trainer_.run_id(), step).empty() &&
+                    step_of_export(weights_folder(flags_)) != step;
+  if (trainer_.first_rank(lack)) export_weights();
 }
 
 void RunSaves::look_after() {
@@ -111,6 +112,7 @@ void RunSaves::save() {
   if (folder_ == nullptr) {
     trainer_.follow_save();
     followed_step_ = step;
+    if (options_.config.gather_16bit_weights_on_save) export_weights();
     return;
   }
   // With commits the checkpoint is copied from one, and that commit waits for the update by itself.
@@ -131,6 +133,7 @@ void RunSaves::note(const KeptState& kept) {
 // The weights lie beside the checkpoints and are those of the latest save, as DeepSpeed's save_16bit_model
 // leaves them.
 void RunSaves::export_weights() {
+  if (folder_ == nullptr) return trainer_.follow_save();
   ExportOptions options;
   options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;
   options.replace = true;

@@ -156,15 +156,16 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
 }
 
 int Train::train() {
-  const RunRanks ranks(flags_, console_);
-  check_output_files(flags_);
-  RunReport report(flags_.report, console_);
+  RunRanks ranks(flags_, console_);
+  std::optional<RunReport> report;
   try {
-    return train(ranks, report);
+    ranks.join();
+    check_output_files(flags_);
+    report.emplace(flags_.report, console_);
+    return train(ranks, *report);
   } catch (const Error& failure) {
-    report.give_up(ranks.death_behind(failure).value_or(failure));
-    ranks.end_with(failure, console_);
-    return status_of_refusal(failure);
+    if (report) report->give_up(ranks.death_behind(failure).value_or(failure));
+    return ranks.end_with(failure);
   }
 }
 
@@ -172,7 +173,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice.vocabulary());
-  for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  if (ranks.is_first())  // the configuration is that of all ranks
+    for (const std::string& warning : options.config.warnings) console_.warning(warning);
   std::optional<TrainingData> data;
   if (flags_.epochs > 0) {
     data.emplace(open_training_data(flags_, choice, options, console_));
@@ -183,6 +185,10 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   ranks.apply_to(options);
+  if (ranks.are_several()) {
+    if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
+    require_same_run(options, flags_, *data);
+  }
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, options.communicator, console_);
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
@@ -271,7 +277,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     print_error(unwritten);
   }
   if (!failure) return kDone;
-  ranks.end_with(*failure, console_);
+  ranks.end_with(*failure);
   return kFailed;
 }
 

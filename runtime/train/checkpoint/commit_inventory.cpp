@@ -12,6 +12,7 @@
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/memory/tier/tier_verify.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/internal/saved_commit.h>
 #include <terrace/runtime/train/checkpoint/state_set.h>
 
@@ -52,7 +53,7 @@ std::optional<StateSet> set_of(std::span<const fs::path> paths, uint32_t ranks) 
 bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
   if (commit.ranks > 1) {
     const std::optional<StateSet> set = set_of(paths, commit.ranks);
-    return !set || (set->newest() != nullptr && set->newest()->commit != commit.commit);
+    return !set || (set->newest() != nullptr && !std::ranges::count(set->contents.whole, commit.commit));
   }
   const FoundTier now = look_at_tier(paths);
   return std::none_of(now.commits.begin(), now.commits.end(),
@@ -66,24 +67,119 @@ std::vector<StateSet> sets_of_ranks(std::span<const fs::path> paths) {
   return sets;
 }
 
-// The newest commit of all ranks, or what the first of them shows of one that is not whole.
-SavedState state_of(const StateSet& set) {
+// What the shards show of commit `number`: bytes of those that can be read, and the rest of the first of
+// these.
+SavedState state_of(const StateSet& set, uint64_t number) {
   SavedState state;
-  if (const SavedState* const newest = set.newest()) {
-    state = *newest;
-    state.bytes = 0;
-    for (const ShardPaths& paths : set.shards) {
-      SavedState part;
-      add_contents(part, look_at_tier(paths, newest->commit).newest);
-      state.bytes += part.bytes;
+  for (const ShardPaths& paths : set.shards) {
+    const FoundTier found = look_at_tier(paths, number);
+    for (const CommitFile& file : found.manifests) {
+      if (state.path.empty() && file.commit == number) state.path = file.path;
     }
-  } else {
-    state.kind = SavedState::Kind::commit;
-    state.path = set.shards.front().empty() ? fs::path() : set.shards.front().front();
-    state.trouble = set.contents.trouble;
+    if (found.commits.empty() || found.commit != number) continue;
+    SavedState part = saved_commit(found.commits.back());
+    try {
+      add_contents(part, found.newest);
+    } catch (const Error&) {
+      continue;  // the state's trouble says it
+    }
+    part.bytes += state.bytes;
+    const bool is_retained = part.kind == SavedState::Kind::retained_commit;
+    if (state.commit == 0) {
+      state = std::move(part);
+    } else {
+      state.bytes = part.bytes;
+      if (is_retained) state.kind = SavedState::Kind::retained_commit;
+    }
   }
+  if (state.commit == 0) state.kind = SavedState::Kind::commit;
   state.ranks = static_cast<uint32_t>(set.shards.size());
   return state;
+}
+
+// The folders of a rank in these paths that hold nothing, or are not there.
+std::string missing_folders(std::span<const fs::path> paths, const TierOfRank& shard) {
+  std::string names;
+  for (const fs::path& path : paths) {
+    const fs::path own[] = {path / tier_name_of(shard)};
+    if (!look_at_tier(own).present) names += (names.empty() ? "" : ", ") + own[0].string();
+  }
+  return names;
+}
+
+// The newest commit of a set that is not whole: as much as the shards that are there show of it.
+SavedState damaged_state(std::span<const fs::path> paths, const StateSet& set) {
+  std::vector<FoundTier> shards;
+  uint64_t newest = 0;
+  for (const ShardPaths& own : set.shards) {
+    shards.push_back(look_at_tier(own));
+    for (const CommitFile& file : shards.back().manifests) newest = std::max(newest, file.commit);
+  }
+  const bool is_whole =
+      std::ranges::count(set.contents.whole, newest) > 0;  // nothing is left of the later one
+  SavedState state = state_of(set, is_whole ? 0 : newest);
+  std::string missing;
+  uint32_t there = 0;
+  for (uint32_t r = 0; r < state.ranks; ++r) {
+    const FoundTier& found = shards[r];
+    if (state.path.empty() && !set.shards[r].empty()) state.path = set.shards[r].front();
+    if (found.present && found.path_count <= set.shards[r].size()) {
+      ++there;
+      continue;
+    }
+    const std::string folders = missing_folders(paths, {r, state.ranks});
+    missing += (missing.empty() ? "" : ", ") +
+               (folders.empty() ? fmt::format("another nvme path of rank {}", r) : folders);
+  }
+  state.is_incomplete = !missing.empty();
+  state.trouble = set.contents.trouble;
+  if (state.is_incomplete)
+    state.trouble = fmt::format(
+        "{} of {} ranks have their part of it, and it can be gone on from only with all: "
+        "there is no {}",
+        there, state.ranks, missing);
+  return state;
+}
+
+// The states of a set, the oldest first. Of passing ones only the last one is more than a remainder.
+std::vector<SavedState> states_of(std::span<const fs::path> paths, const StateSet& set) {
+  std::vector<SavedState> states;
+  const std::vector<uint64_t>& whole = set.contents.whole;
+  for (const uint64_t number : whole) {
+    SavedState state = state_of(set, number);
+    state.is_latest = set.newest() != nullptr && set.newest()->commit == number;
+    if (state.kind == SavedState::Kind::retained_commit || number == whole.back())
+      states.push_back(std::move(state));
+  }
+  if (!set.contents.trouble.empty()) states.push_back(damaged_state(paths, set));
+  return states;
+}
+
+// Returns the manifests of those that were removed.
+std::vector<fs::path> prune_set(std::span<const fs::path> paths, const StateSet& set,
+                                FunctionRef<bool(const SavedState&)> goes, Log& log) {
+  const std::vector<SavedState> states = states_of(paths, set);
+  std::vector<fs::path> doomed;
+  std::vector<uint64_t> staying;
+  for (const SavedState& state : states) {
+    if (goes(state)) {
+      doomed.push_back(state.path);
+    } else {
+      staying.push_back(state.trouble.empty() ? state.commit : UINT64_MAX);
+    }
+  }
+  if (doomed.empty()) return doomed;
+  HeldSet held(set, log);
+  if (staying.empty()) {
+    held.remove();
+    return doomed;
+  }
+  // What is later than the last whole one is the damaged one, whatever its number is on which rank.
+  const uint64_t last = set.contents.whole.empty() ? 0 : set.contents.whole.back();
+  held.remove_commits([&](uint64_t number) {
+    return !std::ranges::count(staying, number > last && !set.contents.trouble.empty() ? UINT64_MAX : number);
+  });
+  return doomed;
 }
 
 // The manifests of a commit with the paths of each shard.
@@ -98,7 +194,7 @@ std::vector<Shard> shards_of(std::span<const fs::path> paths, const SavedState& 
   if (!set) return shards;
   for (const ShardPaths& own : set->shards) {
     const FoundTier found = look_at_tier(own, commit.commit);
-    if (!found.commits.empty()) shards.push_back({own, found.commits.back().path});
+    if (found.commit == commit.commit) shards.push_back({own, found.commits.back().path});
   }
   return shards;
 }
@@ -143,6 +239,23 @@ bool is_tier_path(const fs::path& path) {
   return look_at_tier(one).present || !find_state_sets(one).empty();
 }
 
+void require_whole_set(const fs::path& path) {
+  const fs::path one[] = {path};
+  const FoundTier found = look_at_tier(one);
+  if (!found.present) return;
+  const auto name = parse_tier_name((path / "").lexically_normal().parent_path().filename().string());
+  TierOfRank share = name.value_or(TierOfRank{});
+  if (!found.commits.empty()) share = {found.newest.shard.number, found.newest.shard.count};
+  if (share.ranks <= 1) return;
+  const std::string above = (path / "..").lexically_normal().string();
+  throw Error(ErrorKind::config,
+              {"there is no whole saved state in", path.string(),
+               fmt::format("it is what rank {} of {} has of one", share.rank, share.ranks),
+               name ? fmt::format("name the path that holds the folders of all ranks: {}", above)
+                    : fmt::format("put the folders of all ranks into one path, this one as {}, and name that",
+                                  tier_name_of(share))});
+}
+
 TierListing list_commits(std::span<const fs::path> paths) {
   const FoundTier found = look_at_tier(paths);
   TierListing listing;
@@ -158,7 +271,8 @@ TierListing list_commits(std::span<const fs::path> paths) {
     listing.trouble = found.trouble;
   }
   for (const StateSet& set : sets_of_ranks(paths)) {
-    listing.states.push_back(state_of(set));
+    const std::vector<SavedState> states = states_of(paths, set);
+    listing.states.insert(listing.states.end(), states.begin(), states.end());
     listing.in_use |= set.contents.in_use;
   }
   return listing;
@@ -199,10 +313,8 @@ std::vector<fs::path> prune_commits(std::span<const fs::path> paths,
                                     FunctionRef<bool(const SavedState&)> goes, Log& log) {
   std::vector<fs::path> removed;
   for (const StateSet& set : sets_of_ranks(paths)) {
-    const SavedState state = state_of(set);
-    if (!goes(state)) continue;
-    HeldSet(set, log).remove();
-    removed.push_back(state.path);
+    const std::vector<fs::path> gone = prune_set(paths, set, goes, log);
+    removed.insert(removed.end(), gone.begin(), gone.end());
   }
   const std::vector<fs::path> more = prune_commits_of_one_rank(paths, goes, log);
   removed.insert(removed.end(), more.begin(), more.end());

@@ -13,6 +13,9 @@ namespace terrace {
 
 bool is_tier_path(const std::filesystem::path& path);  // holds a tier folder, or those of ranks
 
+// Throws Error(config) where this is the folder of one of several ranks, which alone is no saved state.
+void require_whole_set(const std::filesystem::path& path);
+
 struct TierListing {
   std::vector<SavedState> states;  // the oldest first
   bool in_use = false;             // a running job uses the paths
@@ -30,8 +33,7 @@ uint64_t verify_commit(std::span<const std::filesystem::path> paths, const Saved
                        FunctionRef<void(const BadBlock&)> bad, Log& log);
 
 // Removes the commits that `goes` names, damaged ones too, and returns their manifests. If no commit is left,
-// the files of the tier go as well; commits of several ranks go together with their files. Throws Error(io)
-// when a job is using the paths.
+// the files of the tier go as well. Throws Error(io) when a job is using the paths.
 std::vector<std::filesystem::path> prune_commits(std::span<const std::filesystem::path> paths,
                                                  FunctionRef<bool(const SavedState&)> goes, Log& log);
 

@@ -54,7 +54,8 @@ TierContents contents_of(const CommonTier& common, std::span<const fs::path> fir
   contents.is_present = true;
   contents.in_use = common.in_use;
   contents.has_commits = common.has_commits;
-  contents.commit_count = common.commit_count;
+  contents.whole = common.whole;
+  contents.commit_count = common.whole.size() + (common.trouble.empty() ? 0 : 1);
   contents.paths_fit = true;
   contents.trouble = common.trouble;
   if (common.commit > 0) add_newest(contents, look_at_tier(first, common.commit));

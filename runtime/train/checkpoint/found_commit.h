@@ -20,7 +20,8 @@ struct TierContents {
   bool is_present = false;           // files of a tier are there
   bool in_use = false;               // another job uses the folders
   bool has_commits = false;          // manifests are there; without any, the contents are worth nothing
-  uint64_t commit_count = 0;         // with the retained ones
+  uint64_t commit_count = 0;         // with the retained ones, and of several ranks the damaged one
+  std::vector<uint64_t> whole;       // of several ranks: CommonTier::whole
   bool paths_fit = false;            // the given paths are all those of one run
   std::optional<SavedState> newest;  // set if a run can go on from it, as far as manifests say
   std::string trouble;               // why no run can go on; empty without commits

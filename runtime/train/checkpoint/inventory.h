@@ -21,11 +21,13 @@ struct SavedState {
   std::filesystem::path path;  // the folder of the step, or the file of the commit's manifest
   std::filesystem::file_time_type time;
   uint64_t commit = 0;     // the commit's number; 0 for a checkpoint
-  uint32_t ranks = 1;      // a commit has a shard of each of them; `path` is the manifest of the first
+  uint32_t ranks = 1;      // a commit has a shard of each of them; `path` is the manifest of the first there
   CheckpointInfo run;      // of a damaged state, as much as is known
   uint64_t bytes = 0;      // of the state
   bool is_latest = false;  // a run would resume from this one
   std::string trouble;     // judged by manifests and sizes; empty: whole
+  // Folders of some ranks are not there, though they may only be out of sight; the others cannot tell.
+  bool is_incomplete = false;
 };
 std::string_view name_of(SavedState::Kind kind);
 

@@ -273,4 +273,16 @@ void HeldSet::remove() {
   }
 }
 
+void HeldSet::remove_commits(FunctionRef<bool(uint64_t commit)> goes) {
+  for (const ShardPaths& paths : set_.shards) {
+    if (paths.empty()) continue;
+    for (const CommitFile& file : look_at_tier(paths).manifests) {
+      std::error_code error;
+      if (goes(file.commit) && !fs::remove(file.path, error))
+        throw Error(ErrorKind::io, {"cannot remove the commit", file.path.string(), error.message(), ""});
+    }
+  }
+  for (const std::unique_ptr<TierFolder>& folder : folders_) io::sync_folder(folder->path());
+}
+
 }  // namespace terrace

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/tier_folder.h>
@@ -43,6 +44,8 @@ class HeldSet {
   HeldSet(const StateSet& set, Log& log);
   // Removes the set: manifests first, so that a crash leaves nothing that could be taken for a state.
   void remove();
+  // Removes the manifests of the commits that `goes` names by their numbers. Throws Error(io).
+  void remove_commits(FunctionRef<bool(uint64_t commit)> goes);
 
  private:
   const StateSet set_;

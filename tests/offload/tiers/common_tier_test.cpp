@@ -73,6 +73,12 @@ TEST_F(CommonTierTest, IsTheNewestCommitThatAllRanksHave) {
   EXPECT_EQ(common.least_number, 6u) << "the number of a commit that is given up is not used again";
 }
 
+TEST_F(CommonTierTest, NamesTheCommitsThatAllHave) {
+  leave(0, {{2, 1, "step 3", {}, true}, {4, 2, "step 5", {}, true}, {6, 4}});
+  leave(1, {{2, 1, "step 3", {}, true}, {4, 2, "step 5", {}, true}, {6, 4}});
+  EXPECT_EQ(find().whole, (std::vector<uint64_t>{2, 4, 6}));
+}
+
 TEST_F(CommonTierTest, IsRetainedWhereOneRankHasRetainedIt) {
   leave(0, {{4, 3, "step 7", {}, true}});
   leave(1, {{4, 3}});

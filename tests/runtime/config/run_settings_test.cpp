@@ -14,7 +14,7 @@ std::map<std::string, std::string> settings(const std::vector<ConfigOverride>& o
 TEST(RunSettings, HoldWhatShapesTheNumbersAndNothingOfPlacement) {
   const auto all = settings({});
   EXPECT_EQ(all.at("optimizer.params.lr"), "0.001");
-  EXPECT_EQ(all.at("gradient_accumulation_steps"), "1");
+  EXPECT_EQ(all.at("train_batch_size"), "1");
   EXPECT_EQ(all.at("steps"), "10");
   for (const auto& [key, value] : all) {
     EXPECT_FALSE(key.starts_with("zero_optimization") || key.starts_with("aio")) << key;
@@ -27,10 +27,31 @@ TEST(RunSettings, NameWhatDiffersWithBothValues) {
   EXPECT_THAT(changed_settings(saved, saved), ::testing::IsEmpty());
   const auto now = settings(
       {{"optimizer.params.lr", "0.0005", "--lr"}, {"gradient_accumulation_steps", "4", "--accumulation"}});
+  EXPECT_THAT(
+      changed_settings(saved, now),
+      ::testing::ElementsAre("optimizer.params.lr differs from the checkpoint's run: 0.0005 now, 0.001 there",
+                             "train_batch_size differs from the checkpoint's run: 4 now, 1 there"));
+}
+
+TEST(RunSettings, DoNotDependOnTheNumberOfRanks) {
+  const auto of_ranks = [](const char* ranks) {
+    return settings({{"train_batch_size", "8", "a test"},
+                     {"train_micro_batch_size_per_gpu", "2", "a test"},
+                     {"terrace.ranks", ranks, "a test"}});
+  };
+  EXPECT_THAT(changed_settings(of_ranks("3"), of_ranks("1")), ::testing::IsEmpty());
+}
+
+TEST(RunSettings, OfCheckpointsBeforeThereWereRanksHaveTheAccumulation) {
+  const auto now = settings(
+      {{"train_micro_batch_size_per_gpu", "2", "a test"}, {"gradient_accumulation_steps", "4", "a test"}});
+  auto saved = now;
+  saved.erase("train_batch_size");
+  saved["gradient_accumulation_steps"] = "4";
+  EXPECT_THAT(changed_settings(saved, now), ::testing::IsEmpty());
+  saved["gradient_accumulation_steps"] = "3";
   EXPECT_THAT(changed_settings(saved, now),
-              ::testing::ElementsAre(
-                  "gradient_accumulation_steps differs from the checkpoint's run: 4 now, 1 there",
-                  "optimizer.params.lr differs from the checkpoint's run: 0.0005 now, 0.001 there"));
+              ::testing::ElementsAre("train_batch_size differs from the checkpoint's run: 8 now, 6 there"));
 }
 
 TEST(RunSettings, KeysOfOneSideOnlyDifferToo) {
