@@ -22,7 +22,7 @@ using Steady = std::chrono::steady_clock;
 
 constexpr milliseconds kBetweenWords(1000), kLeastBetweenWords(50);
 // A launcher that is the parent of a dead rank has its word by then.
-constexpr milliseconds kForTheLauncher(300);
+constexpr milliseconds kForTheLauncher(1000);
 // Whoever says nothing for so long is told nothing either, so that its connection never fills.
 constexpr seconds kTalksAlone(60);
 constexpr size_t kMostUnsent = 64 * sizeof(LookoutMessage);

@@ -81,7 +81,7 @@ const Standings& standing_of_options() {
       {"ranks", kRanks},
       {"rank", kRanks},
       {"communicator", kBackEnd},
-      {"exchanges_by_copies", kExchange},
+      {"exchanges_by_copies", kBackEnd},
   };
   return standings;
 }

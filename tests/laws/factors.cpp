@@ -86,10 +86,8 @@ constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"}
 constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5", "8"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
-constexpr std::array<std::string_view, 3> kBackEnds = {"threads", "messages", "peers"};
-// What several ranks exchange lies on the device, or passes through host memory by copies, as it does for
-// GPUs.
-constexpr std::array<std::string_view, 2> kExchanges = {"on the device", "by copies"};
+// "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
+constexpr std::array<std::string_view, 4> kBackEnds = {"threads", "messages", "peers", "copies"};
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -140,7 +138,6 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"device copies", kDeviceCopyWays},
     {"ranks", kRankCounts},
     {"back end", kBackEnds},
-    {"exchange", kExchanges},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {
@@ -292,7 +289,7 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
 
 std::vector<Combination> covering_array_over_ranks(Strength strength) {
   return covering_array(strength, {{kRanks, {"2", "3", "4", "5", "8"}},
-                                   {kBackEnd, {"threads", "messages", "peers"}},
+                                   {kBackEnd, {"threads", "messages", "peers", "copies"}},
                                    {kAccumulation, {"1", "3", "4", "8"}}});
 }
 

@@ -50,7 +50,6 @@ enum FactorIndex : size_t {
   kDeviceCopies,
   kRanks,
   kBackEnd,
-  kExchange,
   kFactorCount,
 };
 

@@ -106,7 +106,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.hooks.decorate_engine = surroundings.decorate;
   options.hooks.step_events = surroundings.step_events;
   testing::set_ranks(options, surroundings.ranks);
-  options.exchanges_by_copies = options.ranks > 1 && level_of(c, kExchange) == "by copies";
+  options.exchanges_by_copies = options.ranks > 1 && level_of(c, kBackEnd) == "copies";
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;

@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // A connection that ends is seen by all at once; who says why takes a little longer.
-constexpr milliseconds kForTheNews(800);
+constexpr milliseconds kForTheNews(1500);
 constexpr milliseconds kForAnAnswer(1000);
 // Who says nothing for so long, though it should each second, is stopped or cut off.
 constexpr milliseconds kSilent(3500);
