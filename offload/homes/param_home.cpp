@@ -158,8 +158,8 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
 }
 
-void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot) {
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {});
+void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {}, reason);
 }
 
 // The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
@@ -175,7 +175,7 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
       slot.id, shards_.first_param_byte(chunk), source, shards_.param_bytes(chunk),
       after != nullptr ? after : &slot.out, arrival(slot),
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {source, after});
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {source, after}, reason);
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
@@ -215,7 +215,7 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   reading.slot = &slot;
   expect_read(chunk, reading, memory + shards_.first_param_byte(chunk), TransferReason::step);
   arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
-  gather_in_place(chunk, slot);
+  gather_in_place(chunk, slot, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }

@@ -81,7 +81,7 @@ class ParamHome {
   // detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
   // The chunk's share lies in its detached slot: brings those of the other ranks, where there are any.
-  void gather_in_place(ChunkId chunk, CacheSlot& slot);
+  void gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason);
 
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.

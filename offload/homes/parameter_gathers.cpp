@@ -33,11 +33,11 @@ ParameterGathers::~ParameterGathers() {
   }
 }
 
-void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own) {
+void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) {
   const uint64_t own_bytes = run_.shards.param_bytes(chunk);
   in_bytes_ += run_.space.param_bytes(chunk) - own_bytes;
   out_bytes_ += own_bytes * (ranks_.size() - 1);
-  if (goes_by_copies()) return gather_by_copies(chunk, slot, own);
+  if (goes_by_copies()) return gather_by_copies(chunk, slot, own, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   std::byte* const memory = cache_.begin_filling(slot);
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::ranks});
@@ -82,7 +82,8 @@ void ParameterGathers::finished(ChunkId chunk) {
 
 // Copies to the device keep their order, so the first of the two waits for the other ranks, and the second
 // for what else has to be over before the slot is whole.
-void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own) {
+void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own,
+                                        TransferReason reason) {
   Stage& stage = take_stage(chunk, slot, own);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   const uint64_t first = run_.shards.first_param_byte(chunk), bytes = run_.shards.param_bytes(chunk);
@@ -93,16 +94,15 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
   std::byte* const mine = is_on_host ? const_cast<std::byte*>(own.memory) : stage.memory + first;
   if (!is_on_host) {
     stage.left.begin(to_host_copy(kGathered, chunk));
-    run_.device.copy_to_host(
-        mine, slot.id, first, bytes, &parts.share, stage.left,
-        from_device_note(events, TransferRole::param, TransferReason::other, index_of(chunk)));
+    run_.device.copy_to_host(mine, slot.id, first, bytes, &parts.share, stage.left,
+                             from_device_note(events, TransferRole::param, reason, index_of(chunk)));
     d2h_bytes_ += bytes;
   }
   stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::ranks});
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::ranks}, 2);
   cache_.begin_copying_in(slot);
   exchange(chunk, parts, mine, stage.memory, is_on_host ? own.ready : &stage.left, stage.exchanged);
-  const CopyNote note = to_device_note(events, TransferRole::param, TransferReason::other, index_of(chunk));
+  const CopyNote note = to_device_note(events, TransferRole::param, reason, index_of(chunk));
   run_.device.copy_to_device(slot.id, 0, stage.memory, first, &stage.exchanged, slot.in, note);
   run_.device.copy_to_device(slot.id, end, stage.memory + end, all - end,
                              is_on_host ? &parts.share : &stage.left, slot.in, note);

@@ -47,7 +47,8 @@ class ParameterGathers {
   const DeviceCopy& share_left(const CacheSlot& slot) { return goes_by_copies() ? slot.in : share(slot); }
   // Gathers the chunk's parameters in the slot, which is detached, behind share(): begins slot.in, which is
   // done when all of them are there. Waits for an earlier gather where all slots on the host are taken.
-  void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+  // `reason` is that of the recorded copies.
+  void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
   // True if a gather would start without waiting for a fetch that finished() has not been called for.
   bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
   // The chunk's fetch has arrived.
@@ -72,7 +73,7 @@ class ParameterGathers {
   Stage& take_stage(ChunkId chunk, CacheSlot& slot, const HostShare& own);
   void exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
                 Event& done);
-  void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+  void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
 
   const RunContext& run_;
   DeviceCache& cache_;

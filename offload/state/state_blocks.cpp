@@ -102,7 +102,7 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
 void StateBlocks::gather_on_device(ChunkId chunk) {
   if (!run_.params_live_on_device() || run_.is_callers(chunk)) return;
   cache_.detach_param(chunk);
-  homes_.params.gather_in_place(chunk, cache_.param_slot(chunk));
+  homes_.params.gather_in_place(chunk, cache_.param_slot(chunk), TransferReason::other);
 }
 
 void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t count) {

@@ -191,7 +191,7 @@ void UpdateRunner::gather_updated() {
     if (run_.is_callers(chunk) || !is_updated(chunk) || cache_.param_state(chunk) == ChunkState::absent)
       continue;
     cache_.detach_param(chunk);
-    homes_.params.gather_in_place(chunk, cache_.param_slot(chunk));
+    homes_.params.gather_in_place(chunk, cache_.param_slot(chunk), TransferReason::update);
   }
 }
 
