@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -148,6 +149,23 @@ Binding Topology::binding_for(size_t thread_count) const {
   return binding;
 }
 
+Topology Topology::part(size_t index, size_t count) const {
+  Topology part;
+  if (quota != 0) part.quota = static_cast<uint32_t>(std::max<size_t>(1, quota / count));
+  std::vector<std::pair<uint32_t, uint32_t>> cores;  // by node
+  for (const Cpu& cpu : cpus) cores.emplace_back(cpu.node, cpu.core);
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  const size_t first = cores.size() * index / count, end = cores.size() * (index + 1) / count;
+  const bool is_divided = cores.size() >= count;
+  for (const Cpu& cpu : cpus) {
+    const auto place = static_cast<size_t>(
+        std::lower_bound(cores.begin(), cores.end(), std::pair(cpu.node, cpu.core)) - cores.begin());
+    if (!is_divided || (place >= first && place < end)) part.cpus.push_back(cpu);
+  }
+  return part;
+}
+
 Topology read_topology(const std::string& root, const std::vector<uint32_t>& allowed) {
   const std::map<uint32_t, uint32_t> nodes = nodes_of_cpus(root);
   Topology topology;
@@ -176,6 +194,15 @@ Topology read_topology() {
     for (uint32_t id = 0; id < static_cast<uint32_t>(std::max(online, 1L)); ++id) allowed.push_back(id);
   }
   return read_topology("", allowed);
+}
+
+int stay_on(const std::vector<Cpu>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const Cpu& cpu : cpus) {
+    if (cpu.id < CPU_SETSIZE) CPU_SET(cpu.id, &set);
+  }
+  return sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
 }
 
 int interleave_memory(void* memory, size_t bytes, const std::vector<uint32_t>& nodes) {

@@ -1,6 +1,5 @@
 // Topology: the processors that this process may use, how they share cores and memory nodes, and which of
-// them compute threads are bound to. It reads /proc, /sys and the affinity of the process; it must never
-// change a setting.
+// them compute threads are bound to. It reads /proc, /sys and the affinity of the process.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +38,10 @@ struct Topology {
   // by node, then the cores' other hardware threads. More threads than processors, or than the quota, are not
   // bound.
   Binding binding_for(size_t thread_count) const;
+  // The part of process `index` of `count` that share these processors: whole cores, one node after the
+  // other, in no other part. Where there are fewer cores than processes, each has all of them. Of the quota
+  // each has its share, at least one.
+  Topology part(size_t index, size_t count) const;
 };
 
 // Reads the machine under `root`, limited to the processors in `allowed`. Where /sys says nothing, every
@@ -46,6 +49,10 @@ struct Topology {
 Topology read_topology(const std::string& root, const std::vector<uint32_t>& allowed);
 // Reads this machine, limited to the processors that this process may use.
 Topology read_topology();
+
+// Keeps the calling thread, and threads that it starts from now on, on these processors. Returns 0, or the
+// errno with which the system refused.
+int stay_on(const std::vector<Cpu>& cpus);
 
 // Spreads the untouched pages of [memory, memory + bytes) over `nodes`, in turn, for memory that threads of
 // all nodes use. Returns 0, or the errno with which the system refused: pages then lie where they are first

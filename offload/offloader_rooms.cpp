@@ -120,7 +120,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                                     : nullptr),
       params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
              tiers.reader(), watch, gathers.get()),
-      runs(space, rounds_of(options).count(), options.unused_gradients),
+      runs(space, rounds_of(options), options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),

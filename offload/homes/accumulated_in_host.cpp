@@ -58,7 +58,9 @@ void AccumulatedInHost::land_zero_spilled(const GradientLanding& own) {
     sums().set_zero(chunk);
     return spilled_->set_zero(chunk);
   }
-  if (std::ranges::any_of(own.runs, &GradientRun::is_first)) {
+  const bool joins = rules_.is_last(own) &&
+                     std::ranges::any_of(own.runs, [](const GradientRun& run) { return run.open_group > 0; });
+  if (joins || std::ranges::any_of(own.runs, &GradientRun::is_first)) {
     make_place(own);
     add(own, nullptr, true);
   }

@@ -37,7 +37,7 @@ class AccumulatedInHost final : public GradientsBelowDevice {
 
  private:
   // The sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient does not
-  // read it back.
+  // read it back. Where a group of micro-batches joins then, it does, and they are taken once more.
   bool takes_sums(const GradientLanding& landing) const override {
     return rules_.is_last(landing) || !is_held(landing.chunk);
   }

@@ -63,30 +63,31 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
                                 const std::byte* gradient, bool takes_sum) {
   const Section& section = space_.section_of(landing.chunk);
   const DataType type = section.type, sum_type = held_gradient_type(section, options_);
+  const StepRounds rounds = rounds_of(options_);
   const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
-  bool has_landed = false;
+  bool has_landed = false, has_sum = false;
   for (const GradientRun& run : landing.runs) {
     const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
     if (first >= last) continue;
     has_landed = true;
-    std::byte* const sum = accumulator + first * bytes_of(sum_type);
-    const bool replaces = run.is_first && landing.micro_batch == 0;
-    if (run.is_first && (!replaces || gradient == nullptr))  // the earlier micro-batches had no gradient here
-      std::memset(sum, 0, (last - first) * bytes_of(sum_type));
-    if (gradient == nullptr) continue;
-    const Accumulation part{.accumulator = sum,
-                            .accumulator_type = sum_type,
-                            .gradient = gradient + first * bytes_of(type),
-                            .gradient_type = type,
-                            .count = last - first,
-                            .first = replaces};
-    if (takes_sum && part.count == kBlockElements) {
+    const Sums at = sums_at(landing.chunk, accumulator, first, sum_type, rounds);
+    const auto clear = [&](std::byte* sum) { std::memset(sum, 0, (last - first) * bytes_of(sum_type)); };
+    const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
+      const Accumulation part{.accumulator = sum,
+                              .accumulator_type = sum_type,
+                              .gradient = from,
+                              .gradient_type = from_type,
+                              .count = last - first,
+                              .first = replaces};
+      if (!takes_sum || part.count != kBlockElements || sum != at.step)
+        return accumulate(instruction_set_, part);
       sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
-      return;
-    }
-    accumulate(instruction_set_, part);
+      has_sum = true;
+    };
+    go_through(landing_steps(run, landing.micro_batch, gradient != nullptr, rounds), at,
+               gradient != nullptr ? gradient + first * bytes_of(type) : nullptr, type, clear, add);
   }
-  if (!has_landed || !takes_sum) return;
+  if (!has_landed || !takes_sum || has_sum) return;
   sums_.of(landing.chunk)[block] = sum_of_squares_block(
       instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
 }
@@ -97,19 +98,22 @@ void DeviceGradients::take(std::span<const ChunkId> chunks, Tiles) {
 
 void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
                           bool) {
-  const DataType type = space_.section_of(landing.chunk).type;
+  const DataType type = space_.section_of(landing.chunk).type, sum_type = options_.accumulation_type;
+  const StepRounds rounds = rounds_of(options_);
   for (const GradientRun& run : landing.runs) {
-    std::byte* const sum = accumulator + run.first_element * bytes_of(accumulation_type_);
-    const bool replaces = run.is_first && landing.micro_batch == 0;
-    if (run.is_first && (!replaces || gradient == nullptr))  // the earlier micro-batches had no gradient here
-      arithmetic_.set_zero(sum, accumulation_type_, run.element_count);
-    if (gradient == nullptr) continue;
-    arithmetic_.accumulate({.accumulator = sum,
-                            .accumulator_type = accumulation_type_,
-                            .gradient = gradient + run.first_element * bytes_of(type),
-                            .gradient_type = type,
-                            .count = run.element_count,
-                            .first = replaces});
+    const auto clear = [&](std::byte* sum) { arithmetic_.set_zero(sum, sum_type, run.element_count); };
+    const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
+      arithmetic_.accumulate({.accumulator = sum,
+                              .accumulator_type = sum_type,
+                              .gradient = from,
+                              .gradient_type = from_type,
+                              .count = run.element_count,
+                              .first = replaces});
+    };
+    go_through(landing_steps(run, landing.micro_batch, gradient != nullptr, rounds),
+               sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds),
+               gradient != nullptr ? gradient + run.first_element * bytes_of(type) : nullptr, type, clear,
+               add);
   }
   if (landing.ends) sums_.note_complete(landing.chunk);
 }

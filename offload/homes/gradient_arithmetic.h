@@ -46,7 +46,8 @@ class GradientArithmetic {
       return gradient + tile * kTileElements * bytes_of(type);
     });
   }
-  // Adds a landing to the chunk's accumulator; both addresses are those of the chunk's first element. A null
+  // Adds a landing to the chunk's accumulator; both addresses are those of the chunk's first element. With
+  // groups of micro-batches the sum of the open group lies behind that of the step. A null
   // `gradient` stands for zeros. The gradient is complete when the landing ends it. `takes_sums`: the sums of
   // the blocks that the landing reaches are taken, since these blocks may be complete.
   virtual void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
@@ -56,6 +57,30 @@ class GradientArithmetic {
   virtual void finish_step(GradientSource& gradients) { (void)gradients; }
 
  protected:
+  // Both sums of the own part of a chunk, the second with groups only.
+  struct Sums {
+    std::byte* step;
+    std::byte* group;  // null without groups
+    DataType type;
+  };
+  Sums sums_at(ChunkId chunk, std::byte* accumulator, uint64_t element, DataType type,
+               const StepRounds& rounds) const {
+    const uint64_t elements = sums_.block_count(chunk) * kSumBlockElements;
+    std::byte* const step = accumulator + element * bytes_of(type);
+    return {step, rounds.has_groups() ? step + elements * bytes_of(type) : nullptr, type};
+  }
+  // Goes through the steps of a landing, with `clear(sum)` and `add(sum, from, type of from, replaces)`.
+  template <typename Clear, typename Add>
+  static void go_through(const LandingSteps& steps, const Sums& sums, const std::byte* gradient,
+                         DataType gradient_type, Clear clear, Add add) {
+    if (steps.clears) clear(sums.step);
+    if (steps.joins_before) add(sums.step, sums.group, sums.type, steps.is_first_group);
+    if (steps.clears_group) clear(sums.group);
+    if (gradient != nullptr)
+      add(sums.group != nullptr ? sums.group : sums.step, gradient, gradient_type, steps.replaces);
+    if (steps.joins_after) add(sums.step, sums.group, sums.type, false);
+  }
+
   GradientSums sums_;
 };
 
@@ -85,11 +110,11 @@ class WorkerGradients final : public GradientArithmetic {
 class DeviceGradients final : public GradientArithmetic {
  public:
   // All references outlive this.
-  DeviceGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type,
+  DeviceGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
                   DeviceArithmetic& arithmetic, DeviceSums device_sums)
       : GradientArithmetic(std::move(sums)),
         space_(space),
-        accumulation_type_(accumulation_type),
+        options_(options),
         arithmetic_(arithmetic),
         device_sums_(std::move(device_sums)) {}
 
@@ -101,7 +126,7 @@ class DeviceGradients final : public GradientArithmetic {
 
  private:
   const FlatSpace& space_;
-  const DataType accumulation_type_;
+  const OffloadOptions& options_;
   DeviceArithmetic& arithmetic_;
   DeviceSums device_sums_;
 };

@@ -140,11 +140,11 @@ GradientLanding GradientExchange::own_part(const GradientLanding& landing) {
   own_runs_.clear();
   for (const GradientRun& run : landing.runs) {
     const uint64_t begin = std::max(first, run.first_element), end = std::min(last, run.end());
-    if (begin < end) own_runs_.push_back({begin - first, end - begin, run.is_first});
+    if (begin < end) own_runs_.push_back({begin - first, end - begin, run.is_first, run.open_group});
   }
   GradientLanding part = landing;
   part.runs = own_runs_;
-  part.micro_batch = std::min(rounds_.number(landing.micro_batch + 1, 0), rounds_.micro_batches) - 1;
+  part.micro_batch = rounds_.last_of(landing.micro_batch);
   return part;
 }
 
@@ -166,7 +166,10 @@ void GradientExchange::add_landing(size_t index, Add add) {
         rank == ranks_.rank() ? slot.memory + own.first_element() * element_bytes
                               : parts.incoming + rank * own.elements() * element_bytes,
         is_last);
-    for (GradientRun& run : own_runs_) run.is_first = false;
+    for (GradientRun& run : own_runs_) {
+      run.is_first = false;
+      if (rounds_.has_groups()) run.open_group = part.micro_batch / rounds_.group + 1;
+    }
   }
 }
 

@@ -7,6 +7,9 @@
 // handed over, a chunk lands in parts. A tensor's micro-batches land in their order, so its sum is always
 // made in that order.
 //
+// Where micro-batches are summed in groups, the sum of a group stays open until a gradient of another group
+// lands, or the step's last micro-batch.
+//
 // Invariant, for every tensor of a chunk: landed <= completed <= micro-batches of a step. One thread uses it;
 // it allocates in its constructor only.
 #pragma once
@@ -26,6 +29,8 @@ struct GradientRun {
   uint64_t first_element = 0;  // index in the chunk
   uint64_t element_count = 0;
   bool is_first = false;  // nothing of the run has landed in this step before
+  // Of the group whose sum is open, 1 + its number; 0 where none is, or there are no groups.
+  uint32_t open_group = 0;
   uint64_t end() const { return first_element + element_count; }
 };
 
@@ -33,18 +38,21 @@ struct GradientRun {
 struct GradientLanding {
   ChunkId chunk{};
   uint32_t micro_batch = 0;
-  std::span<const GradientRun> runs;  // ascending, with gaps between them or with different is_first
-  bool begins = false;                // nothing of the chunk has landed in this step before
-  bool ends = false;                  // all of it has landed in all micro-batches afterwards
-  bool completes = false;             // all of it has landed in this micro-batch afterwards
+  // Ascending, with gaps between them or with different is_first or open_group.
+  std::span<const GradientRun> runs;
+  bool begins = false;     // nothing of the chunk has landed in this step before
+  bool ends = false;       // all of it has landed in all micro-batches afterwards
+  bool completes = false;  // all of it has landed in this micro-batch afterwards
 };
 
 // AccumulationRules: how the gradients of a step are added up.
 struct AccumulationRules {
   DataType type = DataType::fp32;  // the type of accumulators
-  uint32_t micro_batches = 1;
+  StepRounds rounds;
   bool layer_major = false;  // all micro-batches are open together
-  bool is_last(const GradientLanding& landing) const { return landing.micro_batch + 1 == micro_batches; }
+  bool is_last(const GradientLanding& landing) const {
+    return landing.micro_batch + 1 == rounds.micro_batches;
+  }
   // True if landed zeros change the accumulator: zeros add nothing to the sum of earlier micro-batches, but
   // those that land first clear a run, and those of the last micro-batch complete the sum.
   bool changes_with_zeros(const GradientLanding& landing) const {
@@ -52,10 +60,25 @@ struct AccumulationRules {
   }
 };
 
+// LandingSteps: what the landing of a run does to the sums of its accumulator, in the order of the members.
+// Without groups of micro-batches there is the sum of the step alone, and "group" stands for it.
+struct LandingSteps {
+  bool clears = false;          // the sum of the step begins with zeros
+  bool joins_before = false;    // the sum of the open group joins that of the step
+  bool is_first_group = false;  // it is the step's first group, which takes the place of what is there
+  bool clears_group = false;    // the sum of the group begins with zeros,
+  bool replaces = false;        // or with the gradient; else the gradient is added to it
+  bool joins_after = false;     // the sum of the group joins that of the step
+};
+// `has_gradient`: false where zeros land.
+LandingSteps landing_steps(const GradientRun& run, uint32_t micro_batch, bool has_gradient,
+                           const StepRounds& rounds);
+
 class GradientRuns {
  public:
   // `space` outlives this.
-  GradientRuns(const FlatSpace& space, uint32_t micro_batches,
+  // A micro-batch of this class is a round of `rounds`.
+  GradientRuns(const FlatSpace& space, const StepRounds& rounds,
                UnusedGradients unused = UnusedGradients::zero);
 
   void begin_step();
@@ -83,18 +106,19 @@ class GradientRuns {
   }
 
   // Takes everything of the chunk that is complete and has not landed, and counts it as landed. The runs are
-  // valid until the next call.
-  GradientLanding take(ChunkId chunk, uint32_t micro_batch);
+  // valid until the next call. `adds`: the landing has a gradient, and not zeros.
+  GradientLanding take(ChunkId chunk, uint32_t micro_batch, bool adds);
   size_t most_runs() const { return runs_.capacity(); }  // the largest number in a landing
 
  private:
   const FlatSpace& space_;
-  const uint32_t micro_batches_;
+  const StepRounds rounds_;
   const UnusedGradients unused_;
   std::vector<uint32_t> completed_;   // per tensor: micro-batches
   std::vector<bool> has_gradient_;    // per tensor: in this step
   std::vector<uint32_t> first_part_;  // per chunk, and one more: index into landed_; frozen chunks have none
   std::vector<uint32_t> landed_;      // per tensor of each chunk: micro-batches
+  std::vector<uint32_t> open_group_;  // the same, with groups: as in GradientRun
   std::vector<GradientRun> runs_;     // the runs of the last landing
 };
 

@@ -26,7 +26,7 @@ void GradientSums::set_zero(ChunkId chunk) {
 
 bool GradientSums::is_finite(ChunkId chunk) const {
   GradientNorm norm;
-  if (!dry_) norm.add_blocks(sums_.subspan(first_of(chunk), count_of(chunk)));
+  if (!dry_) norm.add_blocks(sums_.subspan(first_of(chunk), block_count(chunk)));
   return norm.finite();
 }
 

@@ -23,7 +23,8 @@ class GradientSums {
   GradientSums(const ChunkShards& shards, std::span<std::byte> memory, bool dry);
 
   // The sums of the chunk's blocks.
-  std::span<double> of(ChunkId chunk) { return sums_.subspan(first_of(chunk), count_of(chunk)); }
+  std::span<double> of(ChunkId chunk) { return sums_.subspan(first_of(chunk), block_count(chunk)); }
+  uint64_t block_count(ChunkId chunk) const { return first_[index_of(chunk) + 1] - first_of(chunk); }
   void set_zero(ChunkId chunk);
 
   bool dry() const { return dry_; }
@@ -41,7 +42,6 @@ class GradientSums {
 
  private:
   uint64_t first_of(ChunkId chunk) const { return first_[index_of(chunk)]; }
-  uint64_t count_of(ChunkId chunk) const { return first_[index_of(chunk) + 1] - first_of(chunk); }
 
   const bool dry_;
   std::vector<uint64_t> first_;  // per chunk, and one more: index into sums_

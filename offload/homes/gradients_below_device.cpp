@@ -105,6 +105,7 @@ void GradientsBelowDevice::land_from(const GradientLanding& landing, const Hande
   handed.element_count = part.element_count;
   padding.first_element = handed.end();
   padding.element_count -= part.element_count;
+  padding.open_group = 0;  // no gradient of it has ever been in a group
   GradientLanding piece = landing;
   if (padding.element_count > 0) {
     piece.runs = {&padding, 1};

@@ -39,7 +39,7 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
   GradientSums sums(parts.run.shards, memory, options.dry);
   if (options.states == Placement::none && options.hooks.device_arithmetic != nullptr) {
     return std::make_unique<DeviceGradients>(
-        parts.run.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
+        parts.run.space, std::move(sums), options, *options.hooks.device_arithmetic,
         DeviceSums(*options.hooks.device_arithmetic, parts.run.device, parts.work_memory, parts.run.watch));
   }
   return std::make_unique<WorkerGradients>(parts.run.space, std::move(sums), options, parts.run.workers,
@@ -67,7 +67,7 @@ std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   const OffloadOptions& options = parts.run.options;
-  const AccumulationRules rules{options.accumulation_type, options.micro_batches, options.layer_major};
+  const AccumulationRules rules{options.accumulation_type, rounds_of(options), options.layer_major};
   std::vector<std::byte*> slots;
   if (options.states != Placement::none && options.gradients != GradientOrigin::borrowed)
     slots = host_slots(parts);

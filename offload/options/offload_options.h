@@ -90,6 +90,9 @@ struct OffloadOptions {
   bool exchanges_by_copies = false;
 
   uint32_t micro_batches = 1;  // per update, over all ranks; above 1 gradients accumulate
+  // The micro-batches of a gradient group (StepRounds). Above 1 an accumulator has two sums: that of the
+  // groups before, and that of the open group.
+  uint32_t gradient_group = 1;
   // Opens all micro-batches of a step together, so that each operation can run for all of them before the
   // next operation, and its parameters come once. Gradients are added in the same order either way: no bit
   // depends on this option.
@@ -128,12 +131,17 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
-  return {options.micro_batches, options.ranks};
+  return {options.micro_batches, options.ranks, options.gradient_group};
 }
 
 // True if a gradient is the sum of several, or comes in parts of several ranks, and so has an accumulator.
 inline bool accumulates(const OffloadOptions& options) {
   return options.micro_batches > 1 || options.ranks > 1;
+}
+
+// The sums that an accumulator has, one behind the other; the first becomes the gradient of the step.
+inline uint32_t sums_of_accumulator(const OffloadOptions& options) {
+  return rounds_of(options).has_groups() ? 2 : 1;
 }
 
 // True if a complete gradient stays in its device slot until the update.

@@ -2,8 +2,13 @@
 // one of them, side by side: rank r of N the one with the number aN + r. Where that is not below their count,
 // the rank has none in that round, and takes part in it without data. The numbers order every sum over
 // micro-batches, so that no bit depends on N. Pure arithmetic.
+//
+// Groups: the gradients of `group` consecutive micro-batches are summed before they join the sum of the step,
+// ((g_0 + g_1) + ...) + ((g_G + g_G+1) + ...) + ... The numbers depend on the size of a group, and on nothing
+// that computes or holds one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace terrace {
@@ -11,12 +16,17 @@ namespace terrace {
 struct StepRounds {
   uint32_t micro_batches = 1;  // of a step, over all ranks; at least 1
   uint32_t ranks = 1;          // at least 1
+  uint32_t group = 1;          // micro-batches of a gradient group; at least 1
 
   uint32_t count() const { return (micro_batches - 1) / ranks + 1; }
   bool is_last(uint32_t round) const { return round + 1 == count(); }
   // The number of the rank's micro-batch in a round; at or above micro_batches: it has none.
   uint32_t number(uint32_t round, uint32_t rank) const { return round * ranks + rank; }
   bool has(uint32_t round, uint32_t rank) const { return number(round, rank) < micro_batches; }
+  // The last micro-batch of a round.
+  uint32_t last_of(uint32_t round) const { return std::min((round + 1) * ranks, micro_batches) - 1; }
+  // True if a step is a sum of several sums of several micro-batches: else groups change nothing.
+  bool has_groups() const { return group > 1 && group < micro_batches; }
 };
 
 }  // namespace terrace

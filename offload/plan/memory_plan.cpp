@@ -142,7 +142,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan.share_bytes = plan.slot_bytes / space.chunk_elements() * share_of(space.chunk_elements(), options);
   const uint64_t most_elements = share_of(space.largest_trainable_chunk(), options);
   plan.record_slot_bytes = most_elements / kTileElements * plan.record_layout.tile_bytes();
-  plan.accumulator_slot_bytes = most_elements * bytes_of(options.accumulation_type);
+  plan.accumulator_slot_bytes =
+      most_elements * bytes_of(options.accumulation_type) * sums_of_accumulator(options);
   if (states_there) {
     plan.record_slot_bytes = whole(plan.record_slot_bytes);
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
@@ -371,7 +372,8 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
   }
   const std::vector<bool> spilled = spilled_gradients(space, plan);
   for (const Section& section : space.sections()) {
-    const uint64_t element_bytes = bytes_of(held_gradient_type(section, options));
+    const uint64_t element_bytes =
+        bytes_of(held_gradient_type(section, options)) * sums_of_accumulator(options);
     for (uint32_t i = 0; i < section.chunk_count; ++i) {
       const uint64_t bytes = share_of(space.elements_of_chunk(section, i), options) * element_bytes;
       if (spilled[section.first_chunk + i])

@@ -128,8 +128,8 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
 // The complete parts of the chunk's gradient leave the device.
 void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   note_tensors_landing(chunk, micro_batch);
-  const GradientLanding leaving = runs_.take(chunk, micro_batch);
   const bool is_on_device = writes_gradients() && cache_.has_gradient(chunk);
+  const GradientLanding leaving = runs_.take(chunk, micro_batch, is_on_device);
   if (is_on_device) std::erase(holding_, chunk);
   if (leaving.ends && !runs_.is_updated(chunk)) {
     if (is_on_device) cache_.drop_gradient(chunk);  // of a use that could not begin
@@ -153,7 +153,7 @@ void GradientLandings::hand_over(TensorId tensor, const std::byte* gradient, uin
     const ChunkId chunk{place.first_chunk + i};
     const FlatSpace::Part part = run_.space.part_of(tensor, chunk);
     note_tensors_landing(chunk, micro_batch);
-    const GradientLanding landing = runs_.take(chunk, micro_batch);
+    const GradientLanding landing = runs_.take(chunk, micro_batch, true);
     gradients_.land_from(
         landing,
         {tensor, part.first_in_tensor, gradient + part.first_in_tensor * element_bytes, part.elements}, now);

@@ -81,8 +81,9 @@ class LeastTraffic {
   void add_spilled_gradient(ChunkId chunk) {
     if (homes_.gradients.is_held(chunk)) return;
     const uint32_t passes = run_.options.layer_major ? 1 : rounds_of(run_.options).count();
-    bound_.gradient_write_bytes += gradient_bytes(chunk) * passes;
-    bound_.gradient_read_bytes += gradient_bytes(chunk) * passes;
+    const uint64_t bytes = gradient_bytes(chunk) * sums_of_accumulator(run_.options);
+    bound_.gradient_write_bytes += bytes * passes;
+    bound_.gradient_read_bytes += bytes * passes;
   }
 
   void add_fetches(const Schedule& schedule, StepStart start) {

@@ -315,7 +315,8 @@ void TierStores::make_gradient_store() {
   store.leave_bytes = bytes_of_later_stores(kGradients);
   store.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) -> uint64_t {
     if (!spills[index_of(c)]) return 0;
-    return shards_.elements(c) * bytes_of(held_gradient_type(space_.section_of(c), options_));
+    return shards_.elements(c) * bytes_of(held_gradient_type(space_.section_of(c), options_)) *
+           sums_of_accumulator(options_);
   });
   gradients_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
 }

@@ -7,12 +7,15 @@
 #include <cstdlib>
 #include <string_view>
 
+#include <terrace/base/error.h>
+
 namespace terrace {
 namespace {
 
 constexpr const char* kBatchSetting = "train_batch_size";
 constexpr const char* kMicroBatchSetting = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulationSetting = "gradient_accumulation_steps";
+constexpr const char* kGroupSetting = "terrace.gradient_group";
 
 // A key, or with a point at its end a section. The accumulation of a rank is not one: it follows from the
 // number of ranks, which changes no number of a run.
@@ -54,6 +57,8 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
   for (const ResolvedValue& value : config.resolved) {
     if (shapes_the_run(value.key)) settings[value.key] = value.value;
   }
+  if (const uint32_t group = config.batch.rounds().group; group > 1)
+    settings[kGroupSetting] = std::to_string(group);
   return settings;
 }
 
@@ -72,6 +77,25 @@ std::vector<std::string> changed_settings(std::map<std::string, std::string> sav
           fmt::format("{} differs from the checkpoint's run: {} now, {} there", key, after, before));
   }
   return lines;
+}
+
+uint32_t gradient_group_of(const std::map<std::string, std::string>& settings) {
+  const auto found = settings.find(kGroupSetting);
+  if (found == settings.end()) return 1;
+  return static_cast<uint32_t>(std::strtoul(found->second.c_str(), nullptr, 10));
+}
+
+void keep_gradient_group(const std::map<std::string, std::string>& saved, const std::string& where,
+                         BatchConfig& batch) {
+  const uint32_t group = gradient_group_of(saved);
+  if (batch.gradient_group.value_or(group) != group) {
+    throw Error(ErrorKind::config,
+                {"cannot go on from", where,
+                 fmt::format("{} is {}, and the run there has {}: its gradients are summed in another order",
+                             kGroupSetting, *batch.gradient_group, group),
+                 fmt::format("leave {} out", kGroupSetting)});
+  }
+  batch.gradient_group = group;
 }
 
 }  // namespace terrace

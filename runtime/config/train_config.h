@@ -28,11 +28,14 @@ struct BatchConfig {
   uint32_t micro_batch_size = 1;  // sequences
   uint32_t micro_batches = 1;     // per update, over all ranks
   uint32_t ranks = 1;             // that train together
+  // Micro-batches of a gradient group (StepRounds). Without a value: as in the run that is gone on from,
+  // or 1.
+  std::optional<uint32_t> gradient_group = std::nullopt;
   // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * micro_batches; }
   // The micro-batches that a rank goes through in a step.
-  StepRounds rounds() const { return {micro_batches, ranks}; }
+  StepRounds rounds() const { return {micro_batches, ranks, gradient_group.value_or(1)}; }
 };
 
 // Optimizers by the names of the configuration.

@@ -48,6 +48,9 @@ CheckpointInfo RunPosition::info() const {
 }
 
 void RunPosition::go_on_from(const CheckpointInfo& saved, const std::string& where, Log& log) {
+  BatchConfig batch;
+  batch.gradient_group = gradient_group_of(identity_.settings);
+  keep_gradient_group(saved.settings, where, batch);
   for (const std::string& line : changed_settings(saved.settings, identity_.settings)) log.info(line);
   if (saved.run_id != 0) identity_.run_id = saved.run_id;
   completed_ = saved.step;

@@ -41,7 +41,7 @@ class RunPosition {
   // Returns the facts for a saved state. Throws Error(cancelled) when the weights belong to no step.
   CheckpointInfo info() const;
   // Goes on from the end of `saved`, which lies in `where`, and names the changed settings in `log`. Throws
-  // Error(corrupt) when its loss scale is meaningless.
+  // Error(corrupt) when its loss scale is meaningless, and Error(config) when its gradient groups are others.
   void go_on_from(const CheckpointInfo& saved, const std::string& where, Log& log);
 
  private:

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include <terrace/base/workers.h>
 
@@ -63,6 +64,43 @@ TEST(Topology, GivesThreadsACoreEachFirstAndANodeAfterTheOther) {
   EXPECT_EQ(topology.binding_for(4).cpus, (std::vector<uint32_t>{0, 2, 1, 3}));
   EXPECT_EQ(topology.binding_for(8).cpus, (std::vector<uint32_t>{0, 2, 1, 3, 4, 6, 5, 7}));
   EXPECT_EQ(topology.binding_for(4).reason, "one per core, node by node");
+}
+
+std::vector<uint32_t> ids(const Topology& topology) {
+  std::vector<uint32_t> ids;
+  for (const Cpu& cpu : topology.cpus) ids.push_back(cpu.id);
+  return ids;
+}
+
+TEST(Topology, HasPartsOfWholeCoresOneNodeAfterTheOther) {
+  FakeMachine machine;
+  machine.write_two_nodes();
+  const Topology topology = machine.read(first_cpus(8));
+  EXPECT_EQ(ids(topology.part(0, 2)), (std::vector<uint32_t>{0, 2, 4, 6}));
+  EXPECT_EQ(ids(topology.part(1, 2)), (std::vector<uint32_t>{1, 3, 5, 7}));
+  EXPECT_EQ(ids(topology.part(2, 4)), (std::vector<uint32_t>{1, 5}));
+  EXPECT_EQ(ids(topology.part(0, 3)), (std::vector<uint32_t>{0, 4}));
+  EXPECT_EQ(ids(topology.part(2, 3)), (std::vector<uint32_t>{1, 3, 5, 7}));
+  // There is no core for each: nobody is kept from any.
+  EXPECT_EQ(ids(topology.part(4, 5)), first_cpus(8));
+}
+
+TEST(Topology, PartsHaveTheirShareOfTheQuota) {
+  FakeMachine machine;
+  Topology topology = machine.read(first_cpus(8));
+  EXPECT_EQ(topology.part(1, 2).quota, 0u);
+  topology.quota = 5;
+  EXPECT_EQ(topology.part(1, 2).default_thread_count(), 2u);
+  EXPECT_EQ(topology.part(1, 8).default_thread_count(), 1u);
+}
+
+TEST(Topology, ThreadsStayWhereTheyAreKept) {
+  std::thread([] {
+    const Topology before = read_topology();
+    ASSERT_EQ(stay_on({before.cpus.back()}), 0);
+    EXPECT_EQ(read_topology().cpus, std::vector{before.cpus.back()});
+    EXPECT_NE(stay_on({}), 0);
+  }).join();
 }
 
 TEST(Topology, LeavesThreadsAloneWhereBindingKeepsNothingApart) {

@@ -9,6 +9,7 @@
 #include <regex>
 #include <set>
 
+#include "laws/kept_states.h"
 #include "laws/law_training.h"
 #include "support/enum_values.h"
 #include "support/scratch_folder.h"
@@ -82,6 +83,7 @@ const Standings& standing_of_options() {
       {"rank", kRanks},
       {"communicator", kBackEnd},
       {"exchanges_by_copies", kBackEnd},
+      {"gradient_group", kGroup},
   };
   return standings;
 }
@@ -200,14 +202,15 @@ struct Seen {
   std::set<double> shares;
   std::set<size_t> paths;
   std::set<uint32_t> retained;
-  std::set<bool> durable, layer_major, spills, activations_leave, begins_over, several_types;
+  std::set<bool> durable, layer_major, spills, activations_leave, begins_over, several_types, groups;
 };
 
 TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   Seen seen;
   std::vector<Combination> list = covering_array(Strength::pairs);
-  const std::vector<Combination> more = covering_array_of_parameter_masters();  // too rare for pairs of all
-  list.insert(list.end(), more.begin(), more.end());
+  for (const std::vector<Combination>& rare :  // for pairs of all
+       {covering_array_of_parameter_masters(), covering_array_with_commits({{kBegins, {"over a commit"}}})})
+    list.insert(list.end(), rare.begin(), rare.end());
   for (const Combination& c : list) {
     const ScratchFolder folder;
     LawTraining training(c, {.folder = folder.path()});
@@ -224,6 +227,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.retained.insert(options.retained_commits);
     seen.durable.insert(training.offloader().commits().are_kept());
     seen.layer_major.insert(options.layer_major);
+    seen.groups.insert(rounds_of(options).has_groups());
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
     seen.activations_leave.insert(options.activation_entries > 0);
     seen.begins_over.insert(training.offloader().commits().earlier_stays());
@@ -243,9 +247,16 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   EXPECT_EQ(seen.shares.size(), factors()[kShare].levels.size());
   EXPECT_EQ(seen.paths.size(), factors()[kPaths].levels.size());
   EXPECT_EQ(seen.retained.size(), factors()[kRetained].levels.size());
-  for (const std::set<bool>& both : {seen.durable, seen.layer_major, seen.spills, seen.activations_leave,
-                                     seen.begins_over, seen.several_types})
-    EXPECT_EQ(both.size(), 2u);
+  const std::pair<const char*, std::set<bool>> both[] = {
+      {"durable", seen.durable},
+      {"layer-major", seen.layer_major},
+      {"spills", seen.spills},
+      {"activations leave", seen.activations_leave},
+      {"begins over a commit", seen.begins_over},
+      {"several types", seen.several_types},
+      {"gradient groups", seen.groups},
+  };
+  for (const auto& [what, levels] : both) EXPECT_EQ(levels.size(), 2u) << what;
 }
 
 }  // namespace

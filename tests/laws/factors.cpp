@@ -89,6 +89,10 @@ constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5"
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
 constexpr std::array<std::string_view, 4> kBackEnds = {"threads", "messages", "peers", "copies"};
 
+// Micro-batches whose gradients are summed before they join the sum of the step. Groups of 4 are for more
+// micro-batches than 3.
+constexpr std::array<std::string_view, 3> kGroups = {"1", "2", "4"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -138,6 +142,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"device copies", kDeviceCopyWays},
     {"ranks", kRankCounts},
     {"back end", kBackEnds},
+    {"gradient group", kGroups},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {
@@ -159,6 +164,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   allowed[kRanks] = {level_index(kRanks, "1")};
   allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
   allowed[kAccumulation] = {level_index(kAccumulation, "1"), level_index(kAccumulation, "3")};
+  allowed[kGroup] = {level_index(kGroup, "1"), level_index(kGroup, "2")};
   for (const OnlyLevels& some : only) {
     allowed[some.factor].clear();
     for (const std::string_view level : some.levels)
@@ -290,7 +296,8 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
 std::vector<Combination> covering_array_over_ranks(Strength strength) {
   return covering_array(strength, {{kRanks, {"2", "3", "4", "5", "8"}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies"}},
-                                   {kAccumulation, {"1", "3", "4", "8"}}});
+                                   {kAccumulation, {"1", "3", "4", "8"}},
+                                   {kGroup, {"1", "2", "4"}}});
 }
 
 std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only) {

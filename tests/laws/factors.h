@@ -50,6 +50,7 @@ enum FactorIndex : size_t {
   kDeviceCopies,
   kRanks,
   kBackEnd,
+  kGroup,
   kFactorCount,
 };
 
@@ -67,8 +68,8 @@ uint64_t number_of(const Combination& combination, FactorIndex factor);
 // There is such a level.
 void set_level(Combination& combination, FactorIndex factor, std::string_view level);
 
-// Some levels of some factors. Of those that are not named: one rank, a thread, 1 or 3 micro-batches, and all
-// levels of the others.
+// Some levels of some factors. Of those that are not named: one rank, a thread, 1 or 3 micro-batches in
+// groups of 1 or 2, and all levels of the others.
 struct OnlyLevels {
   FactorIndex factor;
   std::vector<std::string_view> levels;

@@ -91,6 +91,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   if (has_masters_in_parameters(c)) options.record_layout.master = MasterForm::parameter;
   options.processor_share = std::stod(std::string(level_of(c, kShare)));
   options.micro_batches = training.accumulation;
+  options.gradient_group = training.group;
   options.accumulation_type = training.accumulation_type;
   options.layer_major = is_layer_major(c);
   options.gradients = training.gradients;
@@ -133,6 +134,7 @@ Training training_of(const Combination& c) {
   training.type = mixed ? DataType::bf16 : static_cast<DataType>(c[kPrecision]);
   if (mixed) training.norm_type = DataType::fp32;
   training.accumulation = static_cast<uint32_t>(number_of(c, kAccumulation));
+  training.group = static_cast<uint32_t>(number_of(c, kGroup));
   const bool adds_in_fp32 = mixed || level_of(c, kAccumulationType) == "fp32";
   training.accumulation_type = adds_in_fp32 ? DataType::fp32 : training.type;
   training.clip_norm = std::stod(std::string(level_of(c, kClipping)));

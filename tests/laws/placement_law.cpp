@@ -142,6 +142,7 @@ const Outcome& PlacementLaw::reference(const Combination& c) {
   const Training training = training_of(c);
   const ReferenceKey key = {c[kPrecision],
                             c[kAccumulation],
+                            c[kGroup],
                             c[kAccumulationType],
                             c[kClipping],
                             c[kModel],

@@ -193,6 +193,10 @@ Outcome train_plainly(const Model& model, const Training& training) {
                                            model.initial_values(tensor, first, out);
                                          });
   FlatState state(space, training.layout());
+  std::vector<float> group(state.gradient.size());  // the sum of the open one
+  const auto add = [&](float& sum, float part, bool is_first) {
+    sum = is_first ? part : rounded(sum + part, training.accumulation_type);
+  };
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
@@ -213,9 +217,12 @@ Outcome train_plainly(const Model& model, const Training& training) {
         if (!space.tensor(TensorId{t}).trainable) continue;
         std::vector<float> gradient = parameters.gradient_values(TensorId{t});
         if (!training.has_gradient(step, TensorId{t})) std::ranges::fill(gradient, 0.0f);
-        float* sum = state.gradient.data() + state.first_of(space.place(TensorId{t}));
-        for (size_t e = 0; e < gradient.size(); ++e)
-          sum[e] = m == 0 ? gradient[e] : rounded(sum[e] + gradient[e], training.accumulation_type);
+        const uint64_t first = state.first_of(space.place(TensorId{t}));
+        const bool ends_group = (m + 1) % training.group == 0 || m + 1 == training.accumulation;
+        for (size_t e = 0; e < gradient.size(); ++e) {
+          add(group[first + e], gradient[e], m % training.group == 0);
+          if (ends_group) add(state.gradient[first + e], group[first + e], m < training.group);
+        }
       }
     }
     const double norm = norm_of(state.gradient) / loss_scale;

@@ -30,6 +30,7 @@ struct Training {
   std::optional<DataType> norm_type =
       {};  // of the norms' parameters where it is another; the model has it too
   uint32_t accumulation = 1;
+  uint32_t group = 1;  // micro-batches that are summed before they join the sum of the step
   DataType accumulation_type = DataType::fp32;
   double clip_norm = 0;
   OptimizerSettings optimizer = law_optimizer("adamw");

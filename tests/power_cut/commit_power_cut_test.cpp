@@ -44,6 +44,7 @@ std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
                                             {laws::kDevice, {"least", "ample"}},
                                             {laws::kPrecision, {"bf16", "mixed"}},
                                             {laws::kAccumulation, {"1"}},
+                                            {laws::kGroup, {"1"}},
                                             {laws::kClipping, {"0"}},
                                             {laws::kPrefetch, {"2"}},
                                             {laws::kStrict, {"off"}},

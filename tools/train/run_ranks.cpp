@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
+#include <terrace/base/topology.h>
 #include <terrace/comm/mpi_plugin.h>
 #include <terrace/comm/rank_agreement.h>
 #include <terrace/comm/rank_places.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/comm/socket_port.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/rank_setup.h>
@@ -49,6 +52,33 @@ std::unique_ptr<MessageCommunicator> meet(const RankIdentity& identity, const En
                                                message_port(identity, variables, flags));
 }
 
+// What a rank has of the processors that some ranks of its host may use alike. A launcher may have divided
+// them already.
+struct SharedProcessors {
+  size_t place = 0;  // among those ranks
+  size_t count = 1;
+};
+
+SharedProcessors shared_processors(Communicator& ranks, const Topology& mine) {
+  std::vector<uint32_t> ids;
+  for (const Cpu& cpu : mine.cpus) ids.push_back(cpu.id);
+  const uint64_t hash = checksum_of(std::as_bytes(std::span(ids)));
+  const std::vector<uint64_t> hashes = RankVotes(&ranks).of_all(hash);
+  const std::span<const RankPlace> places = ranks.places();
+  SharedProcessors shared{0, 0};
+  for (uint32_t r = 0; r < ranks.size(); ++r) {
+    if (hashes[r] != hash || places[r].host != places[ranks.rank()].host) continue;
+    shared.place += r < ranks.rank() ? 1 : 0;
+    ++shared.count;
+  }
+  return shared;
+}
+
+// One thread for each processor of the part, unless the configuration says how many.
+void take_processors(TerraceConfig& config, const Topology& part) {
+  if (config.thread_count == 0) config.thread_count = static_cast<uint32_t>(part.default_thread_count());
+}
+
 // Every rank records its own trace (StepRecording).
 void keep_what_every_rank_has(TrainFlags& flags) {
   flags.log.clear(), flags.report.clear(), flags.record_schedule.clear();
@@ -61,10 +91,7 @@ void keep_what_every_rank_has(TrainFlags& flags) {
 
 void share_host(TrainConfig& config, uint32_t ranks_on_host) {
   config.ranks_on_host = ranks_on_host;
-  if (ranks_on_host == 1 || config.terrace.thread_count != 0) return;
-  const size_t threads = std::max<size_t>(1, Workers(0).thread_count() / ranks_on_host);
-  config.terrace.thread_count = static_cast<uint32_t>(threads);
-  config.terrace.bind_threads = false;  // every rank would take the same processors
+  if (ranks_on_host > 1) take_processors(config.terrace, read_topology().part(0, ranks_on_host));
 }
 
 void require_same_run(const TrainerOptions& options, const TrainFlags& flags, const TrainingData& data) {
@@ -129,7 +156,15 @@ void RunRanks::apply_to(TrainerOptions& options) const {
   if (!are_several()) return;
   options.communicator = communicator_.get();
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
-  share_host(config, ranks_on_host(identity_));
+  config.ranks_on_host = ranks_on_host(identity_);
+  const Topology all = read_topology();
+  const SharedProcessors shared = shared_processors(*communicator_, all);
+  const Topology part = all.part(shared.place, shared.count);
+  take_processors(config.terrace, part);
+  // Without rights to, ranks run where the system puts them, as all threads do that are too many.
+  if (config.terrace.bind_threads && config.terrace.thread_count <= part.cpus.size() &&
+      part.cpus.size() < all.cpus.size())
+    stay_on(part.cpus);
   if (!is_first()) config.monitor = {};
 }
 

@@ -191,6 +191,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   }
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, options.communicator, console_);
+  keep_gradient_group(start, options.config.batch);
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
   options.commit = start.commit ? start.commit->commit : 0;
   options.discard_commits = !start.commit && start.discard_commits;

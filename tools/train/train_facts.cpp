@@ -229,7 +229,9 @@ std::string batch_text(const TrainerOptions& options, const TrainingData& data) 
   std::string text = fmt::format("{} of {} tokens = {} tokens a step", counted(samples, "sequence"),
                                  grouped(options.model.context), grouped(samples * options.model.context));
   if (batch.micro_batches > 1)
-    text += fmt::format(" ({} micro-batches of {})", batch.micro_batches, batch.micro_batch_size);
+    text += fmt::format(
+        " ({} micro-batches of {}{})", batch.micro_batches, batch.micro_batch_size,
+        batch.rounds().has_groups() ? fmt::format(", in groups of {}", batch.rounds().group) : "");
   const double passes = static_cast<double>(options.steps) * static_cast<double>(samples) /
                         static_cast<double>(data.sample_count());
   return text + fmt::format("; {} = {:.{}f} passes over the data", counted(options.steps, "step"), passes,

@@ -9,6 +9,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/comm/rank_votes.h>
+#include <terrace/runtime/config/run_settings.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 
@@ -237,12 +238,12 @@ uint64_t first_resumable(std::span<const fs::path> checkpoints, const TrainerOpt
   return found;
 }
 
-// Of the state that is gone on from.
-std::optional<uint64_t> run_of(const RunStart& start) {
-  if (start.commit) return start.commit->run.run_id;
-  if (start.set) return start.set->newest()->run.run_id;
+// The run of the state that is gone on from.
+std::optional<CheckpointInfo> run_of(const RunStart& start) {
+  if (start.commit) return start.commit->run;
+  if (start.set) return start.set->newest()->run;
   if (start.checkpoints.empty()) return std::nullopt;
-  return read_checkpoint_info(start.checkpoints.front()).run_id;
+  return read_checkpoint_info(start.checkpoints.front());
 }
 
 RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& config, Log& log) {
@@ -293,8 +294,9 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
                                   "wait for its end, or name another path"});
   }
   RunStart start = choose_from(found, flags, config, log);
+  const std::optional<CheckpointInfo> run = run_of(start);
   for (StateSet& set : found.others) {
-    if (!set.contents.has_commits || set.run_id == run_of(start)) {
+    if (!set.contents.has_commits || (run && set.run_id == run->run_id)) {
       start.passed.push_back(std::move(set));
     } else {
       const std::string& trouble = set.contents.trouble;
@@ -304,6 +306,11 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
     }
   }
   return start;
+}
+
+void keep_gradient_group(const RunStart& start, BatchConfig& batch) {
+  if (const std::optional<CheckpointInfo> run = run_of(start))
+    keep_gradient_group(run->settings, fmt::format("step {} of \"{}\"", run->step, run->model), batch);
 }
 
 std::map<std::string, std::string> facts_of(const RunStart& start) {

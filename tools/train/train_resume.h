@@ -36,6 +36,10 @@ struct RunStart {
 // ranks every one calls it; all must come to the same (facts_of).
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Communicator* ranks, Log& log);
 
+// Gives the run the gradient groups of the state that it goes on from; throws Error(config) where its
+// configuration asks for others.
+void keep_gradient_group(const RunStart& start, BatchConfig& batch);
+
 // What all ranks of a run must have chosen alike.
 std::map<std::string, std::string> facts_of(const RunStart& start);
 

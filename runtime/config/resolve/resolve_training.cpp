@@ -88,6 +88,8 @@ void Resolver::resolve_batch() {
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
   config_.batch.micro_batches = static_cast<uint32_t>(micro_batches);
+  if (const auto group = optional_integer("terrace.gradient_group"))
+    config_.batch.gradient_group = static_cast<uint32_t>(*group);
   record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
          fmt::format("from {} and {}", kMicroBatch, kAccumulation));
   record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);

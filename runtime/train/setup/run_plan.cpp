@@ -130,6 +130,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.processor_share = config.placement.processor_share;
   options.update_rates = config.placement.update_rates;
   options.micro_batches = config.batch.micro_batches;
+  options.gradient_group = config.batch.rounds().group;
   options.ranks = config.batch.ranks;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
   options.layer_major = config.batch.layer_major;

@@ -14,11 +14,11 @@ constexpr uint32_t kMicroBatches = 3;
 struct AccumulatedInHostTest : ::testing::Test {
   AccumulatedInHostTest()
       : shards(rig.space, 0, 1), landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
-  std::unique_ptr<AccumulatedInHost> store(bool layer_major = false) {
+  std::unique_ptr<AccumulatedInHost> store(bool layer_major = false, uint32_t group = 1) {
     return std::make_unique<AccumulatedInHost>(
         shards, rig.device, *rig.cache, rig.arithmetic(),
         AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
-        AccumulationRules{DataType::fp32, kMicroBatches, layer_major},
+        AccumulationRules{DataType::fp32, {kMicroBatches, 1, group}, layer_major},
         std::make_unique<StagedGradients>(rig.space, rig.device, *rig.cache, landing, 1));
   }
   void spill() {
@@ -121,6 +121,36 @@ TEST_F(AccumulatedInHostTest, AreAddedByAPollOnceTheirCopyIsOver) {
   while (!gradients->is_complete(kChunk)) gradients->poll();
   EXPECT_TRUE(all_are(gradients->gradient(kChunk), 3.0f));
   EXPECT_EQ(gradients->spare_slot(kChunk), landing[0]);
+}
+
+// Where the last micro-batch has no gradient, the open group joins the sum all the same, read back or not.
+TEST_F(AccumulatedInHostTest, AreTheSumOfTheirGroups) {
+  rig.accumulating.micro_batches = kMicroBatches;
+  rig.accumulating.gradient_group = 2;
+  rig.plan.accumulator_slot_bytes *= 2;
+  for (std::byte*& slot : rig.slots) slot = rig.take(rig.plan.accumulator_slot_bytes);
+  for (const bool on_nvme : {false, true}) {
+    if (on_nvme) spill();
+    for (const std::optional<uint32_t> zero : {std::optional<uint32_t>(), std::optional(kMicroBatches - 1)}) {
+      const auto gradients = store(false, 2);
+      uint32_t open_group = 0;
+      for (uint32_t m = 0; m < kMicroBatches; ++m) {
+        for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
+          const GradientLanding part = rig.landing(ChunkId{c}, m, kMicroBatches);
+          rig.whole.open_group = open_group;
+          if (m == zero) {
+            gradients->land_zero(part);
+          } else {
+            rig.make_gradient(ChunkId{c}, static_cast<float>(m + 1));
+            gradients->land(part);
+          }
+        }
+        gradients->finish_micro_batch(m + 1 == kMicroBatches);
+        open_group = m / 2 + 1;
+      }
+      expect_opened(*gradients, zero ? 3.0f : 6.0f);
+    }
+  }
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class OneGradient final : public GradientSource {
 
 struct GradientArithmeticTest : ::testing::Test {
   std::unique_ptr<GradientArithmetic> on_device() {
-    return std::make_unique<DeviceGradients>(rig.space, rig.sums(), DataType::fp32, played,
+    return std::make_unique<DeviceGradients>(rig.space, rig.sums(), rig.accumulating, played,
                                              DeviceSums(played, rig.device, scratch, rig.watch));
   }
 
@@ -80,6 +80,29 @@ TEST_F(GradientArithmeticTest, MakesAnAccumulatorZeroWhereNothingHasLandedBefore
     EXPECT_TRUE(all_are(sum, 0.0f));
     arithmetic->add(rig.landing(kChunk, 1, 2), sum, nullptr, true);
     EXPECT_TRUE(all_are(sum, 0.0f));
+  }
+}
+
+// 1 and three times 2^-24: one by one each is lost beside 1, and two of them together are not.
+TEST_F(GradientArithmeticTest, SumsGroupsOfMicroBatchesBeforeTheyJoin) {
+  constexpr uint32_t kMicroBatches = 4;
+  rig.accumulating.micro_batches = kMicroBatches;
+  rig.accumulating.gradient_group = 2;
+  const std::vector<Bf16> small(kTileElements, to_bf16(0x1p-24f));
+  for (const bool there : {false, true}) {
+    const auto arithmetic = there ? on_device() : rig.arithmetic();
+    std::byte* const sum = rig.take(2 * kTileElements * sizeof(float));
+    for (uint32_t m = 0; m < kMicroBatches; ++m) {
+      const GradientLanding landing = rig.landing(kChunk, m, kMicroBatches);
+      rig.whole.open_group = m == 0 ? 0 : (m - 1) / 2 + 1;
+      arithmetic->add(landing, sum, m == 0 ? gradient : reinterpret_cast<const std::byte*>(small.data()),
+                      m + 1 == kMicroBatches);
+    }
+    EXPECT_TRUE(all_are(sum, 1 + 0x1p-23f)) << there;
+    if (!there) {
+      EXPECT_EQ(arithmetic->sums().of(kChunk)[0],
+                sum_of_squares_block(InstructionSet::scalar, sum, DataType::fp32, kTileElements));
+    }
   }
 }
 

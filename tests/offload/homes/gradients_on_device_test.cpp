@@ -45,7 +45,7 @@ struct AccumulatedOnDeviceTest : ::testing::TestWithParam<bool> {
     rig.plan.device_accumulator_slots = HomesRig::kChunks;
     gradients = std::make_unique<AccumulatedOnDevice>(rig.space, rig.plan, rig.device, *rig.cache,
                                                       rig.arithmetic(), std::vector{rig.slots[0]},
-                                                      AccumulationRules{DataType::fp32, 2, false}, nullptr);
+                                                      AccumulationRules{DataType::fp32, {2}, false}, nullptr);
   }
   void land(uint32_t micro_batch, float value) {
     rig.make_gradient(kChunk, value);

@@ -60,7 +60,7 @@ struct StepRig {
   void land_gradient(uint32_t chunk, float value) {
     make_gradient(cache, ChunkId{chunk}, value);
     runs.complete(TensorId{chunk}, 0);
-    gradients->land(runs.take(ChunkId{chunk}, 0));
+    gradients->land(runs.take(ChunkId{chunk}, 0, true));
   }
   void land_all(float value) {
     runs.begin_step();
@@ -99,7 +99,7 @@ struct StepRig {
   TierStores tiers{shards, options, plan, device, arena, log};
   io::RingBuffer ring{arena.take(4 * plan.ring_slot_bytes, "a ring"), plan.ring_slot_bytes};
   ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
-  GradientRuns runs{space, 1};
+  GradientRuns runs{space, StepRounds{}};
   std::unique_ptr<GradientStore> gradients =
       make_gradient_store({run, arena, cache, params, runs, nullptr, {}});
   RecordStore records{shards, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};

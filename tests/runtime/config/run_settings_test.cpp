@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <terrace/base/error.h>
+
 namespace terrace::run_settings_test {
 namespace {
 
@@ -59,6 +61,26 @@ TEST(RunSettings, KeysOfOneSideOnlyDifferToo) {
               ::testing::ElementsAre("a differs from the checkpoint's run: not set now, 1 there",
                                      "b differs from the checkpoint's run: 2 now, not set there"));
   EXPECT_THAT(changed_settings({}, {{"b", "2"}}), ::testing::IsEmpty()) << "a checkpoint that says nothing";
+}
+
+TEST(RunSettings, KeepTheGradientGroupsOfTheRunThatIsGoneOnFrom) {
+  const auto saved = settings({{"terrace.gradient_group", "4", "a test"}});
+  EXPECT_EQ(gradient_group_of(saved), 4u);
+  EXPECT_EQ(gradient_group_of(settings({})), 1u);
+  BatchConfig batch;
+  keep_gradient_group(saved, "step 2", batch);
+  EXPECT_EQ(batch.gradient_group, 4u);
+  keep_gradient_group(saved, "step 2", batch);
+  BatchConfig other;
+  other.gradient_group = 2;
+  try {
+    keep_gradient_group(saved, "step 2", other);
+    FAIL() << "sums of another order";
+  } catch (const Error& failure) {
+    EXPECT_EQ(failure.kind(), ErrorKind::config);
+    EXPECT_THAT(failure.what(), ::testing::HasSubstr("terrace.gradient_group is 2, and the run there has 4"));
+  }
+  EXPECT_THROW(keep_gradient_group({}, "step 2", other), Error);
 }
 
 }  // namespace

@@ -19,6 +19,22 @@ namespace {
 
 constexpr uint64_t kSteps = 3;
 
+// What a training is made of, beside the number of its ranks.
+struct Way {
+  std::string compact = "false";
+  bool has_frozen_part = false;
+  bool has_two_paths = false;
+  uint32_t group = 1;  // micro-batches of a gradient group
+};
+
+const std::vector<Way>& ways() {
+  static const std::vector<Way> list = {{},
+                                        {.compact = "true"},
+                                        {.has_frozen_part = true, .group = 3},
+                                        {.compact = "true", .has_two_paths = true}};
+  return list;
+}
+
 RunOptions four_micro_batches(const fs::path& nvme, uint32_t ranks) {
   RunOptions run;
   run.nvme = nvme;
@@ -33,16 +49,30 @@ RunOptions four_micro_batches(const fs::path& nvme, uint32_t ranks) {
   return run;
 }
 
+RunOptions run_of(const Way& way, const fs::path& folder, uint32_t ranks) {
+  for (const char* path : {"nvme", "second"}) fs::create_directories(folder / path);
+  RunOptions run = four_micro_batches(folder / "nvme", ranks);
+  run.compact = way.compact;
+  if (way.has_frozen_part) run.more.push_back({"terrace.frozen", R"(["*h.0.attn*"])", "a test"});
+  if (way.group > 1) run.more.push_back({"terrace.gradient_group", std::to_string(way.group), "a test"});
+  if (way.has_two_paths) {
+    const std::string paths =
+        fmt::format("[\"{}\", \"{}\"]", (folder / "nvme").string(), (folder / "second").string());
+    run.more.push_back({"zero_optimization.offload_optimizer.nvme_path", paths, "a test"});
+  }
+  return run;
+}
+
 struct Outcome {
   std::vector<double> losses;
   double evaluation = 0;
   bool operator==(const Outcome&) const = default;
 };
 
-// Trains to `steps`, from a checkpoint where `resume` names one, and saves in `saves`.
-Outcome train(const fs::path& nvme, const fs::path& saves, uint64_t steps, const fs::path& resume,
-              uint32_t ranks, Communicator* communicator) {
-  RunOptions options = four_micro_batches(nvme, ranks);
+// Trains to `steps`, from a checkpoint where `resume` names one, and saves.
+Outcome train(const Way& way, const fs::path& folder, uint64_t steps, const fs::path& resume, uint32_t ranks,
+              Communicator* communicator) {
+  RunOptions options = run_of(way, folder, ranks);
   options.communicator = communicator;
   TrainerRun run(options);
   if (!resume.empty()) run.trainer->resume(resume);
@@ -50,22 +80,20 @@ Outcome train(const fs::path& nvme, const fs::path& saves, uint64_t steps, const
   outcome.losses = run.train(steps - run.trainer->completed_steps());
   outcome.evaluation = run.trainer->evaluate(7);
   if (communicator == nullptr || communicator->rank() == 0) {
-    run.trainer->begin_save(run.saves_in(saves));
+    run.trainer->begin_save(run.saves_in(folder / "saves"));
   } else {
     run.trainer->follow_save();
   }
   return outcome;
 }
 
-std::vector<Outcome> train_on(uint32_t ranks, const fs::path& folder, uint64_t steps,
+std::vector<Outcome> train_on(const Way& way, uint32_t ranks, const fs::path& folder, uint64_t steps,
                               const fs::path& resume = {}) {
-  const fs::path nvme = folder / "nvme", saves = folder / "saves";
-  fs::create_directories(nvme);
-  if (ranks == 1) return {train(nvme, saves, steps, resume, 1, nullptr)};
+  if (ranks == 1) return {train(way, folder, steps, resume, 1, nullptr)};
   ThreadWorld world({.ranks = ranks});
   std::vector<Outcome> outcomes(ranks);
   for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
-         outcomes[rank.rank()] = train(nvme, saves, steps, resume, ranks, &rank);
+         outcomes[rank.rank()] = train(way, folder, steps, resume, ranks, &rank);
        }))
     EXPECT_EQ(failure, "");
   return outcomes;
@@ -77,27 +105,34 @@ std::string saved_states(const fs::path& folder) {
 
 TEST(RanksTraining, HasTheLossesAndCheckpointsOfOneRank) {
   const ScratchFolder alone;
-  const Outcome expected = train_on(1, alone.path(), kSteps).front();
+  const Outcome expected = train_on({}, 1, alone.path(), kSteps).front();
   ASSERT_EQ(expected.losses.size(), kSteps);
   ASSERT_FALSE(saved_states(alone.path()).empty());
   for (const uint32_t ranks : {2u, 3u, 5u}) {
     const ScratchFolder folder;
-    for (const Outcome& outcome : train_on(ranks, folder.path(), kSteps))
+    for (const Outcome& outcome : train_on({}, ranks, folder.path(), kSteps))
       EXPECT_EQ(outcome, expected) << ranks;
     EXPECT_TRUE(saved_states(folder.path()) == saved_states(alone.path())) << ranks;
   }
 }
 
-TEST(RanksTraining, GoesOnWithAnotherNumberOfRanks) {
+class RanksGoOn : public ::testing::TestWithParam<size_t> {
+ protected:
+  const Way& way() const { return ways()[GetParam()]; }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, RanksGoOn, ::testing::Range(size_t{0}, ways().size()));
+
+// 25 pairs each.
+TEST_P(RanksGoOn, FromACheckpointOfAnotherNumberOfRanks) {
   const ScratchFolder alone;
-  const Outcome expected = train_on(1, alone.path(), kSteps).front();
+  const Outcome expected = train_on(way(), 1, alone.path(), kSteps).front();
   for (const uint32_t before : {1u, 2u, 3u, 4u, 8u}) {
     const ScratchFolder first;
-    train_on(before, first.path(), 1);
+    train_on(way(), before, first.path(), 1);
     for (const uint32_t after : {1u, 2u, 3u, 4u, 8u}) {
       SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
       const ScratchFolder second;
-      for (const Outcome& outcome : train_on(after, second.path(), kSteps, first.path() / "saves")) {
+      for (const Outcome& outcome : train_on(way(), after, second.path(), kSteps, first.path() / "saves")) {
         EXPECT_EQ(outcome.losses, std::vector(expected.losses.begin() + 1, expected.losses.end()));
         EXPECT_EQ(outcome.evaluation, expected.evaluation);
       }
@@ -108,32 +143,11 @@ TEST(RanksTraining, GoesOnWithAnotherNumberOfRanks) {
 
 // --- In place ---
 
-// What a training is made of, beside the number of its ranks.
-struct InPlace {
-  std::string compact = "false";
-  std::string model = "gpt2";
-  bool has_frozen_part = false;
-  bool has_two_paths = false;
-};
-
-RunOptions committing(const InPlace& way, const fs::path& folder, uint32_t ranks) {
-  RunOptions run = four_micro_batches(folder / "nvme", ranks);
-  run.durable = "true";
-  run.compact = way.compact;
-  run.preset = way.model;
-  if (way.has_frozen_part) run.more.push_back({"terrace.frozen", R"(["*h.0.attn*"])", "a test"});
-  if (way.has_two_paths) {
-    const std::string paths =
-        fmt::format("[\"{}\", \"{}\"]", (folder / "nvme").string(), (folder / "second").string());
-    run.more.push_back({"zero_optimization.offload_optimizer.nvme_path", paths, "a test"});
-  }
-  return run;
-}
-
 // Trains to `steps` and commits there; goes on from the commit of any number of ranks that is in the folder.
-void train_in_place(const InPlace& way, const fs::path& folder, uint64_t steps, uint32_t ranks,
+void train_in_place(const Way& way, const fs::path& folder, uint64_t steps, uint32_t ranks,
                     Communicator* communicator, std::vector<std::byte>& state) {
-  RunOptions options = committing(way, folder, ranks);
+  RunOptions options = run_of(way, folder, ranks);
+  options.durable = "true";
   options.communicator = communicator;
   std::optional<StateSet> set;
   for (const StateSet& found : find_state_sets(tier_paths(options_of(options).config.placement))) {
@@ -153,9 +167,8 @@ void train_in_place(const InPlace& way, const fs::path& folder, uint64_t steps, 
   if (communicator == nullptr || communicator->rank() == 0) state = std::move(found);
 }
 
-std::vector<std::byte> state_in_place(const InPlace& way, const fs::path& folder, uint64_t steps,
+std::vector<std::byte> state_in_place(const Way& way, const fs::path& folder, uint64_t steps,
                                       uint32_t ranks) {
-  for (const char* path : {"nvme", "second"}) fs::create_directories(folder / path);
   std::vector<std::byte> state;
   if (ranks == 1) {
     train_in_place(way, folder, steps, 1, nullptr, state);
@@ -168,33 +181,22 @@ std::vector<std::byte> state_in_place(const InPlace& way, const fs::path& folder
   return state;
 }
 
-const std::vector<InPlace>& ways_in_place() {
-  static const std::vector<InPlace> list = {
-      {}, {.compact = "true"}, {.has_frozen_part = true}, {.compact = "true", .has_two_paths = true}};
-  return list;
-}
-
-class RanksInPlace : public ::testing::TestWithParam<size_t> {};
-
 // 25 pairs each.
-TEST_P(RanksInPlace, GoOnFromWhatAnotherNumberOfRanksHasCommitted) {
-  const InPlace& way = ways_in_place()[GetParam()];
+TEST_P(RanksGoOn, InPlaceFromWhatAnotherNumberOfRanksHasCommitted) {
   const ScratchFolder alone;
-  const std::vector<std::byte> expected = state_in_place(way, alone.path(), kSteps, 1);
+  const std::vector<std::byte> expected = state_in_place(way(), alone.path(), kSteps, 1);
   ASSERT_FALSE(expected.empty());
   for (const uint32_t before : {1u, 2u, 3u, 4u, 8u}) {
     const ScratchFolder first;
-    state_in_place(way, first.path(), 1, before);
+    state_in_place(way(), first.path(), 1, before);
     for (const uint32_t after : {1u, 2u, 3u, 4u, 8u}) {
       SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
       const ScratchFolder second;
       fs::copy(first.path(), second.path(), fs::copy_options::recursive);
-      EXPECT_TRUE(state_in_place(way, second.path(), kSteps, after) == expected);
+      EXPECT_TRUE(state_in_place(way(), second.path(), kSteps, after) == expected);
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Ways, RanksInPlace, ::testing::Range(size_t{0}, ways_in_place().size()));
 
 TEST(RanksTraining, EndsOnAllRanksWhereTheyDiffer) {
   const ScratchFolder folder;
