@@ -82,6 +82,8 @@ const Standings& standing_of_options() {
       {"rank", kRanks},
       {"communicator", kBackEnd},
       {"exchanges_by_copies", kBackEnd},
+      {"ranks_overlap", Reason{"when something is waited for; ranks_test"}},
+      {"compare_ranks_every_steps", Reason{"looks on; ranks_test"}},
   };
   return standings;
 }
@@ -120,6 +122,7 @@ const Standings& standing_of_enums() {
       {"AfterStep", Reason{"of a bound that is computed"}},
       {"Placement", kParameters},
       {"TimeCause", kLooksOn},
+      {"RankWait", kLooksOn},
       {"UpdateMode", kUpdate},
       {"LeasedGradients", kInside},
       {"GradientOrigin", kGradients},
