@@ -38,6 +38,9 @@ OffloadCounters OffloadReport::counters() const {
   counters.h2d_busy_ns = r.device.h2d_busy_ns();
   counters.d2h_busy_ns = r.device.d2h_busy_ns();
   if (r.tiers.tier() != nullptr) counters.disk_busy_ns = r.tiers.tier()->balancer().busy_ns();
+  counters.gather_wait_ns = r.watch.rank_wait_ns(RankWait::gather);
+  counters.exchange_wait_ns = r.watch.rank_wait_ns(RankWait::exchange);
+  counters.ballot_wait_ns = r.watch.rank_wait_ns(RankWait::ballot);
   counters.time = r.account.parts();
   return counters;
 }

@@ -89,6 +89,10 @@ class Offloader final : public ParameterAccess {
   // begin.
   void select_micro_batch(uint32_t micro_batch) override;
   void end_micro_batch();
+  // With OffloadOptions::compare_ranks_every_steps, every rank calls this behind the last micro-batch of each
+  // step and before its end. Where parameters came to a rank other than their owner has them, every rank
+  // throws Error(corrupt) that names the rank, the chunk and `step`, the program's own number of it.
+  void compare_ranks(uint64_t step);
   UpdateResult update(const UpdateSettings& settings);
   // Ends a step before its update, in any micro-batch and between leases. The step's gradients are dropped
   // and the weights are those of the step before.

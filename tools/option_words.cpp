@@ -47,6 +47,8 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, unused_gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, gradient_group, "", "terrace.gradient_group"),
     TERRACE_OPTION(OffloadOptions, exchanges_by_copies, "", ""),  // a trainer sets it on a GPU
+    TERRACE_OPTION(OffloadOptions, ranks_overlap, "", "zero_optimization.overlap_comm"),
+    TERRACE_OPTION(OffloadOptions, compare_ranks_every_steps, "", "terrace.compare_ranks_every_steps"),
     TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),
     TERRACE_OPTION(OffloadOptions, reads_past_host, "", "aio.use_gds"),
     TERRACE_OPTION(OffloadOptions, verify_checksums, "", "terrace.verify_checksums"),

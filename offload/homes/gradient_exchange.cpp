@@ -20,6 +20,7 @@ GradientExchange::GradientExchange(const Ranks& ranks, Device& device, DeviceCac
       shards_(ranks.shards),
       ranks_(ranks.communicator),
       rounds_(ranks.rounds),
+      overlaps_(ranks.overlaps),
       dry_(ranks.dry),
       parts_(memory.size()) {
   TERRACE_ASSERT(memory.size() == incoming.size(), "what leaves and what comes have as many slots");
@@ -108,7 +109,7 @@ void GradientExchange::left_device(size_t index) {
   const uint64_t in_bytes = (senders - (has_data ? 1 : 0)) * mine.elements() * element_bytes;
   out_bytes_ += out_bytes;
   in_bytes_ += in_bytes;
-  parts.arrived.begin({kExchanged, index_of(chunk), CopyName::Link::ranks});
+  parts.arrived.begin({kExchanged, index_of(chunk), CopyName::Link::exchange});
   const CommNote note{kExchanged, index_of(chunk), ++sent_};
   if (dry_) {
     const CommPart out{slot.memory, out_bytes};
@@ -117,6 +118,7 @@ void GradientExchange::left_device(size_t index) {
   }
   fill_parts(index, own, mine);
   ranks_.exchange(Lane::exchange, parts.to, parts.from, &parts.copied, parts.arrived, note);
+  if (!overlaps_) parts.arrived.wait_done(cache_.watch());  // a failure is that of the addition
 }
 
 void GradientExchange::fill_parts(size_t index, const ShardTiles& own, const Span& mine) {

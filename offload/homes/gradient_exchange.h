@@ -25,6 +25,7 @@ class GradientExchange final : public GradientStaging {
     const ChunkShards& shards;
     Communicator& communicator;
     StepRounds rounds;
+    bool overlaps = true;  // false: land() waits for the exchange
     bool dry = false;
   };
   // A slot has `memory` for a chunk's gradient, and `incoming` for the largest own shard once for every rank.
@@ -63,6 +64,7 @@ class GradientExchange final : public GradientStaging {
   const ChunkShards& shards_;
   Communicator& ranks_;
   const StepRounds rounds_;
+  const bool overlaps_;
   const bool dry_;
   std::vector<Parts> parts_;  // by slot
   std::vector<GradientRun> own_runs_;

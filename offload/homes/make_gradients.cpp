@@ -57,7 +57,8 @@ std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
                                              parts.runs.most_runs());
   }
   return std::make_unique<GradientExchange>(
-      GradientExchange::Ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options), options.dry},
+      GradientExchange::Ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options),
+                              options.ranks_overlap, options.dry},
       parts.run.device, parts.cache, landing,
       carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks"),
       parts.runs.most_runs());

@@ -121,7 +121,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
     wait_read(staging);
   }
   CopyName name = copy_name(chunk);
-  if (gathers_ != nullptr) name.link = CopyName::Link::ranks;
+  if (gathers_ != nullptr) name.link = CopyName::Link::gather;
   wait_done_watched(arriving, watch_, name.subject());
 }
 
@@ -156,10 +156,18 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
+  wait_where_asked(chunk, slot);
 }
 
 void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {}, reason);
+  if (gathers_ == nullptr) return;
+  gathers_->gather(chunk, slot, {}, reason);
+  wait_where_asked(chunk, slot);
+}
+
+// A failure is left to the user of the slot, as where nobody waits.
+void ParamHome::wait_where_asked(ChunkId chunk, const CacheSlot& slot) {
+  if (gathers_ != nullptr && !gathers_->overlap()) wait_arrived(chunk, slot.in);
 }
 
 // The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
@@ -181,27 +189,33 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
   forget_direct_read(chunk);
-  const Event* const updated = expected_[index_of(chunk)];
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   const std::byte* const there = in_host_memory(chunk);
-  if (file_reader_ != nullptr && there == nullptr && shards_.elements(chunk) > 0)
-    return read_into_slot(chunk, slot);
-  h2d_bytes_ += shards_.param_bytes(chunk);
-  if (there != nullptr || file_reader_ != nullptr) {
+  if (file_reader_ != nullptr && there == nullptr && shards_.elements(chunk) > 0) {
+    read_into_slot(chunk, slot);
+  } else if (there != nullptr || file_reader_ != nullptr) {
+    h2d_bytes_ += shards_.param_bytes(chunk);
     arrival(slot).begin(copy_name(chunk));
-    return copy_in(chunk, slot, there, updated, TransferReason::step);
+    copy_in(chunk, slot, there, expected_[index_of(chunk)], TransferReason::step);
+  } else {
+    read_through_staging(chunk, slot);
   }
-  // All ranks decide alike, so one without a share takes a slot too.
+  wait_where_asked(chunk, slot);
+}
+
+// All ranks decide alike, so one without a share takes a slot of staging too.
+void ParamHome::read_through_staging(ChunkId chunk, CacheSlot& slot) {
+  h2d_bytes_ += shards_.param_bytes(chunk);
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
   arrival(slot).begin(copy_name(chunk));
   slot.read = &staging.read();
   expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
-  if (updated == nullptr) {
-    submit_read(chunk);
-  } else {
+  if (const Event* const updated = expected_[index_of(chunk)]) {
     read_behind_update(chunk, *updated);
+  } else {
+    submit_read(chunk);
   }
   copy_in(chunk, slot, staging.memory, &staging.read(), TransferReason::step);
 }
@@ -215,7 +229,7 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   reading.slot = &slot;
   expect_read(chunk, reading, memory + shards_.first_param_byte(chunk), TransferReason::step);
   arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
-  gather_in_place(chunk, slot, TransferReason::step);
+  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {}, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }

@@ -86,6 +86,10 @@ class ParamHome {
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.
   void wait_arrived(ChunkId chunk, const Event& arriving);
+  // The chunk's parameters are at this address of the device, and are going to be used.
+  void note_use(ChunkId chunk, const std::byte* parameters) {
+    if (gathers_ != nullptr) gathers_->comparison().note_use(chunk, parameters);
+  }
   // The subject of a wait for the chunk's update.
   static WaitSubject update_subject(ChunkId chunk);
   // The tensors of the program.
@@ -136,6 +140,8 @@ class ParamHome {
     Reading reading;
     const Event& read() const { return reading.transfer.event(); }
   };
+  // Where gathers do not overlap with the step: waits for the one into the slot.
+  void wait_where_asked(ChunkId chunk, const CacheSlot& slot);
   // The name of a copy of the chunk's parameters to the device.
   static CopyName copy_name(ChunkId chunk);
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -163,6 +169,7 @@ class ParamHome {
   Error direct_read_error(ChunkId chunk, const io::Completion& completion, const Error& failure) const;
   void read_behind_update(ChunkId chunk, const Event& updated);
   void read_into_slot(ChunkId chunk, CacheSlot& slot);
+  void read_through_staging(ChunkId chunk, CacheSlot& slot);
   void forget_direct_read(ChunkId chunk);
   bool is_read_past_host(ChunkId chunk) const;
   BlockStore& store_of(ChunkId chunk) const { return stores_.of(space_, chunk); }

@@ -13,6 +13,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
     : run_(run),
       cache_(cache),
       ranks_(*run.options.hooks.communicator),
+      comparison_(run),
       slots_(cache.slot_count()),
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)) {
@@ -34,13 +35,14 @@ ParameterGathers::~ParameterGathers() {
 }
 
 void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) {
+  comparison_.note_gather(chunk);
   const uint64_t own_bytes = run_.shards.param_bytes(chunk);
   in_bytes_ += run_.space.param_bytes(chunk) - own_bytes;
   out_bytes_ += own_bytes * (ranks_.size() - 1);
   if (goes_by_copies()) return gather_by_copies(chunk, slot, own, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   std::byte* const memory = cache_.begin_filling(slot);
-  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::ranks});
+  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather});
   exchange(chunk, parts, memory + run_.shards.first_param_byte(chunk), memory, &parts.share, slot.in);
 }
 
@@ -98,8 +100,8 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
                              from_device_note(events, TransferRole::param, reason, index_of(chunk)));
     d2h_bytes_ += bytes;
   }
-  stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::ranks});
-  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::ranks}, 2);
+  stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather});
+  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2);
   cache_.begin_copying_in(slot);
   exchange(chunk, parts, mine, stage.memory, is_on_host ? own.ready : &stage.left, stage.exchanged);
   const CopyNote note = to_device_note(events, TransferRole::param, reason, index_of(chunk));

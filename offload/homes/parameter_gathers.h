@@ -16,6 +16,7 @@
 #include <terrace/comm/communicator.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/gather_comparison.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/device_copy.h>
 
@@ -49,6 +50,10 @@ class ParameterGathers {
   // done when all of them are there. Waits for an earlier gather where all slots on the host are taken.
   // `reason` is that of the recorded copies.
   void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
+  // False if each gather is waited for where it is asked for.
+  bool overlap() const { return run_.options.ranks_overlap; }
+  // What has come to this rank, held against what the owners have.
+  GatherComparison& comparison() { return comparison_; }
   // True if a gather would start without waiting for a fetch that finished() has not been called for.
   bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
   // The chunk's fetch has arrived.
@@ -78,6 +83,7 @@ class ParameterGathers {
   const RunContext& run_;
   DeviceCache& cache_;
   Communicator& ranks_;
+  GatherComparison comparison_;
   std::vector<SlotGather> slots_;
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;

@@ -88,6 +88,12 @@ struct OffloadOptions {
   // What ranks exchange leaves and enters the device by copies, through slots in host memory. It has to be so
   // where the host cannot reach device memory; else ranks read and write the slots of the device themselves.
   bool exchanges_by_copies = false;
+  // Gathers and exchanges are on their way while the step goes on. false: the step waits for each of them
+  // where it asks for it. No number depends on this.
+  bool ranks_overlap = true;
+  // In every so many steps, Offloader::compare_ranks() compares the parameters that ranks have gathered; 0:
+  // in none. The option has no effect where the host cannot reach device memory.
+  uint64_t compare_ranks_every_steps = 0;
 
   uint32_t micro_batches = 1;  // per update, over all ranks; above 1 gradients accumulate
   // The micro-batches of a gradient group (StepRounds). Above 1 an accumulator has two sums: that of the

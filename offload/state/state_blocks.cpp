@@ -194,7 +194,8 @@ void StateBlocks::bring_to_first_rank(uint32_t owner, ChunkId chunk, std::span<s
   arrived.begin();
   run_.options.hooks.communicator->exchange(Lane::gather, to, from, nullptr, arrived,
                                             {"the state", index_of(chunk), owner});
-  wait_watched(arrived, run_.watch, {"the state", "other ranks", TimeCause::ranks, chunk, nullptr, {}});
+  wait_watched(arrived, run_.watch,
+               {"the state", "other ranks", TimeCause::ranks, chunk, nullptr, {}, RankWait::gather});
 }
 
 // --- Arithmetic ---

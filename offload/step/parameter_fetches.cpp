@@ -73,6 +73,7 @@ void ParameterFetches::wait_for_chunks(const OpenUse& use) {
     if (arriving != nullptr) homes_.params.wait_arrived(chunk, *arriving);
     if (on_device) arriving->wait();
     cache_.attach_param(chunk);
+    homes_.params.note_use(chunk, cache_.param_address(chunk));
     homes_.params.fetch_finished(chunk);
     updates_.settle(chunk);
   }

@@ -13,7 +13,15 @@ namespace terrace {
 
 // CopyName is kept small, because every slot of the device has several.
 struct CopyName {
-  enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device, ranks };
+  enum class Link : uint8_t {
+    none,
+    host_to_device,
+    device_to_host,
+    nvme_to_host,
+    nvme_to_device,
+    gather,
+    exchange
+  };
   static constexpr uint32_t kNoChunk = UINT32_MAX;
 
   const char* what = "a copy";  // a literal
@@ -21,17 +29,24 @@ struct CopyName {
   Link link = Link::none;
 
   WaitSubject subject() const {
-    constexpr std::string_view kPaths[] = {
-        "", "host -> device", "device -> host", "nvme -> host -> device", "nvme -> device", "other ranks"};
+    constexpr std::string_view kPaths[] = {"",
+                                           "host -> device",
+                                           "device -> host",
+                                           "nvme -> host -> device",
+                                           "nvme -> device",
+                                           "other ranks",
+                                           "other ranks"};
     const bool reads = link == Link::nvme_to_host || link == Link::nvme_to_device;
+    const bool is_for_ranks = link == Link::gather || link == Link::exchange;
     return {what,
             kPaths[static_cast<size_t>(link)],
-            reads                 ? TimeCause::read
-            : link == Link::ranks ? TimeCause::ranks
-                                  : TimeCause::device_copy,
+            reads          ? TimeCause::read
+            : is_for_ranks ? TimeCause::ranks
+                           : TimeCause::device_copy,
             chunk == kNoChunk ? std::nullopt : std::optional(ChunkId{chunk}),
             nullptr,
-            {}};
+            {},
+            link == Link::gather ? RankWait::gather : RankWait::exchange};
   }
 };
 

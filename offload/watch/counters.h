@@ -58,6 +58,11 @@ struct OffloadCounters {
   uint64_t commit_write_bytes = 0;
   uint64_t manifest_bytes = 0;
   uint64_t commit_wait_ns = 0;  // the step thread waiting for commits; within an update also in update_ns
+  // The step thread waiting for other ranks: for their parameters, their gradients, and a word of each. These
+  // are parts of the time of TimeCause::ranks.
+  uint64_t gather_wait_ns = 0;
+  uint64_t exchange_wait_ns = 0;
+  uint64_t ballot_wait_ns = 0;
   // The step thread's time by cause: every nanosecond is counted once.
   TimeParts time;
   // The time in which at least one transfer was under way, whatever the step thread did meanwhile.

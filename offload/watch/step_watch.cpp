@@ -50,7 +50,10 @@ void StepWatch::begin(const WaitSubject& subject) {
   wait.subject = subject;
   if (is_recording(events_)) begin_recording(wait, of_update);
   if (account_ == nullptr) return;
-  if (!of_update) return account_->enter(cause_of_step());
+  if (!of_update) {
+    ranks_charged_ns_ = account_->charged_ns(TimeCause::ranks);
+    return account_->enter(cause_of_step());
+  }
   if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
 }
 
@@ -62,7 +65,12 @@ void StepWatch::end() {
   wait.in_progress = false;
   if (wait.recorded) end_recording(wait);
   if (account_ == nullptr) return;
-  if (!of_update) return account_->leave();
+  if (!of_update) {
+    account_->leave();
+    rank_wait_ns_[static_cast<size_t>(wait.subject.of_ranks)] +=
+        account_->charged_ns(TimeCause::ranks) - ranks_charged_ns_;
+    return;
+  }
   if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
 }
 

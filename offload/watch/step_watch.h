@@ -9,6 +9,7 @@
 // recorded (StepEvents), and hands the recorder to others.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ class StepWatch {
   // Mark the begin and the end of arithmetic within another activity.
   void begin_computing();
   void end_computing();
+  // The time of waits for other ranks that have ended, by what they were for.
+  uint64_t rank_wait_ns(RankWait of) const { return rank_wait_ns_[static_cast<size_t>(of)]; }
   // Mark the begin and the end of a wait of the calling thread; waits do not nest.
   void begin(const WaitSubject& subject);
   void end();
@@ -78,6 +81,10 @@ class StepWatch {
   // mutex.
   TimeAccount* const account_;
   StepEvents* const events_;
+  // The step thread's: ended waits by RankWait, and what was charged to ranks when the wait in progress
+  // began.
+  std::array<uint64_t, kRankWaitCount> rank_wait_ns_{};
+  uint64_t ranks_charged_ns_ = 0;
   Wait step_ TERRACE_GUARDED_BY(mutex_);
   Wait update_ TERRACE_GUARDED_BY(mutex_);
   std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);

@@ -63,6 +63,8 @@ class TimeAccount {
   // Replaces the innermost cause.
   void change(TimeCause cause);
   TimeCause current() const { return causes_[depth_]; }
+  // The time that has been charged to the cause: what is being spent now is not.
+  uint64_t charged_ns(TimeCause cause) const { return parts_[cause]; }
   // The parts of the time from the account's construction until now.
   TimeParts parts();
 

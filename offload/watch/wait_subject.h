@@ -10,6 +10,10 @@
 
 namespace terrace {
 
+// What a wait with TimeCause::ranks is for.
+enum class RankWait : uint8_t { gather, exchange, ballot };
+inline constexpr size_t kRankWaitCount = 3;
+
 // The waiting thread owns everything here and leaves it unchanged while the wait lasts.
 struct WaitSubject {
   std::string_view what;                  // "parameters"
@@ -18,6 +22,7 @@ struct WaitSubject {
   std::optional<ChunkId> chunk;
   const io::Request* request = nullptr;  // the oldest unfinished request, to `file`
   std::string_view file;                 // without a request: the subject in words
+  RankWait of_ranks = RankWait::ballot;  // with TimeCause::ranks
 };
 
 // The subject of a wait for a word of every other rank.

@@ -138,6 +138,12 @@ class Config:
         total = self._given("train_batch_size")
         micro = self._given("train_micro_batch_size_per_gpu")
         steps = self._given("gradient_accumulation_steps")
+        count = self._given("terrace.micro_batches")
+        if count is not None:
+            if steps not in (None, count):
+                self._refuse("terrace.micro_batches", f"it is {count}, but gradient_accumulation_steps is {steps}",
+                             "leave one of the two out")
+            steps = count
         if total is not None:
             part = micro or steps or total
             if total % part or (micro and steps and micro * steps != total):

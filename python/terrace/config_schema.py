@@ -32,6 +32,9 @@ _MAPPED = {
     "terrace.lora.lora_alpha": "terrace.lora.alpha",
     "terrace.lora.target_modules": "terrace.lora.targets",
 }
+# The keys, at any depth of these sections, that divide a model into several parts.
+_DIVIDING = ("expert_parallel", "tensor_parallel", "pipeline")
+_DEGREES = ("autotp_size", "tp_size", "autoep_size", "ep_size", "sp_size", "pp_size", "num_stages", "stages", "degree")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
           "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -104,6 +107,8 @@ class Checked:
             self._section(value, path + ".")
         else:
             value = self._valid(path, value)
+            if path in _DIVIDING and _divides(value):
+                self.refuse(path, self.keys[path].note, "set its degrees to 1, or leave it out")
             if effect == "without effect":
                 self.without_effect.append(f"{path}: {self.keys[path].note}")
             else:
@@ -133,7 +138,8 @@ class Checked:
         wanted = self.keys[path].value
         harmless = {"only false": value is False, "only true": value is True,
                     "only with nothing enabled": not _enables(value)}
-        if not harmless.get(wanted, False):
+        words = wanted[5:].split(" or ") if wanted.startswith("only ") else []
+        if not harmless.get(wanted, str(value) in words):
             advice = "leave it out" if wanted == "not accepted" else f"give {wanted}"
             self.refuse(path, self.keys[path].note, advice)
 
@@ -149,6 +155,22 @@ def _enables(value):
     if isinstance(value, dict):
         return any(_enables(inner) for key, inner in value.items() if key == "enabled" or isinstance(inner, dict))
     return value is True
+
+
+def _divides(value):
+    """Whether a section asks for a degree of parallelism above 1."""
+    if isinstance(value, list):
+        return any(map(_divides, value))
+    if not isinstance(value, dict):
+        return False
+    return any(_is_above_one(inner) if key in _DEGREES else _divides(inner) for key, inner in value.items())
+
+
+def _is_above_one(value):
+    try:
+        return float(value) > 1
+    except (TypeError, ValueError):
+        return False
 
 
 def _value(rule, value):

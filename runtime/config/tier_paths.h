@@ -18,6 +18,20 @@ std::vector<std::filesystem::path> tier_paths(const PlacementConfig& placement);
 // The folders in them that this rank uses; the paths themselves where there is one rank.
 std::vector<std::filesystem::path> own_tier_paths(const PlacementConfig& placement);
 
+// Where a rank is among those of its run.
+struct RankSeat {
+  uint32_t rank = 0;
+  uint32_t local_rank = 0;  // among the ranks of its host
+  uint32_t ranks_on_host = 1;
+  std::string host = {};
+};
+// Leaves to the rank the paths that it uses: of a list all, or its own ones (terrace.nvme_share), with its
+// numbers and its host in the place of {rank}, {local_rank} and {host}. The others, as far as they are there,
+// are other_paths then. Throws Error(config) where a host has fewer paths than ranks that want their own.
+void take_paths_of(const RankSeat& seat, NvmeShare share, PlacementConfig& placement);
+// The paths in which states of any ranks may lie: those of this rank first.
+std::vector<std::filesystem::path> paths_of_all_ranks(const PlacementConfig& placement);
+
 // Which of how many ranks a tier is of.
 struct TierOfRank {
   uint32_t rank = 0;

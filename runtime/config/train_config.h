@@ -119,6 +119,9 @@ struct PlacementConfig {
   std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
   // Not empty: the sub-folder of each path that this rank of several uses (tier_paths.h).
   std::string tier_name;
+  // Where ranks of this run, or of earlier ones, may have left their part of a state, beside the paths above
+  // (take_paths_of() in tier_paths.h).
+  std::vector<std::filesystem::path> other_paths;
   // Measured bytes per second of these folders, reads and writes mixed (runtime/config/tuning/tuning.h).
   std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
@@ -159,6 +162,16 @@ std::optional<GpuProducts> gpu_products_from_name(std::string_view name);
 enum class GpuCompute : uint8_t { parameter_type, fp32 };
 std::optional<GpuCompute> gpu_compute_from_name(std::string_view name);
 
+// How the ranks of a run reach each other. automatic: by MPI if its launcher has started them, else by
+// sockets. host: by sockets and memory of the one host that they share.
+enum class CommunicatorChoice : uint8_t { automatic, host, mpi };
+std::optional<CommunicatorChoice> communicator_choice_from_name(std::string_view name);
+
+// Which of the nvme paths of its host a rank uses. automatic: its own if there are a multiple of the ranks of
+// the host, else all.
+enum class NvmeShare : uint8_t { automatic, all, own };
+std::optional<NvmeShare> nvme_share_from_name(std::string_view name);
+
 struct TerraceConfig {
   DeviceChoice device = DeviceChoice::simulated;
   GpuProducts gpu_products = GpuProducts::automatic;
@@ -179,6 +192,10 @@ struct TerraceConfig {
   uint32_t thread_count = 0;         // compute threads; 0: one per available core
   bool bind_threads = true;          // bind threads to processors of their own, where that helps
   uint64_t seed = 42;
+  CommunicatorChoice communicator = CommunicatorChoice::automatic;
+  NvmeShare nvme_share = NvmeShare::automatic;
+  uint64_t rank_timeout_seconds = 60;      // for the ranks of a run to come together
+  uint64_t compare_ranks_every_steps = 0;  // 0: never
   // The members below apply to states on nvme only.
   bool memory_pressure = true;          // give host memory back before the kernel kills the run
   bool durable = true;                  // false: updates in place, without commits
@@ -220,6 +237,8 @@ struct TrainConfig {
   std::optional<uint64_t> max_prefetch_elements;  // from stage3_prefetch_bucket_size; 0: no prefetch
   std::optional<uint64_t> steps_per_print;        // nullopt: not asked for
   MonitorConfig monitor;
+  bool ranks_overlap = true;                  // false: gathers and exchanges are waited for where they begin
+  bool logs_lanes = false;                    // the log of steps has what each lane of ranks has moved
   bool wall_clock_breakdown = false;          // times of forward, backward and update at every printed step
   bool gather_16bit_weights_on_save = false;  // a save also exports the weights in 16 bits as safetensors
 

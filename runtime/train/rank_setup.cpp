@@ -24,6 +24,7 @@ bool is_own(std::string_view key) {
                                               "zero_optimization.offload_optimizer.nvme_path",
                                               "terrace.threads",
                                               "terrace.bind_threads",
+                                              "terrace.rank_timeout_seconds",
                                               "terrace.device_memory",
                                               "terrace.host_memory"};
   return std::ranges::find(kOwn, key) != std::end(kOwn);

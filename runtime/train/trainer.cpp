@@ -212,6 +212,7 @@ StepReport Trainer::step() {
   r.state.begin_step();
   const MicroBatches::Result computed =
       r.micro_batches.run(r.state.consumed_samples(), r.state.loss_scale(), [&] { r.updates.announce(); });
+  r.offloader.compare_ranks(report.step);
   report.loss = computed.loss;
   report.tokens = computed.tokens;
   report.forward_ns = computed.forward_ns;

@@ -84,6 +84,8 @@ const Standings& standing_of_options() {
       {"communicator", kBackEnd},
       {"exchanges_by_copies", kBackEnd},
       {"gradient_group", kGroup},
+      {"ranks_overlap", kBackEnd},
+      {"compare_ranks_every_steps", kBackEnd},
   };
   return standings;
 }
@@ -122,6 +124,7 @@ const Standings& standing_of_enums() {
       {"AfterStep", Reason{"of a bound that is computed"}},
       {"Placement", kParameters},
       {"TimeCause", kLooksOn},
+      {"RankWait", kLooksOn},
       {"UpdateMode", kUpdate},
       {"LeasedGradients", kInside},
       {"GradientOrigin", kGradients},

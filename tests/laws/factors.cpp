@@ -87,7 +87,8 @@ constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5"
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
-constexpr std::array<std::string_view, 4> kBackEnds = {"threads", "messages", "peers", "copies"};
+// "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared.
+constexpr std::array<std::string_view, 5> kBackEnds = {"threads", "messages", "peers", "copies", "waiting"};
 
 // Micro-batches whose gradients are summed before they join the sum of the step. Groups of 4 are for more
 // micro-batches than 3.
@@ -295,7 +296,7 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
 
 std::vector<Combination> covering_array_over_ranks(Strength strength) {
   return covering_array(strength, {{kRanks, {"2", "3", "4", "5", "8"}},
-                                   {kBackEnd, {"threads", "messages", "peers", "copies"}},
+                                   {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
                                    {kAccumulation, {"1", "3", "4", "8"}},
                                    {kGroup, {"1", "2", "4"}}});
 }

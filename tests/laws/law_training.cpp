@@ -108,6 +108,10 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.hooks.step_events = surroundings.step_events;
   testing::set_ranks(options, surroundings.ranks);
   options.exchanges_by_copies = options.ranks > 1 && level_of(c, kBackEnd) == "copies";
+  if (options.ranks > 1 && level_of(c, kBackEnd) == "waiting") {
+    options.ranks_overlap = false;
+    options.compare_ranks_every_steps = 1;
+  }
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
@@ -371,6 +375,7 @@ UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
   run_step(update, loss_scale / static_cast<float>(training_.accumulation), [&](float loss) {
     if (losses != nullptr) losses->push_back(std::bit_cast<uint32_t>(loss));
   });
+  call_([&] { offloader_->compare_ranks(step); });
   const UpdateResult result = call_([&] { return offloader_->update(update); });
   if (handing_) handing_->end_step();
   updates_ += result.applied ? 1 : 0;

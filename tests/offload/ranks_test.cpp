@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include <terrace/base/error.h>
 #include <terrace/comm/comm_faults.h>
 #include <terrace/comm/dry_communicator.h>
@@ -114,6 +116,119 @@ TEST(Ranks, AreAsLateAsTheyLike) {
       for (const Outcome& outcome : train_together(c, world).outcomes) EXPECT_TRUE(outcome == alone);
     }
   }
+}
+
+// Whatever is fetched ahead, and whatever of the update runs beside the step.
+TEST(Ranks, HaveTheSameNumbersWhereEveryTransferIsWaitedFor) {
+  for (Case c : cases()) {
+    SCOPED_TRACE(text_of(c));
+    const Outcome alone = train_rank(c);
+    c.overlap = false;
+    std::vector<UpdateMode> modes = {UpdateMode::after_backward};
+    if (c.states != Placement::none)
+      modes.insert(modes.end(), {UpdateMode::next_forward, UpdateMode::during_backward});
+    for (const UpdateMode mode : modes) {
+      c.mode = mode;
+      ThreadWorld world({.ranks = 3});
+      const Together together = train_together(c, world);
+      for (uint32_t r = 0; r < 3; ++r) {
+        EXPECT_EQ(together.failures[r], "") << r;
+        EXPECT_TRUE(together.outcomes[r] == alone) << r << " " << name_of(mode);
+      }
+    }
+  }
+}
+
+// A rank that looks, when something is asked for, whether what was asked for before is there.
+class LookingBack final : public Communicator {
+ public:
+  explicit LookingBack(Communicator& rank)
+      : Communicator(rank.rank(), {rank.places().begin(), rank.places().end()}), rank_(rank) {}
+
+  void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
+                  const CommNote& note) override {
+    rank_.all_gather(lane, whole, part_bytes, after, done, note);
+  }
+  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
+                Event& done, const CommNote& note) override {
+    for (const Event* const asked : asked_) under_way_ += asked == &done || asked->done() ? 0 : 1;
+    rank_.exchange(lane, to, from, after, done, note);
+    // Those of a step are in slots that live as long as the offloader.
+    if (note.what == "parameters" || note.what == "gradients") asked_.insert(&done);
+  }
+  void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    rank_.ballot(lane, mine, all);
+  }
+  void leave(std::string why) override { rank_.leave(std::move(why)); }
+  CommCounters counters() const override { return rank_.counters(); }
+  uint64_t under_way() const { return under_way_; }
+
+ private:
+  Communicator& rank_;
+  std::set<const Event*> asked_;
+  uint64_t under_way_ = 0;
+};
+
+TEST(Ranks, HaveNothingUnderWayWhereEveryTransferIsWaitedFor) {
+  for (Case c : cases()) {
+    SCOPED_TRACE(text_of(c));
+    c.overlap = false;
+    c.tight = false;  // there is room to fetch ahead
+    CommFaults late({}, 300'000, 1);
+    ThreadWorld world({.ranks = 2, .hook = &late});
+    const std::vector<std::string> failures = testing::on_every_rank(world, [&](Communicator& rank) {
+      LookingBack looking(rank);
+      Case mine = c;
+      mine.ranks = &looking;
+      mine.engine = io::EngineKind::threads;
+      train_rank(mine);
+      EXPECT_EQ(looking.under_way(), 0u) << rank.rank();
+    });
+    for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+  }
+}
+
+// A bit that changes on its way is found in the step that uses it, on every rank alike.
+TEST(Ranks, NameTheChunkThatCameOtherThanItsOwnerHasIt) {
+  for (Case c : cases()) {
+    SCOPED_TRACE(text_of(c));
+    c.compare_ranks_every_steps = 1;
+    ThreadWorld well({.ranks = 3});
+    const Together sound = train_together(c, well);
+    for (const std::string& failure : sound.failures) EXPECT_EQ(failure, "");
+    EXPECT_TRUE(sound.outcomes[0] == train_rank(c));
+    uint32_t found = 0;
+    const uint64_t gathers = well.rank(0).counters()[index_of(Lane::gather)].operations;
+    for (uint64_t index = 0; index < gathers; index += 1 + gathers / 6) {
+      CommFaults wrong({{CommFaultKind::corrupt, Lane::gather, 1, index}});
+      ThreadWorld world({.ranks = 3, .hook = &wrong});
+      const Together together = train_together(c, world);
+      if (together.failures[0].empty()) continue;  // it was read for a comparison of this test, or not used
+      ++found;
+      for (const std::string& failure : together.failures) {
+        EXPECT_EQ(failure.find("parameters changed on their way between ranks in step "), 0u) << failure;
+        EXPECT_NE(failure.find("chunk "), std::string::npos) << failure;
+        EXPECT_NE(failure.find("what rank 1 got of the share of rank "), std::string::npos) << failure;
+      }
+    }
+    EXPECT_GT(found, 1u);
+  }
+}
+
+TEST(Ranks, AreComparedInEverySoManySteps) {
+  Case c{.parameters = Placement::cpu, .states = Placement::cpu, .type = DataType::fp32};
+  c.chunk_elements = 4 * kTileElements;
+  const auto ballots = [&](uint64_t every) {
+    c.compare_ranks_every_steps = every;
+    ThreadWorld world({.ranks = 2});
+    const Together together = train_together(c, world);
+    EXPECT_EQ(together.failures[0] + together.failures[1], "");
+    return world.rank(0).counters()[index_of(Lane::control)].operations;
+  };
+  const uint64_t none = ballots(0);
+  EXPECT_EQ(ballots(1), none + kSteps);
+  EXPECT_EQ(ballots(2), none + kSteps / 2);
+  EXPECT_EQ(ballots(kSteps + 1), none);
 }
 
 // Every byte of every rank is known before; what has no choice is moved as often as there are steps.

@@ -89,6 +89,8 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.hooks.step_events = c.step_events;
   testing::set_ranks(options, c.ranks);
   options.exchanges_by_copies = c.by_copies;
+  options.ranks_overlap = c.overlap;
+  options.compare_ranks_every_steps = c.compare_ranks_every_steps;
   options.processor_share = c.processor_share;
   options.reads_past_host = c.reads_past_host;
   options.verify_checksums = !c.reads_past_host;
@@ -170,6 +172,7 @@ UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::strin
     if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();
   }
+  offloader->compare_ranks(number);
   const UpdateResult result = offloader->update(settings);
   if (handing) handing->end_step();
   return result;

@@ -34,7 +34,7 @@ constexpr uint64_t kLookedAt = 60;  // disks of a combination
 std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
   const bool are_several = ranks.front() != "1";
   std::vector<std::string_view> back_ends = {"threads"};
-  if (are_several) back_ends = {"threads", "messages", "peers", "copies"};
+  if (are_several) back_ends = {"threads", "messages", "peers", "copies", "waiting"};
   return laws::covering_array_with_commits({{laws::kRanks, std::move(ranks)},
                                             {laws::kBackEnd, std::move(back_ends)},
                                             {laws::kChunk, {are_several ? "12288" : "4096"}},

@@ -108,6 +108,14 @@ class Keys(unittest.TestCase):
         self.assertEqual(said({"terrace": commits, "zero_optimization": below}), [])
         self.assertEqual(said({"terrace": dict.fromkeys(commits, 0)}), [])
 
+    def test_degrees_of_parallelism_are_one(self):
+        for config in ({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"pipeline": {"stages": "4"}},
+                       {"expert_parallel": {"autoep_size": 8}}, {"sequence_parallel_size": 2}):
+            self.refused(config, next(iter(config)))
+        for config in ({"tensor_parallel": {"autotp_size": 0}}, {"pipeline": {"stages": "auto"}},
+                       {"sequence_parallel_size": 1}, {"gradient_allreduce_op": "mean"}):
+            read_config(config, 10)
+
     def test_every_key_is_a_text(self):
         for config, subject in (
             ({5: 3}, "5"), ({None: 3}, "None"), ({"optimizer": {"params": {("lr",): 1}}}, "optimizer.params.('lr',)"),
@@ -128,6 +136,11 @@ class Keys(unittest.TestCase):
             self.assertEqual((read.train_batch_size, read.train_micro_batch_size_per_gpu,
                               read.gradient_accumulation_steps), wanted)
             self.assertEqual(read.store_options["accumulation_steps"], wanted[2])
+        for terrace_keys, others in (({"micro_batches": 4}, {}), ({"micro_batches": 4}, {"train_batch_size": 8})):
+            read = read_config({"terrace": terrace_keys, "train_micro_batch_size_per_gpu": 2, **others})
+            self.assertEqual((read.train_batch_size, read.gradient_accumulation_steps), (8, 4))
+            self.assertEqual(read.without_effect, [])
+        self.refused({"terrace": {"micro_batches": 4}, "gradient_accumulation_steps": 2}, "terrace.micro_batches")
         self.refused({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}, "train_batch_size")
         self.refused({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2},
                      "train_batch_size")

@@ -56,6 +56,8 @@ constexpr std::array kKeyFlags = {
             "With states on nvme: commit there every N steps as well"},
     KeyFlag{"--commit-every-seconds", "terrace.commit_every_seconds", "N", kDurability,
             "Commit there every N seconds (default 300; 0: time does not decide)"},
+    KeyFlag{"--rank-timeout", "terrace.rank_timeout_seconds", "N", kDurability,
+            "Of several ranks: wait N seconds for the others to start (default 60)"},
     KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
             "When the update of a step runs; same numbers in each mode"},
     KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
@@ -195,9 +197,6 @@ void add_output_flags(Command& app, TrainFlags& flags) {
   add_whole_number(
       app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
       "End the run when one wait takes N seconds; without it a run waits for ever", group);
-  add_whole_number(
-      app, "--rank-timeout", 1, [&flags](uint64_t n) { flags.rank_timeout_seconds = n; },
-      "Of several ranks: wait N seconds for the others to start (default 60)", group);
   add_repeated(app, "--inject", flags.inject, "SPEC",
                "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
                "(docs/faults.md)",

@@ -52,7 +52,6 @@ struct TrainFlags {
   std::optional<uint64_t> decisions_limit_bytes;  // nullopt: 1 GiB
   uint64_t stall_warning_seconds = 60;            // 0: never
   uint64_t stall_abort_seconds = 0;               // 0: never
-  uint64_t rank_timeout_seconds = 60;             // for the ranks of a run to come together
   std::vector<std::string> inject;                // faults in the form of runtime/train/fault_spec.h
   uint32_t ranks_started = 1;                     // by `launcher`, no flag
   std::string launcher;

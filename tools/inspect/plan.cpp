@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include <terrace/base/units.h>
+#include <terrace/comm/rank_places.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
@@ -250,6 +251,8 @@ int Plan::run() {
   if (data) require_training_data(flags_, *data, options);
   require_ranks_of_host(options.config);
   share_host(options.config, ranks_per_host_);
+  take_paths_of({.ranks_on_host = ranks_per_host_, .host = own_place().host_name},
+                options.config.terrace.nvme_share, options.config.placement);
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   for (const std::string& warning : options.config.warnings) {
     if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);

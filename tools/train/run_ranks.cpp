@@ -35,21 +35,56 @@ uint32_t ranks_on_host(const RankIdentity& identity) {
   return identity.local_size.value_or(identity.size);
 }
 
+[[noreturn]] void refuse_communicator(std::string_view choice, std::string reason, std::string advice) {
+  throw Error(ErrorKind::config,
+              {"cannot join the other ranks", fmt::format("terrace.communicator {}", choice),
+               std::move(reason), std::move(advice)});
+}
+
 MakeMessagePort message_port(const RankIdentity& identity, const Environment& variables,
-                             const TrainFlags& flags) {
-  if (starts_with_mpi(identity.launcher)) return load_mpi(own_mpi_plugin());
+                             const TerraceConfig& config) {
+  const bool has_mpi = starts_with_mpi(identity.launcher);
+  if (config.communicator == CommunicatorChoice::mpi && !has_mpi)
+    refuse_communicator(
+        "mpi", fmt::format("{} has started them, and no launcher of MPI", name_of(identity.launcher)),
+        "start them with mpirun or srun, or leave the key out");
+  if (has_mpi && config.communicator != CommunicatorChoice::host) return load_mpi(own_mpi_plugin());
   SocketMeeting meeting = meeting_of(identity, variables);
-  constexpr uint64_t kMostSeconds = 86400 * 365;
-  meeting.timeout = std::chrono::seconds(std::min(flags.rank_timeout_seconds, kMostSeconds));
+  meeting.timeout = std::chrono::seconds(config.rank_timeout_seconds);
   return socket_port(meeting);
 }
 
 std::unique_ptr<MessageCommunicator> meet(const RankIdentity& identity, const Environment& variables,
-                                          const TrainFlags& flags) {
+                                          const TerraceConfig& config) {
   std::vector<RankPlace> places(identity.size);
   for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
   return std::make_unique<MessageCommunicator>(identity.rank, std::move(places),
-                                               message_port(identity, variables, flags));
+                                               message_port(identity, variables, config));
+}
+
+// Every rank finds the same.
+void require_one_host(const Communicator& ranks) {
+  for (const RankPlace& place : ranks.places()) {
+    if (place.host != 0)
+      refuse_communicator("host",
+                          fmt::format("rank 0 is on host {}, and rank {} on host {}",
+                                      ranks.places().front().host_name, place.rank, place.host_name),
+                          "start all of them on one host, or set it to auto or mpi");
+  }
+}
+
+// How the ranks meet. What is wrong with a configuration is said when they have met, and then once; until
+// then the flags by themselves count.
+TerraceConfig config_to_meet_by(TrainFlags flags) {
+  for (const bool with_file : {true, false}) {
+    if (!with_file) flags.config.clear();
+    try {
+      return resolve_config(flags).terrace;
+    } catch (const Error&) {
+      // It is refused again by whoever trains.
+    }
+  }
+  return {};
 }
 
 // What a rank has of the processors that some ranks of its host may use alike. A launcher may have divided
@@ -124,22 +159,40 @@ RunRanks::RunRanks(TrainFlags& flags, Console& console)
 
 void RunRanks::join() {
   if (!are_several()) return;
-  communicator_ = meet(identity_, variables_, flags_);
+  join(config_to_meet_by(flags_));
+}
+
+void RunRanks::join(const TerraceConfig& config) {
+  communicator_ = meet(identity_, variables_, config);
   watch_ = std::make_unique<RankWatch>(*communicator_, LauncherLink(variables_), console_);
+  if (config.communicator == CommunicatorChoice::host) require_one_host(*communicator_);
 }
 
 int RunRanks::refuse(const Error& failure) {
   constexpr uint64_t kSeconds = 5;  // where others have another command line, they may never come
   TrainFlags flags;
-  flags.rank_timeout_seconds = kSeconds;
+  TerraceConfig config;
+  config.rank_timeout_seconds = kSeconds;
   Console console;
   RunRanks ranks(flags, console);
   try {
-    ranks.join();
+    if (ranks.are_several()) ranks.join(config);
   } catch (const Error&) {
     // Each says it by itself.
   }
   return ranks.end_with(failure);
+}
+
+void RunRanks::take_paths(TrainConfig& config) const {
+  RankSeat seat{.host = own_place().host_name};
+  if (are_several()) {
+    const std::span<const RankPlace> places = communicator_->places();
+    const RankPlace& own = places[identity_.rank];
+    seat.rank = identity_.rank;
+    seat.local_rank = own.local_rank;
+    seat.ranks_on_host = static_cast<uint32_t>(std::ranges::count(places, own.host, &RankPlace::host));
+  }
+  take_paths_of(seat, config.terrace.nvme_share, config.placement);
 }
 
 void RunRanks::apply_to(TrainerOptions& options) const {

@@ -30,6 +30,8 @@ class RunRanks {
   RunRanks(TrainFlags& flags, Console& console);
   // Joins the other ranks. Throws Error(config) or Error(peer) where they cannot be reached.
   void join();
+  // Leaves this rank the nvme paths that it uses. The ranks have joined.
+  void take_paths(TrainConfig& config) const;
   // The end of a rank whose command line cannot be used: it joins the others to tell them, and the user once.
   // Returns the exit status.
   static int refuse(const Error& failure);
@@ -52,6 +54,8 @@ class RunRanks {
   int end_with(const Error& failure) const;
 
  private:
+  void join(const TerraceConfig& config);
+
   TrainFlags& flags_;
   Console& console_;
   const Environment variables_;

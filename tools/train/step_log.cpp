@@ -46,7 +46,7 @@ void write_uses(JsonWriter& json, std::span<const TierUse> uses) {
   });
 }
 
-StepLog::StepLog(const std::string& path) : path_(path) {
+StepLog::StepLog(const std::string& path, const Communicator* ranks) : path_(path), ranks_(ranks) {
   if (path_.empty()) return;
   fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("cannot open the log", path_, errno);
@@ -63,6 +63,7 @@ StepLog::~StepLog() {
 void StepLog::start(uint64_t completed_steps, uint64_t steps, const std::string& model,
                     const TrainConfig& config) {
   if (fd_ < 0) return;
+  if (ranks_ != nullptr) lanes_ = ranks_->counters();
   JsonWriter json;
   json.begin_object().members({{"event", "start"}, {"step", completed_steps}, {"steps", steps}});
   json.member("time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
@@ -89,7 +90,28 @@ void StepLog::step_done(const StepReport& report) {
   write_time_parts(json, "time_ns", report.moved.time);
   json.member("bound_by", key_of(resource_use(report.moved).binding));
   write_counters(json, report.moved);
+  if (ranks_ != nullptr) write_lanes(json, report.moved);
   put(json);
+}
+
+// What has been carried out between the ends of two steps, whatever it was for.
+void StepLog::write_lanes(JsonWriter& json, const OffloadCounters& moved) {
+  // No step waits for the commit lane: that is the committer's.
+  constexpr uint64_t OffloadCounters::*kLaneWaits[kLaneCount] = {&OffloadCounters::gather_wait_ns,
+                                                                 &OffloadCounters::exchange_wait_ns,
+                                                                 &OffloadCounters::ballot_wait_ns, nullptr};
+  const CommCounters now = ranks_->counters();
+  json.begin_object("comms");
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    json.begin_object(name_of(static_cast<Lane>(lane)));
+    json.members({{"operations", now[lane].operations - lanes_[lane].operations},
+                  {"in_bytes", now[lane].in_bytes - lanes_[lane].in_bytes},
+                  {"out_bytes", now[lane].out_bytes - lanes_[lane].out_bytes}});
+    if (kLaneWaits[lane] != nullptr) json.member("wait_seconds", seconds(moved.*kLaneWaits[lane]));
+    json.end();
+  }
+  json.end();
+  lanes_ = now;
 }
 
 void StepLog::evaluated(uint64_t step, double validation_loss) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <terrace/base/text/json_writer.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 
 namespace terrace {
@@ -24,9 +25,9 @@ void write_uses(JsonWriter& json, std::span<const TierUse> uses);
 
 class StepLog final : public RunObserver {
  public:
-  // An empty path makes a log that keeps nothing. A file that exists is appended to, on a new line. Throws
-  // Error(io).
-  explicit StepLog(const std::string& path);
+  // An empty path makes a log that keeps nothing. A file that exists is appended to, on a new line. Steps
+  // have what moved over the lanes of `ranks`, which may be null and outlives this. Throws Error(io).
+  explicit StepLog(const std::string& path, const Communicator* ranks = nullptr);
   ~StepLog() override;
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
@@ -42,8 +43,11 @@ class StepLog final : public RunObserver {
  private:
   void put(const std::string& line);
   void put(JsonWriter& line) { put(line.end().take()); }
+  void write_lanes(JsonWriter& json, const OffloadCounters& moved);
 
   std::string path_;
+  const Communicator* const ranks_;
+  CommCounters lanes_{};  // when the last step ended
   int fd_ = -1;
 };
 

@@ -180,6 +180,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     data.emplace(open_training_data(flags_, choice, options, console_));
     settle_steps(flags_, *data, options, console_);
   }
+  ranks.take_paths(options.config);
   check_nvme_folders(options.config.placement);
   const ComputeChoice compute(options.config.terrace, console_, ranks.communicator());
   options.compute = compute.device();
@@ -211,7 +212,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
       ranks.is_first() ? open_save_folder(flags_, plan, console_) : nullptr;
   if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
   if (flags_.resume.empty()) require_empty_monitors(options.config);
-  StepLog log(flags_.log);
+  StepLog log(flags_.log, options.config.logs_lanes ? ranks.communicator() : nullptr);
   // Measuring takes a while, so it comes after everything that can be refused.
   std::optional<PlanPrediction> prediction;
   if (ranks.is_first()) prediction = predict_training(options, setup, console_);

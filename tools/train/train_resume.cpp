@@ -99,7 +99,7 @@ const TierContents& Found::furthest() const {
 
 Found find_states(const TrainConfig& config, Communicator* ranks) {
   Found found;
-  found.paths = tier_paths(config.placement);
+  found.paths = paths_of_all_ranks(config.placement);
   found.own = look_for_commit(config.placement, ranks);
   found.others = find_state_sets(found.paths, config.batch.ranks);
   return found;

@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kTrainBatch = "train_batch_size";
 constexpr std::string_view kMicroBatch = "train_micro_batch_size_per_gpu";
 constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
+constexpr std::string_view kMicroBatches = "terrace.micro_batches";
 constexpr std::string_view kCpuCheckpointing = "activation_checkpointing.cpu_checkpointing";
 constexpr std::string_view kOffload = "terrace.offload_activations";
 
@@ -28,25 +29,14 @@ std::optional<DataType> data_type_from(std::string_view name) {
 
 }  // namespace
 
-// What divides a model among ranks is another training than the one without.
-void Resolver::refuse_other_parallelism() {
-  if (config_.batch.ranks == 1) return;
-  static constexpr std::string_view kOthers[] = {"tensor_parallel", "pipeline", "expert_parallel"};
-  for (const IdleKey& key : entries_.without_effect()) {
-    if (std::ranges::find(kOthers, key.key) == std::end(kOthers)) continue;
-    problems_.add(key.key,
-                  fmt::format("it would divide the model among the {} ranks, which is not possible yet: "
-                              "leave it out, or start one rank",
-                              config_.batch.ranks));
-  }
-}
-
 void Resolver::resolve_batch() {
   const ConfigEntry* train = given(kTrainBatch);
   const ConfigEntry* micro = given(kMicroBatch);
   const ConfigEntry* accumulation = given(kAccumulation);
   const uint64_t ranks = config_.batch.ranks = small("terrace.ranks", 1);
-  refuse_other_parallelism();
+  if (const auto group = optional_integer("terrace.gradient_group"))
+    config_.batch.gradient_group = static_cast<uint32_t>(*group);
+  if (given(kMicroBatches) != nullptr) return resolve_given_micro_batches();
   uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
   uint64_t steps = accumulation != nullptr ? whole_number(accumulation->value) : 1;
   uint64_t micro_batches = steps * ranks;
@@ -88,12 +78,56 @@ void Resolver::resolve_batch() {
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
   config_.batch.micro_batches = static_cast<uint32_t>(micro_batches);
-  if (const auto group = optional_integer("terrace.gradient_group"))
-    config_.batch.gradient_group = static_cast<uint32_t>(*group);
-  record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
-         fmt::format("from {} and {}", kMicroBatch, kAccumulation));
-  record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);
-  record(kAccumulation, fmt::format("{}", steps), steps_origin);
+  record_batch(kAccumulation, micro_origin, steps_origin);
+  record(kMicroBatches, fmt::format("{}", micro_batches),
+         accumulation != nullptr ? fmt::format("from {} and the ranks", kAccumulation)
+         : train != nullptr      ? fmt::format("from {} and {}", kTrainBatch, kMicroBatch)
+                                 : "default");
+}
+
+// `count` is the key that says how many micro-batches there are.
+void Resolver::record_batch(std::string_view count, const std::string& micro_origin,
+                            const std::string& steps_origin) {
+  const BatchConfig& batch = config_.batch;
+  record(kTrainBatch, fmt::format("{}", batch.train_batch_size()),
+         fmt::format("from {} and {}", kMicroBatch, count));
+  record(kMicroBatch, fmt::format("{}", batch.micro_batch_size), micro_origin);
+  record(kAccumulation, fmt::format("{}", batch.rounds().count()), steps_origin);
+}
+
+// The two keys that say it otherwise may only repeat it.
+void Resolver::resolve_given_micro_batches() {
+  const ConfigEntry& given_count = *given(kMicroBatches);
+  const uint64_t count = whole_number(given_count.value), ranks = config_.batch.ranks;
+  const ConfigEntry* const train = given(kTrainBatch);
+  const ConfigEntry* const micro = given(kMicroBatch);
+  const ConfigEntry* const accumulation = given(kAccumulation);
+  uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
+  const auto contradicts = [&](const ConfigEntry& other, std::string makes) {
+    problems_.add(given_count.written_at,
+                  fmt::format("{} is {}, but {} is {}{}; leave one of the two out", given_count.written_key,
+                              count, named(other), whole_number(other.value), makes));
+  };
+  if (accumulation != nullptr && whole_number(accumulation->value) * ranks != count)
+    contradicts(*accumulation, ranks == 1 ? "" : fmt::format(" on each of {} ranks", ranks));
+  if (train != nullptr) {
+    const uint64_t batch = whole_number(train->value);
+    if (micro == nullptr && batch % count == 0) {
+      micro_size = batch / count;
+    } else if (micro_size * count != batch) {
+      contradicts(*train, micro == nullptr
+                              ? ", which is not a multiple of it"
+                              : fmt::format(" in micro-batches of {} ({})", micro_size, named(*micro)));
+    }
+  }
+  config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
+  config_.batch.micro_batches = static_cast<uint32_t>(count);
+  record_batch(kMicroBatches,
+               micro == nullptr && train != nullptr
+                   ? fmt::format("from {} and {}", kTrainBatch, kMicroBatches)
+                   : "default",
+               fmt::format("from {}", kMicroBatches));
+  record(kMicroBatches, fmt::format("{}", count));
 }
 
 void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,

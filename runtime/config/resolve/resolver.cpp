@@ -37,6 +37,7 @@ TrainConfig Resolver::resolve() {
   resolve_terrace();
   resolve_file_reads();
   resolve_durability();
+  resolve_ranks();
   check_activation_offload();
   warn_without_effect();
   order_resolved();

@@ -333,6 +333,10 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
 }
 
 void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) {
+  if (const JsonMember* degree = row.limits.divides_model ? degree_above_one(given.value) : nullptr) {
+    problems_.add(degree->origin, refusal(given.key + "." + degree->key, degree->value, row.note), &row);
+    return;
+  }
   if (row.effect == KeyEffect::without_effect) {
     without_effect_.push_back({given.key, ""});
     return;

@@ -27,10 +27,12 @@ constexpr std::string_view kOwnerSums =
 constexpr std::string_view kScaledLoss = "The loss is scaled by the number of micro-batches.";
 constexpr std::string_view kNoGroups =
     "Every rank has its share of everything: there are no groups of ranks.";
-constexpr std::string_view kOneModel =
-    "No model is divided among ranks; where there are several, it is refused.";
+constexpr std::string_view kOneModel = "No model is divided among ranks.";
+constexpr std::string_view kDegree =
+    "No model is divided among ranks: every degree has to be 1 or 0, and nothing else here has an effect.";
 constexpr std::string_view kFirstSaves =
     "The first rank writes checkpoints, which do not depend on the number of ranks.";
+constexpr std::string_view kLaneLog = "Every step has one object, with all lanes.";
 constexpr std::string_view kLossy = "Lossy communication is not supported.";
 constexpr std::string_view kNoGathering =
     "Modules are not hooked: the model names what each operation needs.";
@@ -78,6 +80,7 @@ constexpr KeyLimits counted = {.minimum = 0, .maximum = kMaxCount};
 constexpr KeyLimits at_least_one = {.minimum = 1, .maximum = kMaxCount};
 constexpr KeyLimits elements = {.minimum = 0, .maximum = kMaxInteger};
 constexpr KeyLimits only_false = {.allowed = "false"};
+constexpr KeyLimits undivided = {.divides_model = true};
 constexpr KeyLimits when_off = {.allowed = kSwitchedOff};
 
 constexpr KeyLimits same_as(std::string_view path) {
@@ -112,11 +115,11 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "gradient_predivide_factor", number, "1.0", without_effect, kScaledLoss},
     {"", "gradient_allreduce_op", choice, "mean", refused, "The gradient is that of the mean over all micro-batches.", one_of("mean|avg")},
     {"", "disable_allgather", boolean, "false", without_effect, kChunkMoves},
-    {"", "communication_data_type", choice, "", without_effect, kOwnerSums, one_of("fp16|bf16|fp32|none")},
+    {"", "communication_data_type", choice, "", honoured, "Gradients of several ranks travel in their own type, and the rank that owns them adds them up in fp32, in the order of micro-batches: that type and fp32 are accepted, and others, which would lose digits, are refused.", one_of("fp16|bf16|fp32|none")},
     {"", "seq_parallel_communication_data_type", choice, "fp32", without_effect, kOneModel, one_of("fp16|bf16|fp32")},
     {"", "seq_parallel_comm_data_type", choice, "fp32", without_effect, kOneModel, one_of("fp16|bf16|fp32")},
     {"", "sequence_parallel_size", integer, "1", refused, "No sequence is divided among ranks.", one_of("1")},
-    {"", "expert_parallel", open_section, "", without_effect, kOneModel},
+    {"", "expert_parallel", open_section, "", without_effect, kDegree, undivided},
     {"", "use_data_before_expert_parallelism", boolean, "false", without_effect, kOneModel},
     {"", "managed_gradient_accumulation", boolean, "true", refused, "Terrace always counts the micro-batches itself.", one_of("true")},
     {"", "zero_allow_untested_optimizer", boolean, "false", without_effect, "The optimizer is always Terrace's own."},
@@ -214,7 +217,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "stage", integer, "0", honoured, "Says which offload sections may be used; see \"What the stages mean here\".", between(0, 3)},
     {kZero, "offload_param", section, "", honoured, "Where parameters live between uses."},
     {kParam, "device", choice, "none", honoured, "none: device memory; cpu: host memory; nvme: a file, with host memory as its cache.", one_of("none|cpu|nvme")},
-    {kParam, "nvme_path", path_list, "", honoured, "An existing folder, or a list of folders on different drives, which are used as one; needed when device is nvme."},
+    {kParam, "nvme_path", path_list, "", honoured, "An existing folder, or a list of folders on different drives, which are used as one; needed when device is nvme. With several ranks terrace.nvme_share says who uses which, and {rank}, {local_rank} and {host} in a path are those of each rank."},
     {kParam, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
     {kParam, "buffer_count", integer, "5", without_effect, "Buffers are sized by the plan.", counted},
     {kParam, "buffer_size", integer, "1e8", without_effect, "A tensor may span chunks; there is no largest one.", elements},
@@ -263,7 +266,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "use_multi_rank_bucket_allreduce", boolean, "true", without_effect, kChunkMoves},
     {kZero, "allgather_partitions", boolean, "true", without_effect, kChunkMoves},
     {kZero, "allgather_bucket_size", integer, "5e8", without_effect, kChunkMoves, elements},
-    {kZero, "overlap_comm", boolean, "", without_effect, "Ranks always exchange while they compute."},
+    {kZero, "overlap_comm", boolean, "true", honoured, "false: a rank waits for the parameters of the others, and for the exchange of gradients, where it asks for them, and not where they are needed; for looking at a run. The numbers are the same, bit for bit."},
     {kZero, "round_robin_gradients", boolean, "false", without_effect, kOwnerSums},
     {kZero, "compute_grad_norm", boolean, "true", without_effect, "The norm is always computed and reported."},
     {kZero, "load_from_fp32_weights", boolean, "true", without_effect, "A resumed run always continues from the fp32 master weights."},
@@ -358,7 +361,12 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"timers", "throughput", section, "", without_effect, kTimers},
     {"timers.throughput", "enabled", boolean, "true", without_effect, kTimers},
     {"timers.throughput", "synchronized", boolean, "true", without_effect, kTimers},
-    {"", "comms_logger", open_section, "", without_effect, "The log of steps has the bytes between ranks."},
+    {"", "comms_logger", section, "", honoured, "What ranks exchange, step by step."},
+    {"comms_logger", "enabled", boolean, "false", honoured, "With several ranks: the log of steps (--log) has operations, bytes and waits of each lane of the first rank (docs/steps_jsonl.md). It has the bytes of parameters and gradients anyway."},
+    {"comms_logger", "verbose", boolean, "false", without_effect, kLaneLog},
+    {"comms_logger", "prof_all", boolean, "true", without_effect, kLaneLog},
+    {"comms_logger", "prof_ops", any, "", without_effect, kLaneLog},
+    {"comms_logger", "debug", boolean, "false", without_effect, kLaneLog},
     {"", "flops_profiler", open_section, "", without_effect, "Every step's report has its times."},
     {"", "autotuning", open_section, "", without_effect, "The planner does this work."},
     {"", "elasticity", open_section, "", refused, "It would choose another batch size than the file.", when_off},
@@ -370,8 +378,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "eigenvalue", open_section, "", refused, "Only quantization while training uses it, which is not supported.", when_off},
     {"", "progressive_layer_drop", open_section, "", refused, "It would change the model.", when_off},
     {"", "sparse_attention", open_section, "", refused, "It would change the model."},
-    {"", "tensor_parallel", open_section, "", without_effect, kOneModel},
-    {"", "pipeline", open_section, "", without_effect, kOneModel},
+    {"", "tensor_parallel", open_section, "", without_effect, kDegree, undivided},
+    {"", "pipeline", open_section, "", without_effect, kDegree, undivided},
     {"", "hybrid_engine", open_section, "", refused, "There is no inference engine.", when_off},
     {"", "compile", section, "", honoured, "Accepted while it is off."},
     {"compile", "enabled", boolean, "false", refused, kNoCompiler, only_false},
@@ -422,6 +430,11 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "retained_checkpoints", integer, "0", honoured, "How many commits of --save-every, the newest ones, are kept on nvme beside the last commit; each takes the disk space of all records once more.", between(0, 64)},
     {"terrace", "ranks", integer, "1", honoured, "Processes that train together, each with its share of everything (docs/ranks.md). A run has as many as its launcher starts; here and as --ranks it is for planning.", between(1, 16384)},
     {"terrace", "gradient_group", integer, "", honoured, "Micro-batches whose gradients are summed before they join the sum of the step; more than one take a second sum for every gradient. The numbers depend on it, and neither on ranks nor on what is computed where (docs/ranks.md). Without it: as in the run that is gone on from, or 1.", between(1, 16384)},
+    {"terrace", "micro_batches", integer, "", honoured, "Micro-batches per update over all ranks, for files without train_batch_size and gradient_accumulation_steps: these numbers stay the same on any number of ranks. Beside one of the two it must say the same.", between(1, 16384)},
+    {"terrace", "communicator", choice, "auto", honoured, "How ranks reach each other: by sockets and memory of the one host that they share (host), or by MPI, whose launcher must have started them (mpi). auto: by MPI where its launcher has, else by sockets. nccl is refused: in training, what ranks exchange passes through host memory (docs/ranks.md).", one_of("auto|host|mpi|nccl")},
+    {"terrace", "rank_timeout_seconds", integer, "60", honoured, "Seconds that ranks which meet by sockets wait for each other to start.", between(1, 31536000)},
+    {"terrace", "nvme_share", choice, "auto", honoured, "Which of the folders of nvme_path a rank uses: all of them (all), or those that belong to its place among the H ranks of its host, r, r + H, ... (own). auto: own where their number is a multiple of H, else all.", one_of("auto|all|own")},
+    {"terrace", "compare_ranks_every_steps", integer, "0", honoured, "In every so many steps, ranks compare hashes of the parameters that they have from each other; a difference ends the run and is named by rank, step and chunk. 0: never; without it, 1 where terrace.strict is true. On a GPU nothing is compared.", elements},
     {"terrace", "threads", integer, "0", honoured, "Compute threads of each rank, 1024 at most; 0 is one per available core, divided by the ranks of the host.", between(0, 1024)},
     {"terrace", "bind_threads", boolean, "true", honoured, "Bind compute threads to processors of their own: one per core first, node by node. Done only where there are several memory nodes or several hardware threads per core, and no more threads than processors. Ranks of a host that may use the same processors first divide them, whole cores each, where there are as many."},
     {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},

@@ -31,9 +31,11 @@ namespace fs = std::filesystem;
 ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
   ShardPaths folders;
   for (const fs::path& path : paths) {
-    const fs::path folder = shard.ranks == 1 ? path : path / tier_name_of(shard);
+    const fs::path folder[] = {shard.ranks == 1 ? path : path / tier_name_of(shard)};
     std::error_code error;
-    if (shard.ranks == 1 || fs::is_directory(folder, error)) folders.push_back(folder);
+    // A path of its own that another rank has now may hold nothing of one rank.
+    if (shard.ranks == 1 ? look_at_tier(folder).present : fs::is_directory(folder[0], error))
+      folders.push_back(folder[0]);
   }
   return folders;
 }
@@ -193,9 +195,9 @@ std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t 
     if (count == but_of) continue;
     StateSet set;
     for (uint32_t shard = 0; shard < count; ++shard) set.shards.push_back(paths_of(paths, {shard, count}));
+    if (count == 1 && set.shards.front().empty()) continue;
     set.contents = count == 1 ? look_for_commit(set.shards.front())
                               : contents_of(common_tier(set.shards), set.shards.front());
-    if (count == 1 && !set.contents.is_present) continue;
     if (set.newest() != nullptr) {
       set.run_id = set.newest()->run.run_id;
     } else if (set.contents.has_commits) {

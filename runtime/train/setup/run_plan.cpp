@@ -133,6 +133,8 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.gradient_group = config.batch.rounds().group;
   options.ranks = config.batch.ranks;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
+  options.ranks_overlap = config.ranks_overlap;
+  options.compare_ranks_every_steps = config.terrace.compare_ranks_every_steps;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <terrace/offload/transfer/device_copy.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace::time_account_test {
@@ -124,6 +125,27 @@ TEST(TimeAccount, TakesTheCausesOfWaitsFromTheWatch) {
   EXPECT_EQ(account.parts()[TimeCause::read], 10u);
   EXPECT_EQ(account.parts()[TimeCause::device_copy], 10u);
   EXPECT_EQ(account.parts()[TimeCause::commit], 10u);
+}
+
+TEST(TimeAccount, DividesTheWaitsForRanksByWhatTheyAreFor) {
+  FakeClock clock;
+  TimeAccount account(clock);
+  StepWatch watch(&account);
+  const auto wait = [&](const WaitSubject& subject, uint64_t ns) {
+    const WatchedWait waiting(watch, subject);
+    clock.advance(ns);
+  };
+  const CopyName gather{"parameters", 1, CopyName::Link::gather},
+      exchange{"gradients", 1, CopyName::Link::exchange};
+  wait(gather.subject(), 1);
+  wait(wait_for(TimeCause::read), 50);
+  wait(exchange.subject(), 20);
+  wait(word_of_ranks("the norm"), 300);
+  wait(gather.subject(), 4000);
+  EXPECT_EQ(watch.rank_wait_ns(RankWait::gather), 4001u);
+  EXPECT_EQ(watch.rank_wait_ns(RankWait::exchange), 20u);
+  EXPECT_EQ(watch.rank_wait_ns(RankWait::ballot), 300u);
+  EXPECT_EQ(account.parts()[TimeCause::ranks], 4321u);
 }
 
 // The thread of the updates takes turns with the test, which is the step thread.

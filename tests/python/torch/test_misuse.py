@@ -173,8 +173,8 @@ class Settings(EngineTest):
     @isolated
     def test_warnings_of_a_configuration_name_the_line_of_the_program(self):
         config = config_of()
-        config["zero_optimization"]["overlap_comm"] = True
-        with self.assertWarnsRegex(UserWarning, "overlap_comm") as caught:
+        config["zero_optimization"]["contiguous_gradients"] = True
+        with self.assertWarnsRegex(UserWarning, "contiguous_gradients") as caught:
             terrace.initialize(model=seeded(Mlp), config=config)
         self.assertEqual(caught.filename, __file__)
 

@@ -267,9 +267,10 @@ TEST(TrainConfigSettings, TakesEveryPolicyAndEngineByItsName) {
 
 TEST(TrainConfigSettings, KeepsWarningsWithinAHundredColumns) {
   std::string keys;
-  for (const char* key : {"overlap_comm", "contiguous_gradients", "reduce_scatter", "allgather_partitions",
-                          "round_robin_gradients", "pipeline_loading_checkpoint", "override_module_apply",
-                          "log_trace_cache_warnings", "enable_sanity_checks", "memory_efficient_linear"})
+  for (const char* key :
+       {"use_multi_rank_bucket_allreduce", "contiguous_gradients", "reduce_scatter", "allgather_partitions",
+        "round_robin_gradients", "pipeline_loading_checkpoint", "override_module_apply",
+        "log_trace_cache_warnings", "enable_sanity_checks", "memory_efficient_linear"})
     keys += (keys.empty() ? "\"" : ", \"") + std::string(key) + "\": true";
   const TrainConfig config = parse("{\"zero_optimization\": {" + keys + "}, \"dump_state\": true}");
   ASSERT_EQ(config.warnings.size(), 1u);

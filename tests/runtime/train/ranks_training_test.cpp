@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/comm_faults.h>
 #include <terrace/comm/thread_world.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/state_set.h>
@@ -195,6 +196,29 @@ TEST_P(RanksGoOn, InPlaceFromWhatAnotherNumberOfRanksHasCommitted) {
       fs::copy(first.path(), second.path(), fs::copy_options::recursive);
       EXPECT_TRUE(state_in_place(way(), second.path(), kSteps, after) == expected);
     }
+  }
+}
+
+// In the step that has come to it, whichever step of the process that is.
+TEST(RanksTraining, NamesTheStepInWhichParametersChangedOnTheirWay) {
+  const ScratchFolder before;
+  train_on({}, 2, before.path(), 1);
+  const ScratchFolder folder;
+  fs::create_directories(folder.path() / "nvme");
+  constexpr uint64_t kGather = 4;  // behind what the ranks tell each other before they train
+  CommFaults wrong({{CommFaultKind::corrupt, Lane::gather, 1, kGather}});
+  ThreadWorld world({.ranks = 2, .hook = &wrong});
+  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+         RunOptions options = four_micro_batches(folder.path() / "nvme", 2);
+         options.communicator = &rank;
+         options.more.push_back({"terrace.compare_ranks_every_steps", "1", "a test"});
+         TrainerRun run(options);
+         run.trainer->resume(before.path() / "saves");
+         run.train(2);
+       })) {
+    EXPECT_NE(failure.find("parameters changed on their way between ranks in step 2"), std::string::npos)
+        << failure;
+    EXPECT_NE(failure.find("what rank 1 got of the share of rank 0"), std::string::npos) << failure;
   }
 }
 

@@ -38,7 +38,8 @@ class Resolver {
   std::vector<double> numbers(std::string_view path, std::vector<double> by_default);
 
   void resolve_batch();
-  void refuse_other_parallelism();
+  void resolve_given_micro_batches();
+  void record_batch(std::string_view count, const std::string& micro_origin, const std::string& steps_origin);
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
   // True if the file leaves its optimizer to the trainer that fills in "auto".
   bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }
@@ -91,6 +92,8 @@ class Resolver {
   void check_compact_state();
   void check_chunks();
   void resolve_durability();
+  void resolve_ranks();
+  void check_communication_type();
 
   void warn_without_effect();
   void order_resolved();

@@ -1,0 +1,81 @@
+// How several ranks work together. What is said of that where there is one rank has no effect, and is listed
+// as such.
+#include <fmt/format.h>
+
+#include <terrace/runtime/config/resolve/internal/resolver.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kOverlap = "zero_optimization.overlap_comm";
+constexpr std::string_view kCommunicationType = "communication_data_type";
+constexpr std::string_view kLanes = "comms_logger.enabled";
+constexpr std::string_view kCommunicator = "terrace.communicator";
+constexpr std::string_view kShare = "terrace.nvme_share";
+constexpr std::string_view kTimeout = "terrace.rank_timeout_seconds";
+constexpr std::string_view kCompare = "terrace.compare_ranks_every_steps";
+
+}  // namespace
+
+std::optional<CommunicatorChoice> communicator_choice_from_name(std::string_view name) {
+  if (name == "auto") return CommunicatorChoice::automatic;
+  if (name == "host") return CommunicatorChoice::host;
+  if (name == "mpi") return CommunicatorChoice::mpi;
+  return std::nullopt;
+}
+
+std::optional<NvmeShare> nvme_share_from_name(std::string_view name) {
+  if (name == "auto") return NvmeShare::automatic;
+  if (name == "all") return NvmeShare::all;
+  if (name == "own") return NvmeShare::own;
+  return std::nullopt;
+}
+
+void Resolver::resolve_ranks() {
+  TerraceConfig& own = config_.terrace;
+  config_.ranks_overlap = boolean(kOverlap, true);
+  config_.logs_lanes = boolean(kLanes, false);
+  const std::optional<CommunicatorChoice> chosen = communicator_choice_from_name(text(kCommunicator, "auto"));
+  own.communicator = chosen.value_or(own.communicator);
+  own.nvme_share = *nvme_share_from_name(text(kShare, "auto"));
+  own.rank_timeout_seconds = integer(kTimeout, own.rank_timeout_seconds);
+  own.compare_ranks_every_steps = integer(kCompare, own.strict ? 1 : 0);
+  check_communication_type();
+  if (!chosen) {
+    const ConfigEntry& entry = *given(kCommunicator);
+    problems_.add(
+        entry.written_at,
+        fmt::format("{} cannot be nccl: what ranks exchange in training passes through host memory; "
+                    "set auto, host or mpi",
+                    entry.written_key));
+  }
+  if (config_.batch.ranks > 1) return;
+  const auto idle = [&](std::string_view key, bool changes_something) {
+    const ConfigEntry* const entry = given(key);
+    if (entry != nullptr && changes_something) idle_.push_back({entry->written_key, "there is one rank"});
+  };
+  idle(kOverlap, !config_.ranks_overlap);
+  idle(kLanes, config_.logs_lanes);
+  idle(kCommunicator, own.communicator != CommunicatorChoice::automatic);
+  idle(kShare, own.nvme_share != NvmeShare::automatic);
+  idle(kTimeout, true);
+  idle(kCompare, own.compare_ranks_every_steps > 0);
+  idle(kCommunicationType, true);
+}
+
+// A type that holds every gradient changes none of them, and sums are fp32 anyway.
+void Resolver::check_communication_type() {
+  const std::string type = text(kCommunicationType, "");
+  if (type.empty() || type == "none" || type == "fp32" || type == name_of(config_.precision)) return;
+  if (config_.batch.ranks == 1) return;
+  const ConfigEntry& entry = *given(kCommunicationType);
+  problems_.add(
+      entry.written_at,
+      fmt::format(
+          "{} is {}, but gradients are {}, and would lose digits: they travel as they are and "
+          "are summed in fp32; set it to {}fp32, or leave it out",
+          entry.written_key, type, name_of(config_.precision),
+          config_.precision == DataType::fp32 ? "" : fmt::format("{} or ", name_of(config_.precision))));
+}
+
+}  // namespace terrace

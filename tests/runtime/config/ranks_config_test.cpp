@@ -1,0 +1,171 @@
+// What the configuration says of several ranks.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/runtime/config/train_config.h>
+
+#include "runtime/config/config_test_support.h"
+
+namespace terrace::ranks_config_test {
+namespace {
+
+using config_test::origin_of;
+using config_test::parse;
+using config_test::problem;
+using config_test::value_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<ConfigOverride> ranks(const char* count) {
+  return {{"terrace.ranks", count, "a test"}};
+}
+
+TEST(RanksConfig, OverlapsUnlessToldOtherwise) {
+  EXPECT_TRUE(parse("{}", ranks("2")).ranks_overlap);
+  EXPECT_TRUE(parse(R"({"zero_optimization": {"overlap_comm": "auto"}})", ranks("2")).ranks_overlap);
+  const TrainConfig config = parse(R"({"zero_optimization": {"overlap_comm": false}})", ranks("2"));
+  EXPECT_FALSE(config.ranks_overlap);
+  EXPECT_THAT(config.warnings, IsEmpty());
+  EXPECT_THAT(problem(R"({"zero_optimization": {"overlap_comm": "no"}})"),
+              HasSubstr("zero_optimization.overlap_comm must be true or false, not \"no\""));
+}
+
+TEST(RanksConfig, SaysWhatHasNoEffectInOneRank) {
+  const TrainConfig config = parse(R"({"zero_optimization": {"overlap_comm": false},
+    "communication_data_type": "fp16", "comms_logger": {"enabled": true},
+    "terrace": {"communicator": "mpi", "nvme_share": "own", "rank_timeout_seconds": 5,
+                "compare_ranks_every_steps": 1}})");
+  ASSERT_EQ(config.warnings.size(), 1u);
+  for (const char* const key :
+       {"overlap_comm", "communication_data_type", "enabled", "communicator", "nvme_share",
+        "rank_timeout_seconds", "compare_ranks_every_steps", "there is one rank"})
+    EXPECT_THAT(config.warnings[0], HasSubstr(key));
+}
+
+// What holds every gradient changes none.
+TEST(RanksConfig, RefusesTypesThatWouldLoseDigitsOfGradients) {
+  const auto with = [](const char* precision, const char* type) {
+    return fmt::format(R"({{"{}": {{"enabled": true}}, "communication_data_type": "{}"}})", precision, type);
+  };
+  for (const char* const precision : {"bf16", "fp16"}) {
+    for (const char* const type : {"fp32", "none", precision})
+      EXPECT_EQ(problem(with(precision, type), ranks("2")), "no problem") << precision << " " << type;
+  }
+  EXPECT_EQ(
+      problem(with("bf16", "fp16"), ranks("2")),
+      "ds.json:1:29: communication_data_type is fp16, but gradients are bf16, and would lose digits: they "
+      "travel as they are and are summed in fp32; set it to bf16 or fp32, or leave it out");
+  EXPECT_THAT(problem(with("fp16", "bf16"), ranks("2")), HasSubstr("gradients are fp16"));
+  for (const char* const type : {"fp16", "bf16"})
+    EXPECT_THAT(problem(fmt::format(R"({{"communication_data_type": "{}"}})", type), ranks("2")),
+                HasSubstr("gradients are fp32, and would lose digits"));
+  EXPECT_EQ(problem(with("bf16", "fp16")), "no problem");  // nothing travels
+  EXPECT_THAT(problem(R"({"communication_data_type": "int8"})"),
+              HasSubstr("must be one of fp16, bf16, fp32"));
+}
+
+// It would be another training, with one rank as with several.
+TEST(RanksConfig, RefusesEveryDegreeOfParallelismAboveOne) {
+  const char* const divided[] = {
+      R"({"tensor_parallel": {"autotp_size": 2}})", R"({"tensor_parallel": {"tp": {"tp_size": 4}}})",
+      R"({"pipeline": {"stages": "2"}})", R"({"expert_parallel": {"enabled": true, "autoep_size": 8}})",
+      R"({"sequence_parallel_size": 2})"};
+  const char* const whole[] = {
+      R"({"tensor_parallel": {"autotp_size": 0, "tp": {"tp_size": 1, "tp_grain_size": 64}}})",
+      R"({"pipeline": {"stages": "auto", "partition": "best", "seed_layers": false}})",
+      R"({"expert_parallel": {"enabled": false, "autoep_size": 1}})", R"({"tensor_parallel": {}})",
+      R"({"sequence_parallel_size": 1})"};
+  for (const char* const count : {"1", "2"}) {
+    for (const char* const text : divided)
+      EXPECT_THAT(problem(text, ranks(count)), HasSubstr("is divided among ranks")) << text;
+    for (const char* const text : whole) EXPECT_EQ(problem(text, ranks(count)), "no problem") << text;
+  }
+  EXPECT_EQ(
+      problem(divided[1]),
+      "ds.json:1:29: tensor_parallel.tp_size cannot be 4: No model is divided among ranks: every degree has "
+      "to be 1 or 0, and nothing else here has an effect.");
+}
+
+TEST(RanksConfig, TakesTheMicroBatchesOfAStep) {
+  for (const char* const count : {"1", "2", "3"}) {
+    const TrainConfig config =
+        parse(R"({"train_micro_batch_size_per_gpu": 2, "terrace": {"micro_batches": 6}})", ranks(count));
+    EXPECT_EQ(config.batch.micro_batches, 6u);
+    EXPECT_EQ(config.batch.train_batch_size(), 12u);
+    EXPECT_EQ(value_of(config, "gradient_accumulation_steps"), std::to_string(6 / std::stoi(count)));
+    EXPECT_EQ(origin_of(config, "gradient_accumulation_steps"), "from terrace.micro_batches");
+  }
+  // N need not divide M.
+  EXPECT_EQ(
+      value_of(parse(R"({"terrace": {"micro_batches": 6}})", ranks("4")), "gradient_accumulation_steps"),
+      "2");
+  // What follows from the other keys is shown.
+  EXPECT_EQ(value_of(parse(R"({"gradient_accumulation_steps": 3})", ranks("2")), "terrace.micro_batches"),
+            "6");
+  EXPECT_EQ(parse(R"({"train_batch_size": 12, "terrace": {"micro_batches": 6}})").batch.micro_batch_size, 2u);
+  EXPECT_EQ(problem(R"({"gradient_accumulation_steps": 3, "terrace": {"micro_batches": 6}})", ranks("2")),
+            "no problem");
+  EXPECT_THAT(problem(R"({"terrace": {"micro_batches": 0}})"),
+              HasSubstr("terrace.micro_batches must be a whole number from 1 to 16384, not 0"));
+}
+
+TEST(RanksConfig, NamesBothKeysThatSayOtherNumbersOfMicroBatches) {
+  EXPECT_EQ(problem(R"({"gradient_accumulation_steps": 4, "terrace": {"micro_batches": 6}})", ranks("2")),
+            "ds.json:1:48: terrace.micro_batches is 6, but gradient_accumulation_steps (ds.json:1:2) is 4 on "
+            "each of "
+            "2 ranks; leave one of the two out");
+  EXPECT_THAT(
+      problem(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                          "terrace": {"micro_batches": 6}})"),
+      AllOf(HasSubstr("terrace.micro_batches is 6, but train_batch_size (ds.json:1:2) is 8 in micro-batches "
+                      "of 2 (train_micro_batch_size_per_gpu")));
+  EXPECT_THAT(problem(R"({"train_batch_size": 8, "terrace": {"micro_batches": 6}})"),
+              HasSubstr("train_batch_size (ds.json:1:2) is 8, which is not a multiple of it"));
+}
+
+TEST(RanksConfig, TakesHowRanksMeetAndShareDrives) {
+  const auto own = [](const char* text) { return parse(text, ranks("2")).terrace; };
+  EXPECT_EQ(own("{}").communicator, CommunicatorChoice::automatic);
+  EXPECT_EQ(own(R"({"terrace": {"communicator": "host"}})").communicator, CommunicatorChoice::host);
+  EXPECT_EQ(own(R"({"terrace": {"communicator": "mpi"}})").communicator, CommunicatorChoice::mpi);
+  EXPECT_THAT(
+      problem(R"({"terrace": {"communicator": "nccl"}})"),
+      HasSubstr("terrace.communicator cannot be nccl: what ranks exchange in training passes through host "
+                "memory; set auto, host or mpi"));
+  EXPECT_THAT(problem(R"({"terrace": {"communicator": "gloo"}})"),
+              HasSubstr("must be one of auto, host, mpi, nccl"));
+  EXPECT_EQ(own("{}").rank_timeout_seconds, 60u);
+  EXPECT_EQ(own(R"({"terrace": {"rank_timeout_seconds": 5}})").rank_timeout_seconds, 5u);
+  EXPECT_THAT(problem(R"({"terrace": {"rank_timeout_seconds": 0}})"), HasSubstr("a whole number from 1 to"));
+  EXPECT_EQ(own("{}").nvme_share, NvmeShare::automatic);
+  EXPECT_EQ(own(R"({"terrace": {"nvme_share": "all"}})").nvme_share, NvmeShare::all);
+  EXPECT_EQ(own(R"({"terrace": {"nvme_share": "own"}})").nvme_share, NvmeShare::own);
+  EXPECT_THAT(problem(R"({"terrace": {"nvme_share": "each"}})"), HasSubstr("must be one of auto, all, own"));
+}
+
+TEST(RanksConfig, ComparesRanksInEveryStepWhereItIsStrict) {
+  const auto every = [](const char* text) {
+    return parse(text, ranks("2")).terrace.compare_ranks_every_steps;
+  };
+  EXPECT_EQ(every("{}"), 0u);
+  EXPECT_EQ(every(R"({"terrace": {"strict": true}})"), 1u);
+  EXPECT_EQ(every(R"({"terrace": {"strict": true, "compare_ranks_every_steps": 0}})"), 0u);
+  EXPECT_EQ(every(R"({"terrace": {"compare_ranks_every_steps": 10}})"), 10u);
+  EXPECT_THAT(problem(R"({"terrace": {"compare_ranks_every_steps": true}})"), HasSubstr("a whole number"));
+}
+
+TEST(RanksConfig, LogsLanesWhereAskedTo) {
+  EXPECT_FALSE(parse("{}", ranks("2")).logs_lanes);
+  const TrainConfig config = parse(
+      R"({"comms_logger": {"enabled": true, "verbose": true, "prof_ops": ["all_reduce"]}})", ranks("2"));
+  EXPECT_TRUE(config.logs_lanes);
+  EXPECT_THAT(config.warnings, ElementsAre(HasSubstr("verbose, prof_ops")));
+  EXPECT_THAT(problem(R"({"comms_logger": {"enabled": 1}})"),
+              HasSubstr("comms_logger.enabled must be true or false"));
+}
+
+}  // namespace
+}  // namespace terrace::ranks_config_test
