@@ -45,6 +45,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, host_budget_bytes, "--host-memory", "terrace.host_memory"),
     TERRACE_OPTION(OffloadOptions, gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, unused_gradients, "", ""),
+    TERRACE_OPTION(OffloadOptions, divides_parameters, "", "zero_optimization.stage 3"),
     TERRACE_OPTION(OffloadOptions, exchanges_by_copies, "", ""),  // a trainer sets it on a GPU
     TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),
     TERRACE_OPTION(OffloadOptions, reads_past_host, "", "aio.use_gds"),

@@ -13,7 +13,15 @@ namespace terrace {
 
 // CopyName is kept small, because every slot of the device has several.
 struct CopyName {
-  enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device, ranks };
+  enum class Link : uint8_t {
+    none,
+    host_to_device,
+    device_to_host,
+    nvme_to_host,
+    nvme_to_device,
+    ranks,
+    within_device
+  };
   static constexpr uint32_t kNoChunk = UINT32_MAX;
 
   const char* what = "a copy";  // a literal
@@ -21,8 +29,13 @@ struct CopyName {
   Link link = Link::none;
 
   WaitSubject subject() const {
-    constexpr std::string_view kPaths[] = {
-        "", "host -> device", "device -> host", "nvme -> host -> device", "nvme -> device", "other ranks"};
+    constexpr std::string_view kPaths[] = {"",
+                                           "host -> device",
+                                           "device -> host",
+                                           "nvme -> host -> device",
+                                           "nvme -> device",
+                                           "other ranks",
+                                           "within the device"};
     const bool reads = link == Link::nvme_to_host || link == Link::nvme_to_device;
     return {what,
             kPaths[static_cast<size_t>(link)],

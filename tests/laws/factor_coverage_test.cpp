@@ -81,6 +81,7 @@ const Standings& standing_of_options() {
       {"ranks", kRanks},
       {"rank", kRanks},
       {"communicator", kBackEnd},
+      {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},
   };
   return standings;

@@ -89,6 +89,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.hooks.step_events = c.step_events;
   testing::set_ranks(options, c.ranks);
   options.exchanges_by_copies = c.by_copies;
+  options.divides_parameters = c.divided;
   options.processor_share = c.processor_share;
   options.reads_past_host = c.reads_past_host;
   options.verify_checksums = !c.reads_past_host;

@@ -131,6 +131,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.update_rates = config.placement.update_rates;
   options.micro_batches = config.batch.micro_batches;
   options.ranks = config.batch.ranks;
+  options.divides_parameters = config.zero_stage == 3;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
