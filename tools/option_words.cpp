@@ -46,6 +46,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, unused_gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, gradient_group, "", "terrace.gradient_group"),
+    TERRACE_OPTION(OffloadOptions, divides_parameters, "", "zero_optimization.stage 3"),
     TERRACE_OPTION(OffloadOptions, exchanges_by_copies, "", ""),  // a trainer sets it on a GPU
     TERRACE_OPTION(OffloadOptions, ranks_overlap, "", "zero_optimization.overlap_comm"),
     TERRACE_OPTION(OffloadOptions, compare_ranks_every_steps, "", "terrace.compare_ranks_every_steps"),

@@ -52,6 +52,8 @@ struct CudaDevice::State {
   CudaCopyEngine to_host_engine;
   CopyStream to_device;
   CopyStream to_host;
+  std::optional<CudaCopyEngine> within_engine;  // made with the first copy within the GPU
+  std::optional<CopyStream> within;
   CudaFills fills;
 };
 
@@ -283,6 +285,20 @@ void CudaDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t
 void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                    const Event* after, Event& done, const CopyNote& note) {
   enqueue_work_copy(state_->to_host, state_->table.from_work(destination, work, bytes, after, done, note));
+}
+
+// What operations have written so far is there when the copy begins, and so are copies to work memory that
+// `after` stands for.
+void CudaDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
+                                   const Event* after, Event& done) {
+  State& state = *state_;
+  if (!state.within) {
+    const CudaContext context(gpu_);
+    state.within_engine.emplace(gpu_, CudaCopyEngine::Direction::within, options_.host_piece_bytes,
+                                state.orders);
+    state.within.emplace(CopyStreamOptions{.engine = &*state.within_engine});
+  }
+  enqueue_work_copy(*state.within, state.table.within(id, offset, work, bytes, after, done));
 }
 
 void CudaDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {

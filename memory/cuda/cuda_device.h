@@ -15,8 +15,9 @@
 // and its cost is not documented. So after detach() the old addresses stay readable for a moment (strict
 // mode: detach() waits until they fault). attach() waits for a pending unmapping of its addresses only.
 //
-// Copies: one GPU stream per direction, each with a CopyStream, which waits for `after` on a thread of its
-// own; several copies are on the GPU's stream at once. Busy times are by the host's clock.
+// Copies: one GPU stream per direction and one for copies within the GPU, which comes with the first of them.
+// Each has a CopyStream, which waits for `after` on a thread of its own; several copies are on the GPU's
+// stream at once. Busy times are by the host's clock.
 //
 // Reads of files go by cuFile, on threads of their own, into homes, like copies.
 //
@@ -88,6 +89,8 @@ class CudaDevice final : public Device {
                     const CopyNote& note = {}) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
+  void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // The engine reads by cuFile, on options.thread_count threads; slots are not registered with cuFile.

@@ -105,6 +105,11 @@ class Device {
                             Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note = {}) = 0;
+  // Copies from a piece of work memory to a detached slot. The owner's thread asks for such copies; they run
+  // in order among themselves, beside those of both directions, with `after` and `done` as these have them.
+  // The bytes cross no link. Until `done` is done, operations must not write to the source.
+  virtual void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                                 const Event* after, Event& done) = 0;
   // Copies between two pieces of work memory that do not overlap, in the order of the operations that the
   // owner's thread asks for. The bytes cross no link.
   virtual void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) = 0;

@@ -143,6 +143,13 @@ void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte*
   to_host_.enqueue(table_->from_work(destination, work, bytes, after, done, note));
 }
 
+void SimulatedDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
+                                        const Event* after, Event& done) {
+  if (!within_)
+    within_.emplace(CopyStreamOptions{.caller_makes_small_copies = options_.caller_makes_small_copies});
+  within_->enqueue(table_->within(id, offset, work, bytes, after, done));
+}
+
 void SimulatedDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {
   table_->require_work_memory(to, bytes);
   table_->require_work_memory(from, bytes);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,8 @@ class SimulatedDevice final : public Device {
                     const CopyNote& note = {}) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
+  void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
@@ -82,6 +85,7 @@ class SimulatedDevice final : public Device {
   std::vector<std::unique_ptr<Pool>> pools_;
   CopyStream to_device_;  // last: they finish before anything else goes
   CopyStream to_host_;
+  std::optional<CopyStream> within_;  // made with its first copy: most runs have none
 };
 
 }  // namespace terrace

@@ -132,6 +132,12 @@ CopyTask SlotTable::to_work(std::byte* work, const std::byte* source, uint64_t b
   return {.destination = work, .source = source, .bytes = bytes, .after = after, .done = &done, .note = note};
 }
 
+CopyTask SlotTable::within(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                           const Event* after, Event& done) const {
+  require_work_memory(work, bytes);
+  return to_slot(slot, offset, work, bytes, after, done, {});
+}
+
 CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uint64_t bytes,
                               const Event* after, Event& done, const CopyNote& note) const {
   require_work_memory(work, bytes);

@@ -72,6 +72,8 @@ class SlotTable {
                      const Event* after, Event& done, const CopyNote& note) const;
   CopyTask to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
                    const CopyNote& note) const;
+  CopyTask within(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes, const Event* after,
+                  Event& done) const;
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
 

@@ -15,7 +15,7 @@ DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPla
                          PolicyKind policy, TensorStates& states, StepWatch& watch, Decisions& decisions)
     : space_(space),
       device_(device),
-      params_may_leave_(parameters != Placement::none),
+      params_may_leave_(parameters != Placement::none || plan.device_share_bytes > 0),
       states_(states),
       watch_(watch),
       decisions_(decisions),

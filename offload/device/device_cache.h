@@ -51,7 +51,7 @@ enum class StaleParams : uint8_t { trainable, all };
 class DeviceCache final : public GuardDescriber {
  public:
   // `parameters` is the placement of parameters: those that live on the device are never evicted, since there
-  // is no other copy.
+  // is no other copy, unless the plan has shares of them.
   DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
               PolicyKind policy, TensorStates& states, StepWatch& watch, Decisions& decisions);
   ~DeviceCache() override;

@@ -42,6 +42,8 @@ class DryDevice final : public Device {
                     const CopyNote& note) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note) override;
+  void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // File reads go to a DryEngine, whose requests move nothing.

@@ -10,11 +10,12 @@ namespace terrace {
 
 OldParameters::OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena,
                              Device& device, BlockStore* store, std::span<std::byte* const> homes,
-                             StepWatch& watch)
+                             StepWatch& watch, const DeviceShares* device_shares)
     : shards_(shards),
       device_(device),
       store_(store),
       homes_(homes),
+      device_shares_(device_shares),
       watch_(watch),
       staging_(std::make_unique<Staging[]>(plan.old_parameter_slots)),
       staging_count_(plan.old_parameter_slots),
@@ -62,6 +63,12 @@ void OldParameters::start_read(Staging& staging, io::Engine& engine) {
 
 void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   const uint64_t bytes = shards_.param_bytes(staging.chunk);
+  d2h_bytes_ += bytes;
+  if (device_shares_ != nullptr) {
+    staging.copied.begin(to_host_copy("old parameters", staging.chunk));
+    return device_shares_->copy_to_host(staging.chunk, 0, staging.memory, bytes, TransferReason::update,
+                                        staging.copied);
+  }
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
   staging.copied.begin(to_host_copy("old parameters", staging.chunk));
@@ -69,7 +76,6 @@ void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
                        staging.copied,
                        from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
                                         index_of(staging.chunk)));
-  d2h_bytes_ += bytes;
 }
 
 bool OldParameters::is_open(ChunkId chunk) const {

@@ -19,6 +19,7 @@
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/device_shares.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/transfer/chunk_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
@@ -27,19 +28,20 @@ namespace terrace {
 
 class OldParameters {
  public:
-  // `homes` has the host slots by chunk, or null. `store` is null unless parameters are on nvme. All outlive
-  // this.
+  // `homes` has the host slots by chunk, or null. `store` is null unless parameters are on nvme,
+  // `device_shares` unless they are divided on the device. All outlive this.
   OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena, Device& device,
-                BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch);
+                BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch,
+                const DeviceShares* device_shares = nullptr);
   // No transfer may be under way.
   ~OldParameters();
   OldParameters(const OldParameters&) = delete;
   OldParameters& operator=(const OldParameters&) = delete;
 
   // Starts the chunk's parameters on their way to host memory: from the tier file through `engine`, whose
-  // completions make them open, or from their slot of `cache`, which may be null unless parameters live on
-  // the device. Returns false when no staging slot is free: release() another one first. For a chunk with a
-  // home slot, and for an open one, there is nothing to do and it returns true.
+  // completions make them open, or from the device: from their slot of `cache`, which may be null unless
+  // parameters stay there. Returns false when no staging slot is free: release() another one first. For a
+  // chunk with a home slot, and for an open one, there is nothing to do and it returns true.
   bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
   bool is_open(ChunkId chunk) const;
   // True if some chunk is being read from the tier file.
@@ -73,6 +75,7 @@ class OldParameters {
   Device& device_;
   BlockStore* store_;
   std::span<std::byte* const> homes_;
+  const DeviceShares* const device_shares_;
   StepWatch& watch_;
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_;

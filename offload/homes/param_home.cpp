@@ -31,8 +31,11 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
       fresh_(space_.chunk_count(), nullptr),
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space_.chunk_count())),
       callers_(space_),
-      old_(shards, plan, arena, device, stores.all, home_, watch),
-      publication_(shards, placement, plan, device, stores, home_, watch),
+      device_shares_(plan.device_share_bytes == 0
+                         ? nullptr
+                         : std::make_unique<DeviceShares>(shards, plan, device, watch)),
+      old_(shards, plan, arena, device, stores.all, home_, watch, device_shares_.get()),
+      publication_(shards, placement, plan, device, stores, home_, watch, device_shares_.get()),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
       reading_of_(space_.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
@@ -113,6 +116,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   if (arriving.done()) return;
   if (const Event* const updated = expected_[index_of(chunk)])
     wait_done_watched(*updated, watch_, update_subject(chunk));
+  if (device_shares_ != nullptr) device_shares_->written(chunk).wait_done(watch_);
   if (is_read_past_host(chunk))
     return wait_done_watched(arriving, watch_, reading_of_[index_of(chunk)]->transfer.subject());
   for (const uint32_t index : held_staging_) {
@@ -127,7 +131,8 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
   if (gathers_ != nullptr && !gathers_->has_room()) return false;
-  return file_reader_ != nullptr || in_host_memory(chunk) != nullptr || !free_staging_.empty();
+  return device_shares_ != nullptr || file_reader_ != nullptr || in_host_memory(chunk) != nullptr ||
+         !free_staging_.empty();
 }
 
 void ParamHome::expect(ChunkId chunk, const Event& updated, const std::byte* fresh) {
@@ -142,6 +147,9 @@ void ParamHome::stop_expecting(ChunkId chunk) {
 }
 
 void ParamHome::forget_fresh() {
+  for (uint32_t c = 0; device_shares_ != nullptr && c < fresh_.size(); ++c) {
+    if (fresh_[c] != nullptr) device_shares_->written(ChunkId{c}).wait_done(watch_);
+  }
   std::ranges::fill(fresh_, nullptr);
 }
 
@@ -157,6 +165,13 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
   wait_where_asked(chunk, slot);
+}
+
+void ParamHome::send_to_share(ChunkId chunk) {
+  h2d_bytes_ += shards_.param_bytes(chunk);
+  publication_.note_made_on_device(chunk);
+  device_shares_->write(chunk, 0, in_host_memory(chunk), shards_.param_bytes(chunk),
+                        expected_[index_of(chunk)]);
 }
 
 void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
@@ -187,7 +202,11 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
-  TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
+  if (device_shares_ != nullptr) {
+    fetch_share(chunk, slot);
+    return wait_where_asked(chunk, slot);
+  }
+  TERRACE_ASSERT(placement_ != Placement::none, "parameters that stay on the device are never fetched");
   forget_direct_read(chunk);
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
@@ -218,6 +237,15 @@ void ParamHome::read_through_staging(ChunkId chunk, CacheSlot& slot) {
     submit_read(chunk);
   }
   copy_in(chunk, slot, staging.memory, &staging.read(), TransferReason::step);
+}
+
+// The share has come from its update, or comes as one that send_to_share() has been called for.
+void ParamHome::fetch_share(ChunkId chunk, CacheSlot& slot) {
+  copy_of_[index_of(chunk)] = ++copy_count_;
+  slot.read = nullptr;
+  arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::within_device});
+  device_shares_->copy_to(chunk, slot, arrival(slot));
+  gathers_->gather(chunk, slot, {}, TransferReason::step);
 }
 
 // Reads the chunk into the device's slot; the engine waits for the copies that leave the slot.
@@ -345,6 +373,8 @@ void ParamHome::before_change(ChunkId chunk) {
 }
 
 void ParamHome::read(ChunkId chunk, std::byte* destination) {
+  if (device_shares_ != nullptr)
+    return device_shares_->read(chunk, 0, destination, shards_.param_bytes(chunk));
   TERRACE_ASSERT(placement_ != Placement::none, "there is no home to read from");
   if (const std::byte* home = home_[index_of(chunk)]) {
     std::memcpy(destination, home, shards_.param_bytes(chunk));

@@ -5,7 +5,7 @@
 //   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through
 //         staging slots, or are read by the device itself
 //   none  there is no home below the device: fetches never happen, publishing copies straight to the
-//         device slot
+//         device slot; or with DeviceShares, which are the home then, they copy from there and to there
 //
 // Chunks of the caller's tensors have no home here: callers() knows where they are.
 //
@@ -27,6 +27,7 @@
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/caller_tensors.h>
+#include <terrace/offload/homes/device_shares.h>
 #include <terrace/offload/homes/old_parameters.h>
 #include <terrace/offload/homes/parameter_gathers.h>
 #include <terrace/offload/homes/publication.h>
@@ -72,14 +73,16 @@ class ParamHome {
   // Ends expect(): `updated` is done.
   void stop_expecting(ChunkId chunk);
   bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
-  // Forgets the memory at `fresh`, which is about to change; no copy from it may be under way.
+  // Forgets the memory at `fresh`, which is about to change; no copy from it to a slot may be under way.
   void forget_fresh();
   // The place of the chunk's parameters in host memory, where they are or will be when its update is over;
   // null: they must be read.
   const std::byte* in_host_memory(ChunkId chunk) const;
-  // Copies the fresh parameters of a chunk that lives on the device to its slot there, which must be
+  // Copies the fresh parameters of a chunk that stays on the device to its slot there, which must be
   // detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
+  // Copies the fresh parameters of a chunk to this rank's share on the device.
+  void send_to_share(ChunkId chunk);
   // The chunk's share lies in its detached slot: brings those of the other ranks, where there are any.
   void gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason);
 
@@ -92,6 +95,8 @@ class ParamHome {
   }
   // The subject of a wait for the chunk's update.
   static WaitSubject update_subject(ChunkId chunk);
+  // This rank's shares on the device, or null.
+  const DeviceShares* device_shares() const { return device_shares_.get(); }
   // The tensors of the program.
   CallerTensors& callers() { return callers_; }
   const CallerTensors& callers() const { return callers_; }
@@ -109,7 +114,7 @@ class ParamHome {
   void before_change(ChunkId chunk);
 
   // Copies the chunk's parameters from their home to `destination` (at least the chunk's bytes), blocking.
-  // Not for placement none.
+  // There must be a home.
   void read(ChunkId chunk, std::byte* destination);
 
   // False if the chunk's parameters live in the tier file.
@@ -170,6 +175,7 @@ class ParamHome {
   void read_behind_update(ChunkId chunk, const Event& updated);
   void read_into_slot(ChunkId chunk, CacheSlot& slot);
   void read_through_staging(ChunkId chunk, CacheSlot& slot);
+  void fetch_share(ChunkId chunk, CacheSlot& slot);
   void forget_direct_read(ChunkId chunk);
   bool is_read_past_host(ChunkId chunk) const;
   BlockStore& store_of(ChunkId chunk) const { return stores_.of(space_, chunk); }
@@ -190,6 +196,7 @@ class ParamHome {
   // and the update before it starts the read, so no thread waits for the other.
   std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
   CallerTensors callers_;
+  const std::unique_ptr<DeviceShares> device_shares_;  // null unless parameters are divided on the device
   OldParameters old_;
   Publication publication_;
   Committer* committer_ = nullptr;

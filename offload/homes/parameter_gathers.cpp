@@ -67,12 +67,12 @@ void ParameterGathers::exchange(ChunkId chunk, SlotGather& parts, std::byte* own
 
 // The target may hold another chunk by now; then a later gather, which was asked for before, is waited for
 // as well.
-ParameterGathers::Stage& ParameterGathers::take_stage(ChunkId chunk, CacheSlot& slot, const HostShare& own) {
+ParameterGathers::Stage& ParameterGathers::take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
   Stage& stage = stages_[next_stage_];
   next_stage_ = (next_stage_ + 1) % stage_count_;
   if (stage.target != nullptr) stage.target->in.wait_done(run_.watch);
   stage.target = &slot;
-  stage.fetches = own.memory != nullptr ? index_of(chunk) : kNone;
+  stage.fetches = reason == TransferReason::step ? index_of(chunk) : kNone;
   return stage;
 }
 
@@ -86,7 +86,7 @@ void ParameterGathers::finished(ChunkId chunk) {
 // for what else has to be over before the slot is whole.
 void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own,
                                         TransferReason reason) {
-  Stage& stage = take_stage(chunk, slot, own);
+  Stage& stage = take_stage(chunk, slot, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   const uint64_t first = run_.shards.first_param_byte(chunk), bytes = run_.shards.param_bytes(chunk);
   const uint64_t end = first + bytes, all = run_.space.param_bytes(chunk);

@@ -4,7 +4,7 @@
 // Where the host reaches device memory, ranks read and write the slots themselves. Elsewhere
 // (OffloadOptions::exchanges_by_copies) a gather passes through a slot on the host: the other ranks' shares
 // come there, and are copied from there to the device. The own share leaves from where it lies on the host,
-// or is copied out of the device first.
+// or is copied out of the slot first.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
@@ -75,7 +75,7 @@ class ParameterGathers {
     DeviceCopy exchanged;         // of the shares
   };
   bool goes_by_copies() const { return stage_count_ > 0; }
-  Stage& take_stage(ChunkId chunk, CacheSlot& slot, const HostShare& own);
+  Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
   void exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
                 Event& done);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);

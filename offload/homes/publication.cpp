@@ -20,13 +20,14 @@ constexpr const char* kWhat = "fresh parameters";
 
 Publication::Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan,
                          Device& device, const ParameterStores& stores, std::span<std::byte* const> homes,
-                         StepWatch& watch)
+                         StepWatch& watch, DeviceShares* device_shares)
     : shards_(shards),
       space_(shards.space()),
       placement_(placement),
       device_(device),
       stores_(stores),
       homes_(homes),
+      device_shares_(device_shares),
       watch_(watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
       newer_on_device_(space_.chunk_count(), false) {
@@ -81,21 +82,23 @@ void Publication::publish_run(ChunkId chunk, const std::byte* buffer, uint64_t f
   }
 }
 
-DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte,
-                                    uint64_t bytes, DeviceCache& device) {
+const DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte,
+                                          uint64_t bytes, DeviceCache& device) {
+  h2d_bytes_ += bytes;
+  note_made_on_device(chunk);
+  if (device_shares_ != nullptr)
+    return device_shares_->write(chunk, first_byte, buffer + first_byte, bytes, nullptr);
   device.detach_param(chunk);
   CacheSlot& slot = device.param_slot(chunk);
   slot.in.begin(to_device_copy(kWhat, chunk));
   device_.copy_to_device(
       slot.id, shards_.first_param_byte(chunk) + first_byte, buffer + first_byte, bytes, nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
-  h2d_bytes_ += bytes;
-  note_made_on_device(chunk);
   return slot.in;
 }
 
 const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
-  DeviceCopy& copy = start_copy(chunk, buffer, 0, shards_.param_bytes(chunk), device);
+  const DeviceCopy& copy = start_copy(chunk, buffer, 0, shards_.param_bytes(chunk), device);
   leaving_.push_back({&copy, nullptr, &copy});
   return &copy;
 }

@@ -1,5 +1,6 @@
 // Publication: the way home of new parameters. They leave the memory where an update made them for the tier
-// file or for their slot on the device; those with a host slot are made there and are home already.
+// file, for their slot on the device or for this rank's shares there; those with a host slot are made there
+// and are home already.
 //
 // The thread that runs the update uses it, on its engine.
 #pragma once
@@ -18,6 +19,7 @@
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/device_shares.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/transfer/chunk_transfer.h>
@@ -37,16 +39,18 @@ struct ParameterStores {
 
 class Publication {
  public:
-  // `homes` has the host slots by chunk, or null. All references outlive this.
+  // `homes` has the host slots by chunk, or null; `device_shares` is null unless parameters are divided on
+  // the device. All references outlive this.
   Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, Device& device,
-              const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch);
+              const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch,
+              DeviceShares* device_shares = nullptr);
 
   // Makes writes to the tier file take slots that commits leave; null: there are no commits.
   void commit_with(Committer* committer) { committer_ = committer; }
 
   // Sends the chunk's new parameters in `buffer` home. Returns the event that is done when they have left
   // `buffer`, or null if they are home already because `buffer` is their host slot. They go to the tier file
-  // through `engine`, which the caller owns and polls; where they live on the device, to their slot in
+  // through `engine`, which the caller owns and polls; where they stay on the device, to their slot in
   // `device`. The caller calls forget() when the event is done, or finish() for everything.
   const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
   // Sends home the blocks that hold `bytes` bytes of the chunk's new parameters, which are at their places in
@@ -79,8 +83,8 @@ class Publication {
     ChunkTransfer* write;    // the write to the tier file, or null
     const DeviceCopy* copy;  // the copy to the device, or null
   };
-  DeviceCopy& start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
-                         DeviceCache& device);
+  const DeviceCopy& start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
+                               DeviceCache& device);
   const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device);
   const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine);
   // Takes a slot of the store for the block; if only writes of `engine` may free one, waits for them.
@@ -95,6 +99,7 @@ class Publication {
   Device& device_;
   const ParameterStores stores_;
   const std::span<std::byte* const> homes_;
+  DeviceShares* const device_shares_;
   StepWatch& watch_;
   Committer* committer_ = nullptr;
   const uint64_t most_blocks_;  // the most blocks of a chunk

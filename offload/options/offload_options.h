@@ -81,10 +81,13 @@ struct OffloadOptions {
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
   // The ranks of the run, and which of them this offloader is. Every rank makes an offloader with the same
-  // space and options, and the same calls in the same order. Parameters that live on the device are there
-  // whole on every rank; everything else is divided, each chunk into a share for every rank.
+  // space and options, and the same calls in the same order. Everything is divided, each chunk into a share
+  // for every rank, but parameters that live on the device: these are there whole on every rank.
   uint32_t ranks = 1;
   uint32_t rank = 0;
+  // Parameters that live on the device are divided too. Each rank has its shares there, and a chunk comes
+  // together in a device slot when an operation needs it. With one rank the option has no effect.
+  bool divides_parameters = false;
   // What ranks exchange leaves and enters the device by copies, through slots in host memory. It has to be so
   // where the host cannot reach device memory; else ranks read and write the slots of the device themselves.
   bool exchanges_by_copies = false;
@@ -138,6 +141,16 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
   return {options.micro_batches, options.ranks, options.gradient_group};
+}
+
+// True if the shares of ranks are the parameters' home on the device.
+inline bool has_shares_on_device(const OffloadOptions& options) {
+  return options.parameters == Placement::none && options.divides_parameters && options.ranks > 1;
+}
+
+// True if the device has all parameters at all times.
+inline bool has_all_on_device(const OffloadOptions& options) {
+  return options.parameters == Placement::none && !has_shares_on_device(options);
 }
 
 // True if a gradient is the sum of several, or comes in parts of several ranks, and so has an accumulator.

@@ -47,6 +47,7 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
   return {{"device", options.device_budget_bytes, needed_bytes},
           list_of({{"activations and workspaces", plan.work_bytes},
                    {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
+                   {"this rank's share of the parameters", plan.device_share_bytes},
                    {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
                    {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes},
                    {"gradients of other ranks", plan.device_incoming_bytes},

@@ -133,7 +133,7 @@ void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryP
 void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, const OffloadOptions& options,
                  const Counts& counts, MemoryPlan& plan) {
   const bool states_there = options.states == Placement::none;
-  const bool params_there = options.parameters == Placement::none;
+  const bool params_there = has_all_on_device(options);
   plan.device_granularity_bytes = options.device_granularity_bytes;
   const auto whole = [&](uint64_t bytes) { return round_up(bytes, plan.device_granularity_bytes); };
   plan.work_bytes = whole(options.work_bytes);
@@ -152,6 +152,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
     if (options.ranks > 1 && options.exchanges_by_copies)
       plan.device_incoming_bytes = counts.trainable_chunks > 0 ? whole(plan.share_bytes) : 0;
   }
+  if (has_shares_on_device(options)) plan.device_share_bytes = whole(counts.param_bytes);
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
   const bool handed_over = options.gradients != GradientOrigin::leases;
@@ -160,8 +161,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
                                           : minimum_slots(space, trace, params_there, stay, leased);
   plan.device_peak_operation = demand.operation;
   // An update of states on the device writes the parameters of one chunk into a slot of its own before they
-  // leave.
-  const uint32_t output_slots = states_there && !params_there ? 1 : 0;
+  // leave for their home below.
+  const uint32_t output_slots = states_there && options.parameters != Placement::none ? 1 : 0;
   // A gradient that is handed over passes through a slot on its way to an accumulator on the device.
   const uint32_t handed_slots = handed_over && states_there && !stay ? 1 : 0;
   plan.device_slots_minimum =
@@ -173,7 +174,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
       std::max(plan.device_slots_minimum, counts.chunks + gradient_slots + output_slots);
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
-                         plan.device_incoming_bytes + plan.device_lanes_bytes();
+                         plan.device_share_bytes + plan.device_incoming_bytes + plan.device_lanes_bytes();
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
   // If the device budget is below the device's minimum, the host's need is computed beside that minimum.
   const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
@@ -451,8 +452,8 @@ DataType held_gradient_type(const Section& section, const OffloadOptions& option
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_incoming_bytes +
-         plan.device_lanes_bytes() +
+         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_share_bytes +
+         plan.device_incoming_bytes + plan.device_lanes_bytes() +
          round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
                   plan.device_granularity_bytes) +
          plan.device_slots_useful * plan.slot_bytes;

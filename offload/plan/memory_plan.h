@@ -63,6 +63,7 @@ struct MemoryPlan {
   uint64_t device_lanes_bytes() const {
     return round_up(device_lanes * device_lane_bytes(), device_granularity_bytes);
   }
+  uint64_t device_share_bytes = 0;  // this rank's shares of all parameters, where these are divided there
   // Parts of gradients that come from host memory to accumulators on the device, one at a time.
   uint64_t device_incoming_bytes = 0;
   uint64_t device_bytes = 0;

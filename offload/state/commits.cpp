@@ -113,7 +113,7 @@ void Commits::commit_now(std::string_view info, bool retain) {
   const TimeScope committing(run.account, TimeCause::commit);
   const WholeState& state = boundary_.custody().whole("cannot commit");
   if (!knows_cached_) add_cached(true);
-  if (blocks_.tiers().copied() != nullptr && run.params_live_on_device()) copy_parameters();
+  if (blocks_.tiers().copied() != nullptr && !run.params_live_below()) copy_parameters();
   committer_->begin(state, info, blocks_.homes().steps.counts(), retain);
 }
 

@@ -39,8 +39,11 @@ const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_el
     return memory;
   }
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
-  if (run_.params_live_on_device()) {
+  if (run_.params_stay_on_device()) {
     copy_from_device(chunk, memory, first_element * element_bytes, count * element_bytes);
+  } else if (const DeviceShares* const shares = homes_.params.device_shares()) {
+    const uint64_t first_byte = first_element * element_bytes;
+    shares->read(chunk, first_byte, memory + first_byte, count * element_bytes);
   } else {
     const ParameterStores stores = {tiers_.params(), tiers_.frozen()};
     read_blocks(stores.of(run_.space, chunk), chunk, memory, first_element * element_bytes,
@@ -63,7 +66,7 @@ void StateBlocks::read_blocks(BlockStore& store, ChunkId chunk, std::byte* memor
 }
 
 void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
-  if (!run_.params_live_on_device()) return homes_.params.read(chunk, destination);
+  if (!run_.params_stay_on_device()) return homes_.params.read(chunk, destination);
   copy_from_device(chunk, destination, 0, run_.shards.param_bytes(chunk));
 }
 
@@ -87,9 +90,9 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
                                                run_.shards.elements(chunk), parameters);
     return note_loaded(chunk);
   }
-  if (run_.params_live_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
+  if (run_.params_stay_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
     CacheSlot* const slot = cache_.take_unused();
-    TERRACE_ASSERT(slot != nullptr, "there is a slot for every chunk whose parameters live on the device");
+    TERRACE_ASSERT(slot != nullptr, "there is a slot for every chunk whose parameters stay on the device");
     cache_.begin_in_place(chunk, *slot);
   }
   Publication& way_home = homes_.params.publication();
@@ -100,7 +103,7 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
 }
 
 void StateBlocks::gather_on_device(ChunkId chunk) {
-  if (!run_.params_live_on_device() || run_.is_callers(chunk)) return;
+  if (!run_.params_stay_on_device() || run_.is_callers(chunk)) return;
   cache_.detach_param(chunk);
   homes_.params.gather_in_place(chunk, cache_.param_slot(chunk), TransferReason::other);
 }
@@ -137,11 +140,11 @@ void StateBlocks::forget_fresh() {
 }
 
 void StateBlocks::drop_device_copies(StaleParams stale) {
-  if (!run_.params_live_on_device()) cache_.drop_params(stale);
+  if (!run_.params_stay_on_device()) cache_.drop_params(stale);
 }
 
 void StateBlocks::drop_device_copy(ChunkId chunk) {
-  if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
+  if (!run_.params_stay_on_device()) cache_.drop_stale_param(chunk);
 }
 
 // --- Records ---

@@ -21,7 +21,8 @@ class LeastTraffic {
   LeastTraffic(const RunContext& run, const StateHomes& homes)
       : run_(run),
         homes_(homes),
-        params_move_(!run.params_live_on_device()),
+        params_move_(!run.params_stay_on_device()),
+        params_below_(run.params_live_below()),
         states_move_(run.options.states != Placement::none) {}
 
   TrafficBound of(const Schedule& schedule, StepStart start) {
@@ -52,15 +53,15 @@ class LeastTraffic {
     add_gradient(chunk);
     if (run_.is_callers(chunk)) return;
     const uint64_t bytes = run_.shards.param_bytes(chunk);
-    if (!states_move_ && params_move_) bound_.d2h_bytes += bytes;
+    if (!states_move_ && params_below_) bound_.d2h_bytes += bytes;
     if (on_device) {
       const uint64_t record_bytes = run_.shards.own(chunk).tile_count * run_.plan.record_layout.tile_bytes();
-      const uint64_t old_bytes = run_.is_compact() && params_move_ ? bytes : 0;
+      const uint64_t old_bytes = run_.is_compact() && params_below_ ? bytes : 0;
       bound_.h2d_bytes += record_bytes + old_bytes + gradient_bytes(chunk);
-      bound_.d2h_bytes += record_bytes + (params_move_ ? bytes : 0);
+      bound_.d2h_bytes += record_bytes + (params_below_ ? bytes : 0);
     }
-    if (states_move_ && !params_move_ && !on_device) bound_.h2d_bytes += bytes;
-    if (needs_old() && !params_move_ && !on_device) bound_.d2h_bytes += bytes;
+    if (states_move_ && !params_below_ && !on_device) bound_.h2d_bytes += bytes;
+    if (needs_old() && !params_below_ && !on_device) bound_.d2h_bytes += bytes;
   }
 
   // Every micro-batch's gradient leaves the device for states below it, and for other ranks. One that is
@@ -99,9 +100,11 @@ class LeastTraffic {
           comes_fresh && is_first && run_.is_trained(chunk) && homes_.gradients.is_held(chunk);
       return is_fresh || homes_.params.is_in_memory(chunk) ? 0 : run_.shards.param_bytes(chunk);
     };
-    // Parameters that are read cross the host's link too, unless the device reads them by itself.
+    // Parameters that are read cross the host's link too, unless the device reads them by itself. A share on
+    // the device crosses none.
     const bool past_host = run_.options.reads_past_host;
-    const auto copied = [&](ChunkId chunk, bool is_first) {
+    const auto copied = [&](ChunkId chunk, bool is_first) -> uint64_t {
+      if (!params_below_) return 0;
       return run_.shards.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
     };
     const auto least = [&](const auto& cost) {
@@ -121,6 +124,7 @@ class LeastTraffic {
       return run_.space.param_bytes(chunk) - run_.shards.param_bytes(chunk);
     };
     const auto out = [&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk) * others; };
+    const auto own = [&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk); };
     const auto after_step = [&](ChunkId chunk) {
       return run_.is_trained(chunk) ? AfterStep::renewed : AfterStep::kept;
     };
@@ -135,6 +139,7 @@ class LeastTraffic {
     }
     const bool by_copies = run_.options.exchanges_by_copies;
     if (by_copies) bound_.h2d_bytes += bound_.gather_in_bytes;
+    if (by_copies && has_shares_on_device(run_.options)) bound_.d2h_bytes += least(own);
     const StepRounds rounds = rounds_of(run_.options);
     uint64_t own_micro_batches = 0;
     for (uint32_t round = 0; round < rounds.count(); ++round)
@@ -161,7 +166,8 @@ class LeastTraffic {
 
   const RunContext& run_;
   const StateHomes& homes_;
-  const bool params_move_;
+  const bool params_move_;   // to the device when they are needed
+  const bool params_below_;  // they have their home below it
   const bool states_move_;
   TrafficBound bound_;
 };

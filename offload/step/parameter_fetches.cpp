@@ -66,7 +66,7 @@ void ParameterFetches::unpin(const OpenUse& use) {
 
 void ParameterFetches::wait_for_chunks(const OpenUse& use) {
   const uint64_t start = clock_.now_ns();
-  const bool on_device = run_.params_live_on_device();
+  const bool on_device = run_.params_stay_on_device();
   for (const ChunkId chunk : use.chunks) {
     if (updates_.is_unsettled(chunk)) updates_.wait_updated(chunk);
     const DeviceCopy* const arriving = cache_.arriving(chunk);
@@ -84,14 +84,14 @@ void ParameterFetches::wait_for_chunks(const OpenUse& use) {
 
 void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
                                    std::span<const ChunkId> leased) {
-  if (run_.params_live_on_device()) return send_updated_ahead(schedule, position);
+  if (run_.params_stay_on_device()) return send_updated_ahead(schedule, position);
   if (decisions_.prescribed() != nullptr) return fetch_as_prescribed();
   if (run_.options.prefetch_uses == 0) return;
   if (run_.options.policy != PolicyKind::opt) return fetch_by_policy({schedule, position});
   fetch_by_opt(schedule, position, leased);
 }
 
-// Parameters that live on the device go there shortly before they are needed.
+// Parameters that stay on the device go there shortly before they are needed.
 void ParameterFetches::send_updated_ahead(const Schedule& schedule, uint32_t position) {
   if (position == kNever) return;
   const uint64_t end =
@@ -163,6 +163,7 @@ void ParameterFetches::fetch_as_prescribed() {
 bool ParameterFetches::start_ahead(ChunkId chunk, CacheSlot* slot) {
   if (slot == nullptr) return false;
   decisions_.made(DecisionKind::ahead, index_of(chunk));
+  updates_.send_updated(chunk);
   homes_.params.start_fetch(chunk, cache_.begin_fetch(chunk, *slot));
   ++fetch_count_;
   return true;

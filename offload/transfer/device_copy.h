@@ -20,7 +20,8 @@ struct CopyName {
     nvme_to_host,
     nvme_to_device,
     gather,
-    exchange
+    exchange,
+    within_device
   };
   static constexpr uint32_t kNoChunk = UINT32_MAX;
 
@@ -35,7 +36,8 @@ struct CopyName {
                                            "nvme -> host -> device",
                                            "nvme -> device",
                                            "other ranks",
-                                           "other ranks"};
+                                           "other ranks",
+                                           "within the device"};
     const bool reads = link == Link::nvme_to_host || link == Link::nvme_to_device;
     const bool is_for_ranks = link == Link::gather || link == Link::exchange;
     return {what,

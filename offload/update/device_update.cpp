@@ -40,6 +40,7 @@ void DeviceUpdate::run(const UpdateConstants& constants, std::span<const ChunkId
 }
 
 void DeviceUpdate::update(ChunkId chunk) {
+  if (home_.device_shares() != nullptr) return compute(chunk, home_.device_shares()->of(chunk));
   const bool stays = home_.placement() == Placement::none;
   if (!stays) {
     const Schedule unknown;
@@ -47,20 +48,20 @@ void DeviceUpdate::update(ChunkId chunk) {
     TERRACE_ASSERT(slot != nullptr, "the plan keeps a device slot for parameters on their way out");
     cache_.begin_in_place(chunk, *slot);
   }
-  compute(chunk);
+  cache_.pin_param(chunk);
+  cache_.attach_param(chunk);
+  compute(chunk, cache_.param_address(chunk) + shards_.first_param_byte(chunk));
+  cache_.unpin_param(chunk);
   if (!stays) send_home(chunk);
 }
 
-void DeviceUpdate::compute(ChunkId chunk) {
-  cache_.pin_param(chunk);
-  cache_.attach_param(chunk);
+void DeviceUpdate::compute(ChunkId chunk, std::byte* parameters) {
   records_.open(chunk);
   gradients_.open(chunk);
   const uint64_t tiles = shards_.own(chunk).tile_count;
   const auto update_block = [&](uint64_t first, uint64_t count) {
     const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk, count * tile_bytes_);
-    tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_,
-                       cache_.param_address(chunk) + shards_.first_param_byte(chunk));
+    tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_, parameters);
   };
   if (tiles_.is_on_workers()) {
     workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
@@ -72,7 +73,6 @@ void DeviceUpdate::compute(ChunkId chunk) {
   }
   gradients_.close(chunk);
   records_.close(chunk);
-  cache_.unpin_param(chunk);
   gradients_.release(chunk);
 }
 

@@ -1,6 +1,6 @@
 // DeviceUpdate: runs the update where optimizer states live in device memory. Gradients and new parameters
-// are there too; parameters with another home leave from there. The step thread, which owns the device, uses
-// it.
+// are there too, in this rank's shares or in slots; parameters with another home leave from there. The step
+// thread, which owns the device, uses it.
 #pragma once
 
 #include <array>
@@ -35,7 +35,8 @@ class DeviceUpdate {
 
  private:
   void update(ChunkId chunk);
-  void compute(ChunkId chunk);
+  // `parameters` are those of the own tiles, in device memory.
+  void compute(ChunkId chunk, std::byte* parameters);
   void send_home(ChunkId chunk);
   std::byte* landing();
 

@@ -63,7 +63,7 @@ void EarlyUpdate::note_landing(ChunkId chunk) {
   if (run_.is_callers(chunk)) {
     callers_.push_back(chunk);
   } else {
-    if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
+    if (!run_.params_stay_on_device()) cache_.drop_stale_param(chunk);
     landing_.push_back(chunk);
   }
   taken_[index_of(chunk)] = true;

@@ -220,7 +220,7 @@ void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
 // a staging slot is complete when they have arrived.
 void OptimizerPipeline::hand_on(ChunkId chunk) {
   if (is_made_there(chunk)) {
-    run_.device->unpin_param(chunk);
+    if (is_made_in_slot(chunk)) run_.device->unpin_param(chunk);
     home_.publication().note_made_on_device(chunk);
     gradients_.release(chunk);
     return progress_.complete(chunk);

@@ -141,6 +141,10 @@ class OptimizerPipeline {
   bool is_made_there(ChunkId chunk) const {
     return is_on_device(chunk) && run_.device != nullptr && home_.placement() == Placement::none;
   }
+  // True if it is in a slot that operations use too.
+  bool is_made_in_slot(ChunkId chunk) const {
+    return is_made_there(chunk) && home_.device_shares() == nullptr;
+  }
   void send_to_device();
   bool send_block();
   bool send_resident(bool may_wait);

@@ -61,12 +61,14 @@ void OptimizerPipeline::send_run(ChunkId chunk, uint64_t first_tile, uint64_t ti
   run.block = block;
   if (tiles_sent_[index_of(chunk)] == 0) {
     before_change(chunk);
-    if (is_made_there(chunk)) run_.device->pin_param(chunk);
-    if (is_made_there(chunk)) run_.device->attach_param(chunk);
+    if (is_made_in_slot(chunk)) run_.device->pin_param(chunk);
+    if (is_made_in_slot(chunk)) run_.device->attach_param(chunk);
   }
   if (is_made_there(chunk)) {
-    run.there = run_.device->param_address(chunk) + shards_.first_param_byte(chunk) +
-                first_tile * tiles_.parameter_tile_bytes(chunk);
+    std::byte* const own = is_made_in_slot(chunk)
+                               ? run_.device->param_address(chunk) + shards_.first_param_byte(chunk)
+                               : home_.device_shares()->of(chunk);
+    run.there = own + first_tile * tiles_.parameter_tile_bytes(chunk);
   } else {
     run.old = tiles_.old_parameters_of(chunk, first_tile);
     run.fresh = tiles_.output_of(chunk, first_tile);
@@ -89,7 +91,7 @@ void OptimizerPipeline::end_sending() {
   sides_.lanes->finish();
   sending_.reset();
   for (const ChunkId chunk : order_) {
-    const bool begun = is_made_there(chunk) && tiles_sent_[index_of(chunk)] > 0;
+    const bool begun = is_made_in_slot(chunk) && tiles_sent_[index_of(chunk)] > 0;
     if (begun && !is_done(chunk)) run_.device->unpin_param(chunk);
   }
 }

@@ -237,11 +237,11 @@ void UpdateRunner::give(ChunkId chunk) {
 // From here on the step thread sees the chunk as the update will leave it.
 void UpdateRunner::await(ChunkId chunk) {
   const bool keeps_fresh = !run_.is_callers(chunk) && homes_.gradients.is_held(chunk) &&
-                           (mode_ == UpdateMode::next_forward || run_.params_live_on_device());
+                           (mode_ == UpdateMode::next_forward || !run_.params_live_below());
   homes_.params.expect(chunk, progress_.updated(chunk),
                        keeps_fresh ? homes_.gradients.gradient(chunk) : nullptr);
   unsettled_[index_of(chunk)] = true;
-  if (run_.params_live_on_device() && !run_.is_callers(chunk)) unsent_[index_of(chunk)] = true;
+  if (!run_.params_live_below() && !run_.is_callers(chunk)) unsent_[index_of(chunk)] = true;
   for (const TensorId tensor : run_.space.tensors_of(chunk)) ++unsettled_chunks_[index_of(tensor)];
 }
 
@@ -288,6 +288,7 @@ void UpdateRunner::settle(ChunkId chunk) {
 void UpdateRunner::send_updated(ChunkId chunk) {
   if (!unsent_[index_of(chunk)]) return;
   unsent_[index_of(chunk)] = false;
+  if (!run_.params_stay_on_device()) return homes_.params.send_to_share(chunk);
   cache_.detach_param(chunk);
   homes_.params.send_to_device(chunk, cache_.param_slot(chunk));
 }

@@ -82,6 +82,7 @@ const Standings& standing_of_options() {
       {"ranks", kRanks},
       {"rank", kRanks},
       {"communicator", kBackEnd},
+      {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},
       {"gradient_group", kGroup},
       {"ranks_overlap", kBackEnd},

@@ -31,6 +31,8 @@ constexpr auto with(const std::array<std::string_view, count>& names, std::strin
 }
 
 constexpr auto kPlacements = testing::enumerator_names<Placement>();
+// "divided": on the device, in shares of several ranks.
+constexpr auto kParameterPlaces = with(kPlacements, "divided");
 constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
 // "spilling": with it some gradients are held and others are on nvme, where gradients can be.
 constexpr std::array<std::string_view, 4> kHostBudgets = {"least", "middle", "ample", "spilling"};
@@ -106,7 +108,7 @@ constexpr auto kUnusedGradients = testing::enumerator_names<UnusedGradients>();
 constexpr auto kOwners = testing::enumerator_names<TensorHome>();
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
-    {"parameters", kPlacements},
+    {"parameters", kParameterPlaces},
     {"states", kPlacements},
     {"host", kHostBudgets},
     {"device", kBudgets},
@@ -162,6 +164,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
     for (size_t l = 0; l < kFactors[f].levels.size(); ++l) allowed[f].push_back(static_cast<uint8_t>(l));
   }
   // Most laws are about one offloader.
+  allowed[kParameters].pop_back();
   allowed[kRanks] = {level_index(kRanks, "1")};
   allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
   allowed[kAccumulation] = {level_index(kAccumulation, "1"), level_index(kAccumulation, "3")};
@@ -295,7 +298,8 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
 }
 
 std::vector<Combination> covering_array_over_ranks(Strength strength) {
-  return covering_array(strength, {{kRanks, {"2", "3", "4", "5", "8"}},
+  return covering_array(strength, {{kParameters, {kParameterPlaces.begin(), kParameterPlaces.end()}},
+                                   {kRanks, {"2", "3", "4", "5", "8"}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
                                    {kAccumulation, {"1", "3", "4", "8"}},
                                    {kGroup, {"1", "2", "4"}}});

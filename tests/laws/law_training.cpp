@@ -73,7 +73,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
                           const LawSurroundings& surroundings) {
   const Training training = training_of(c);
   OffloadOptions options;
-  options.parameters = *placement_from_name(level_of(c, kParameters));
+  options.divides_parameters = level_of(c, kParameters) == "divided";
+  options.parameters = placement_from_name(level_of(c, kParameters)).value_or(Placement::none);
   options.states = *placement_from_name(level_of(c, kStates));
   for (const std::filesystem::path& path : tier_folders(c, surroundings.folder))
     options.state_paths.push_back({path});

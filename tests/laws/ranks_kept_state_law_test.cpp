@@ -33,7 +33,8 @@ constexpr uint64_t kTrained = 4;  // steps
 
 const std::vector<Combination>& combinations() {
   static const std::vector<Combination> list =
-      covering_array_with_commits({{kRanks, {"2", "3"}},
+      covering_array_with_commits({{kParameters, {"none", "cpu", "nvme", "divided"}},
+                                   {kRanks, {"2", "3"}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
                                    {kThreads, {"1"}},
                                    {kPolicy, {"opt"}},

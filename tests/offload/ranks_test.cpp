@@ -75,6 +75,10 @@ std::vector<Case> cases() {
       for (const bool by_copies : {false, true}) {
         c.by_copies = by_copies;
         all.push_back(c);
+        if (parameters != Placement::none) continue;
+        Case divided = c;
+        divided.divided = true;
+        all.push_back(divided);
       }
     }
   }
@@ -82,8 +86,8 @@ std::vector<Case> cases() {
 }
 
 std::string text_of(const Case& c) {
-  return fmt::format("parameters {}, states {}{}", name_of(c.parameters), name_of(c.states),
-                     c.by_copies ? ", by copies" : "");
+  return fmt::format("parameters {}{}, states {}{}", name_of(c.parameters), c.divided ? " in shares" : "",
+                     name_of(c.states), c.by_copies ? ", by copies" : "");
 }
 
 // Five ranks over chunks of four tiles and three micro-batches: some own no tile, and some have no data.
@@ -106,14 +110,22 @@ TEST(Ranks, HaveTheNumbersOfOneWhateverIsDividedWherever) {
 TEST(Ranks, AreAsLateAsTheyLike) {
   Case c{.parameters = Placement::cpu, .states = Placement::cpu, .type = DataType::fp32, .accumulation = 5};
   c.chunk_elements = 4 * kTileElements;
+  std::vector<Case> late_cases;
   for (const UpdateMode mode :
        {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
     c.mode = mode;
-    const Outcome alone = train_rank(c);
+    late_cases.push_back(c);
+    late_cases.push_back(c);
+    late_cases.back().parameters = Placement::none;
+    late_cases.back().divided = true;
+  }
+  for (const Case& of_mode : late_cases) {
+    SCOPED_TRACE(fmt::format("{}, {}", text_of(of_mode), name_of(of_mode.mode)));
+    const Outcome alone = train_rank(of_mode);
     for (const uint64_t seed : {1u, 2u}) {
       CommFaults late({}, 300'000, seed);
       ThreadWorld world({.ranks = 3, .hook = &late});
-      for (const Outcome& outcome : train_together(c, world).outcomes) EXPECT_TRUE(outcome == alone);
+      for (const Outcome& outcome : train_together(of_mode, world).outcomes) EXPECT_TRUE(outcome == alone);
     }
   }
 }
@@ -229,6 +241,32 @@ TEST(Ranks, AreComparedInEverySoManySteps) {
   EXPECT_EQ(ballots(1), none + kSteps);
   EXPECT_EQ(ballots(2), none + kSteps / 2);
   EXPECT_EQ(ballots(kSteps + 1), none);
+}
+
+// What a device has of its rank comes to a slot over no link: only fresh parameters cross it, once, as where
+// the device has all of them; and more is gathered than once.
+TEST(Ranks, HaveSharesOnTheDeviceThatCrossNoLink) {
+  for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+    SCOPED_TRACE(name_of(states));
+    const auto counted = [&](bool divided) {
+      DryCommunicator dry(1, std::vector<RankPlace>(3));
+      Case c{.parameters = Placement::none, .states = states, .accumulation = 3};
+      c.chunk_elements = 4 * kTileElements;
+      c.ranks = &dry;
+      c.divided = divided;
+      c.dry = true;
+      const ScratchFolder folder;
+      ToyRig rig(c, {folder.path()});
+      for (uint64_t step = 1; step <= kSteps; ++step) rig.step(step);
+      return rig.offloader->report().counters();
+    };
+    const OffloadCounters whole = counted(false), divided = counted(true);
+    EXPECT_EQ(divided.h2d_bytes, whole.h2d_bytes);
+    EXPECT_EQ(divided.d2h_bytes, whole.d2h_bytes);
+    EXPECT_EQ(whole.fetch_count, 0u);
+    EXPECT_GT(divided.fetch_count, 0u);
+    EXPECT_GT(divided.gather_in_bytes, whole.gather_in_bytes);
+  }
 }
 
 // Every byte of every rank is known before; what has no choice is moved as often as there are steps.

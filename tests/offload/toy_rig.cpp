@@ -91,6 +91,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.exchanges_by_copies = c.by_copies;
   options.ranks_overlap = c.overlap;
   options.compare_ranks_every_steps = c.compare_ranks_every_steps;
+  options.divides_parameters = c.divided;
   options.processor_share = c.processor_share;
   options.reads_past_host = c.reads_past_host;
   options.verify_checksums = !c.reads_past_host;

@@ -33,10 +33,12 @@ constexpr uint64_t kLookedAt = 60;  // disks of a combination
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
   const bool are_several = ranks.front() != "1";
-  std::vector<std::string_view> back_ends = {"threads"};
+  std::vector<std::string_view> back_ends = {"threads"}, parameters = {"none", "cpu", "nvme"};
   if (are_several) back_ends = {"threads", "messages", "peers", "copies", "waiting"};
+  if (are_several) parameters.push_back("divided");
   return laws::covering_array_with_commits({{laws::kRanks, std::move(ranks)},
                                             {laws::kBackEnd, std::move(back_ends)},
+                                            {laws::kParameters, std::move(parameters)},
                                             {laws::kChunk, {are_several ? "12288" : "4096"}},
                                             {laws::kEngine, {"threads"}},
                                             {laws::kThreads, {"1"}},

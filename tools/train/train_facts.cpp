@@ -30,6 +30,9 @@ std::string kept_on_nvme(const std::vector<fs::path>& paths, uint64_t chunks, ui
 
 std::string parameters_text(const PlacementConfig& placement, const TrainerPlan& plan) {
   const std::string size = fmt::format("{}: ", format_bytes(plan.param_bytes));
+  if (plan.memory.device_share_bytes > 0)
+    return size + fmt::format("device memory, of which each rank has its share ({})",
+                              format_bytes(plan.memory.device_share_bytes));
   if (placement.parameters == Placement::none) return size + "device memory";
   if (placement.parameters == Placement::cpu) return size + "host memory (cpu)";
   return size + kept_on_nvme(placement.parameter_paths, plan.memory.parameter_chunks,
@@ -52,6 +55,8 @@ std::string device_text(const TrainerPlan& plan) {
                   format_bytes(memory.device_slots * memory.slot_bytes), memory.device_slots_minimum);
   if (memory.device_activation_entries > 0)
     text += fmt::format(", activation checkpoints {}", format_bytes(memory.device_activation_bytes()));
+  if (memory.device_share_bytes > 0)
+    text += fmt::format(", shares of parameters {}", format_bytes(memory.device_share_bytes));
   if (memory.device_record_slots > 0)
     text += fmt::format(", states {}", format_bytes(memory.device_record_slots * memory.record_slot_bytes));
   if (memory.device_lanes > 0)

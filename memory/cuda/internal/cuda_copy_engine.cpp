@@ -1,6 +1,7 @@
 #include <terrace/memory/cuda/internal/cuda_copy_engine.h>
 
 #include <algorithm>
+#include <array>
 
 namespace terrace {
 
@@ -60,6 +61,10 @@ void CudaCopyEngine::put_on_stream(const CopyTask& task, uint32_t place) {
 
 void CudaCopyEngine::copy(const CopyTask& task, const std::string& subject) {
   const CudaDriver& driver = gpu_.driver();
+  if (direction_ == Direction::within)
+    return driver.check(driver.copy_on_device(cuda_pointer(task.destination), cuda_pointer(task.source),
+                                              task.bytes, stream_.get()),
+                        "cuMemcpyDtoDAsync", subject);
   const bool to_device = direction_ == Direction::to_device;
   const std::byte* const host = to_device ? task.source : task.destination;
   for (uint64_t offset = 0; offset < task.bytes;) {
@@ -83,10 +88,11 @@ std::exception_ptr CudaCopyEngine::finish(const CopyTask& task, uint32_t place) 
   std::exception_ptr failure;
   try {
     const CudaContext context(gpu_);
-    const bool to_device = direction_ == Direction::to_device;
+    constexpr std::array kCalls = {"cuEventSynchronize after a copy to the GPU",
+                                   "cuEventSynchronize after a copy to the host",
+                                   "cuEventSynchronize after a copy within the GPU"};
     gpu_.driver().check(gpu_.driver().event_synchronize(over_[place].get()),
-                        to_device ? "cuEventSynchronize after a copy to the GPU"
-                                  : "cuEventSynchronize after a copy to the host",
+                        kCalls[static_cast<size_t>(direction_)],
                         static_cast<const CudaOrder*>(task.for_engine)->subject);
   } catch (...) {
     failure = std::current_exception();

@@ -1,5 +1,6 @@
-// CudaCopyEngine: one direction of the link to a GPU, as a CopyStream drives it. It must never decide what is
-// copied or when: it puts copies on a stream of its own and says when they are over.
+// CudaCopyEngine: one direction of the link to a GPU, or copies within it, as a CopyStream drives them. It
+// must never decide what is copied or when: it puts copies on a stream of its own and says when they are
+// over.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class CudaOrderPool {
 // A task's for_engine is its CudaOrder. Addresses on the GPU are homes of slots or work memory.
 class CudaCopyEngine final : public CopyEngine {
  public:
-  enum class Direction : uint8_t { to_device, to_host };
+  enum class Direction : uint8_t { to_device, to_host, within };
   // The most copies on the GPU's stream at once: enough that it never waits for the host between two.
   static constexpr uint32_t kDepth = 8;
 

@@ -98,7 +98,7 @@ void Resolver::explain_stage() {
   found->second.note =
       fmt::format("stage {} {}; parameters are {}, master weights and moments {}; {}", config_.zero_stage,
                   config_.batch.ranks == 1 ? "in one process: nothing is divided"
-                  : config_.placement.parameters == Placement::none
+                  : config_.placement.parameters == Placement::none && config_.zero_stage < 3
                       ? fmt::format("on {} ranks: each has all parameters, and its share of the rest",
                                     config_.batch.ranks)
                       : fmt::format("on {} ranks: each has its share of everything", config_.batch.ranks),
@@ -143,14 +143,6 @@ void Resolver::resolve_zero() {
                  placement.pin_parameters);
   resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_paths,
                  placement.pin_states);
-  if (config_.zero_stage == 3 && config_.batch.ranks > 1 && placement.parameters == Placement::none) {
-    placement.parameters = Placement::cpu;
-    config_.warnings.push_back(
-        fmt::format("{} 3 divides the parameters among the {} ranks: their shares are in host memory, as "
-                    "with offload_param "
-                    "on cpu",
-                    kStage, config_.batch.ranks));
-  }
   resolve_update_ratio();
   check_stage();
   explain_stage();

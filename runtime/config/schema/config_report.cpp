@@ -46,7 +46,7 @@ at every stage, and parameters at stage 3 ([ranks.md](ranks.md)).
 | 0 | nothing | everything is in device memory | neither `offload_optimizer` nor `offload_param` |
 | 1 | optimizer states | master weights and moments are where `offload_optimizer.device` says: device memory, host memory or nvme | `offload_optimizer` |
 | 2 | and gradients | the same as stage 1; gradients go straight to where the states are | `offload_optimizer` |
-| 3 | and parameters | parameters are where `offload_param.device` says, fetched before each use | both |
+| 3 | and parameters | parameters are where `offload_param.device` says, fetched before each use; in device memory several ranks have a share each | both |
 
 In stages 1 and 2 DeepSpeed quietly uses host memory for `"device": "nvme"`; here the states are on nvme, and a warning
 says so. `--print-config` says what the stage comes to for a given file.

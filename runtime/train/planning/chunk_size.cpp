@@ -118,7 +118,7 @@ uint64_t fastest(const std::vector<uint64_t>& sizes, uint64_t first, uint64_t pa
 
 // Whether a step takes anything to the device and off it again.
 bool moves_chunks(const TrainingSetup& setup) {
-  return setup.offload.parameters != Placement::none || setup.offload.states != Placement::none;
+  return !has_all_on_device(setup.offload) || setup.offload.states != Placement::none;
 }
 
 }  // namespace

@@ -216,10 +216,14 @@ std::vector<TierUse> device_ledger(const MemoryPlan& plan) {
                                {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
   if (plan.device_activation_entries > 0)
     uses.push_back({"activation checkpoints", plan.device_activation_bytes()});
+  if (plan.device_share_bytes > 0)
+    uses.push_back({"this rank's share of the parameters", plan.device_share_bytes});
   if (plan.device_record_slots > 0)
     uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
   if (plan.device_accumulator_slots > 0)
     uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
+  if (plan.device_incoming_bytes > 0)
+    uses.push_back({"gradients of other ranks", plan.device_incoming_bytes});
   if (plan.device_lanes > 0) uses.push_back({"buffers of updates on the device", plan.device_lanes_bytes()});
   return uses;
 }

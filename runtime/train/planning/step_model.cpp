@@ -175,7 +175,7 @@ class StepModel::Replay {
       case Kind::copy_in:
         return copy_in(event, index);
       case Kind::copy_out:
-        return copy_out(event);
+        return copy_out(event, step.events[index + 1].kind == Kind::gather);
       case Kind::attach:
         wait_for_slot(slots_[event.number]);
         return spend(in_.times.rates.chunk_seconds, TimeCause::overhead);
@@ -266,11 +266,12 @@ class StepModel::Replay {
     slot.free_at = disk_free_at_;
   }
 
-  void copy_out(const RecordedEvent& event) {
+  void copy_out(const RecordedEvent& event, bool is_for_gather) {
     SlotTimes& slot = slots_[event.number];
     slot.free_at = copy(out_link_, in_link_, event.amount, std::max(slot.free_at, slot.used_until));
     // New parameters that go home: the update goes on when they are there.
     if (device_ != nullptr && in_update_) return wait_until(slot.free_at, TimeCause::device_copy);
+    if (is_for_gather) return;
     if (has_ranks()) {
       leave_at_ = std::max(leave_at_, slot.free_at);
       return;

@@ -263,6 +263,42 @@ TEST_P(DeviceSuite, CopiesWorkMemoryBothWaysAndWithin) {
   EXPECT_EQ(device->d2h_bytes(), page - 7);
 }
 
+// Behind what has come to work memory; the link is not crossed, and nothing is waited for but `after`.
+TEST_P(DeviceSuite, CopiesWorkMemoryToSlots) {
+  const auto device = rig().make(2 * page);
+  std::byte* const work = device->allocate_work_memory(page).data();
+  const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
+  std::byte* const flat = device->reserve_addresses(page);
+  std::mt19937_64 random(4);
+  const Bytes content = random_bytes(page, random);
+  Event gate, arrived, done;
+  for (int round = 0; round < 3; ++round) {
+    gate.begin(), arrived.begin(), done.begin();
+    device->copy_to_work(work, content.data(), page, &gate, arrived);
+    device->copy_work_to_slot(slot, 16, work + 8, page - 16, &arrived, done);
+    gate.complete_one();
+    done.wait();
+    device->attach(slot, flat);
+    EXPECT_EQ(rig().peek(flat + 16, page - 16), Bytes(content.begin() + 8, content.end() - 8));
+    EXPECT_EQ(rig().peek(flat, 16), Bytes(16));
+    device->detach(slot);
+  }
+  EXPECT_EQ(device->h2d_bytes(), 3 * page);
+  EXPECT_EQ(device->d2h_bytes(), 0u);
+}
+
+TEST_P(DeviceSuite, PassesAFailureOnToCopiesWithin) {
+  const auto device = rig().make(2 * page);
+  std::byte* const work = device->allocate_work_memory(page).data();
+  const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
+  Event before, done;
+  before.begin(), done.begin();
+  device->copy_work_to_slot(slot, 0, work, page, &before, done);
+  before.complete_one(failure("the update failed"));
+  EXPECT_THROW(done.wait(), std::runtime_error);
+  device->attach(slot, device->reserve_addresses(page));  // nothing is in flight any more
+}
+
 TEST_P(DeviceSuite, PassesAFailureOnToCopiesOfWorkMemory) {
   const auto device = rig().make(page);
   const std::span<std::byte> work = device->allocate_work_memory(page);

@@ -41,6 +41,10 @@ class ForwardingDevice : public Device {
                          Event& done, const CopyNote& note) override {
     device_.copy_work_to_host(destination, work, bytes, after, done, note);
   }
+  void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
+                         const Event* after, Event& done) override {
+    device_.copy_work_to_slot(slot, offset, work, bytes, after, done);
+  }
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override {
     device_.copy_work_in_order(to, from, bytes);
   }

@@ -37,6 +37,34 @@ TEST(MemoryPlan, HasRoomForTheTilesOfTheLongestChunkThatIsTrained) {
   }
 }
 
+// The longest share is that of the first rank, and all plan with it.
+TEST(MemoryPlan, HasRoomForTheShareOfARankWhereParametersAreDividedOnTheDevice) {
+  const FlatSpace space(
+      {{"narrow", {7 * kTileElements}, DataType::bf16}, {"wide", {5 * kTileElements}, DataType::fp32, false}},
+      4 * kTileElements);
+  for (const Placement states : {Placement::none, Placement::cpu}) {
+    OffloadOptions options;
+    options.states = states;
+    options.ranks = 3;
+    const MemoryPlan whole = testing::plan_roomy(options, space, {});
+    EXPECT_EQ(whole.device_share_bytes, 0u);
+    EXPECT_GE(whole.device_slots_minimum, space.chunk_count());
+    options.divides_parameters = true;
+    for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+      options.rank = rank;
+      const MemoryPlan divided = testing::plan_roomy(options, space, {});
+      // Of 7 tiles in a chunk of bf16 3, and 2 and 1 of those of fp32, with 4 and 1.
+      EXPECT_EQ(divided.device_share_bytes, kTileElements * (3 * 2 + (2 + 1) * 4));
+      EXPECT_EQ(divided.device_slots_useful * divided.slot_bytes + divided.device_share_bytes -
+                    whole.device_slots_useful * whole.slot_bytes,
+                useful_device_bytes(divided) - useful_device_bytes(whole));
+      EXPECT_LT(divided.device_minimum_bytes, whole.device_minimum_bytes);
+    }
+    options.ranks = 1, options.rank = 0;
+    EXPECT_EQ(testing::plan_roomy(options, space, {}).device_share_bytes, 0u);
+  }
+}
+
 // A budget without room for it is found at the first backward use otherwise.
 TEST(MemoryPlan, CountsOnRoomForAnyTensorWhereNoUsesAreAnnounced) {
   const FlatSpace space({{"small", {100}, DataType::bf16}, {"large", {10 * kTileElements}, DataType::bf16}},

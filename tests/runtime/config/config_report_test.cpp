@@ -86,6 +86,12 @@ TEST(ConfigReport, SaysWhatTheStageComesTo) {
   EXPECT_THAT(
       note(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}}})"),
       HasSubstr("parameters are on nvme, with host memory as their cache"));
+  EXPECT_THAT(note(R"({"zero_optimization": {"stage": 2}, "terrace": {"ranks": 2}})"),
+              HasSubstr("on 2 ranks: each has all parameters, and its share of the rest; parameters are in "
+                        "device memory"));
+  EXPECT_THAT(
+      note(R"({"zero_optimization": {"stage": 3}, "terrace": {"ranks": 2}})"),
+      HasSubstr("on 2 ranks: each has its share of everything; parameters are in device memory, master"));
 }
 
 TEST(ConfigReport, ExplainsAKeyWithItsValueAndOrigin) {

@@ -136,7 +136,7 @@ class OnHostOnly final : public Communicator {
 
 // Where things are.
 struct Scene {
-  std::string parameters;  // empty: on the device
+  std::string parameters;  // empty: on the device; divided: there, in shares
   std::string states;      // none, cpu, nvme
   bool is_tight = true;
   std::string ratio = "1";
@@ -156,7 +156,7 @@ RunOptions options_in(const Scene& scene, uint32_t ranks, const ComputeDevice& c
   run.precision = "true";
   run.chunk_elements = "16384";
   run.compute = &compute;
-  run.parameters = scene.parameters;
+  if (scene.parameters != "divided") run.parameters = scene.parameters;
   run.durable = "false";
   run.ratio = scene.ratio;
   run.reads_past_host = scene.reads_past_host;
@@ -167,6 +167,7 @@ RunOptions options_in(const Scene& scene, uint32_t ranks, const ComputeDevice& c
   if (scene.states != "nvme")
     run.more.push_back({"zero_optimization.offload_optimizer.device", scene.states, "a test"});
   if (ranks > 1) run.more.push_back({"terrace.ranks", std::to_string(ranks), "a test"});
+  if (scene.parameters == "divided") run.more.push_back({"zero_optimization.stage", "3", "a test"});
   if (scene.is_tight)
     run.device_memory = std::to_string(plan_training(options_of(run)).plan.memory.device_minimum_bytes);
   if (scene.reads_past_host) run.host_memory = least_host_memory(run);
@@ -233,6 +234,16 @@ TEST_F(RanksOnGpus, HaveTheBitsOfOneWithParametersOnTheGpu) {
 // Stage 3: a chunk comes together on each GPU when it is needed.
 TEST_F(RanksOnGpus, HaveTheBitsOfOneWithDividedParameters) {
   expect_one_result({{"cpu", "none"}, {"cpu", "cpu"}, {"cpu", "nvme"}, {"nvme", "nvme"}});
+}
+
+// Shares lie on each GPU, and copies within it bring them to the slots in which chunks come together.
+TEST_F(RanksOnGpus, HaveTheBitsOfOneWithParametersDividedOnTheGpu) {
+  expect_one_result({{"divided", "none"},
+                     {"divided", "cpu"},
+                     {"divided", "nvme"},
+                     {"divided", "cpu", false},
+                     {"divided", "cpu", true, "0.5"}});
+  EXPECT_GT(gpus_.played.driver.calls("cuMemcpyDtoDAsync"), 0u);
 }
 
 TEST_F(RanksOnGpus, HaveTheBitsOfOneWithRoomToFetchAhead) {
