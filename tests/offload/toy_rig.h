@@ -82,7 +82,7 @@ struct ToyCase {
   bool by_copies = false;  // what ranks exchange
   bool overlap = true;     // of ranks
   uint64_t compare_ranks_every_steps = 0;
-  bool divided = false;    // parameters that live on the device
+  bool divided = false;  // parameters that live on the device
   // Of a budget, strict or not; null: a SimulatedDevice.
   std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
   bool lock_host_memory = false;
