@@ -90,7 +90,9 @@ int bind_and_listen(const StreamSocket& socket, const Address& address) {
   return listen(socket.fd(), kBacklog) == 0 ? 0 : errno;
 }
 
-bool nobody_listens_at(const PathAddress& path) {
+// True where a process that has ended has left its socket. Any other file is the user's.
+bool is_left_over(const std::filesystem::path& file, const PathAddress& path) {
+  if (has_no_file(file) || !std::filesystem::is_socket(file)) return false;
   const StreamSocket probe(socket(AF_UNIX, kKind, 0));
   return connect(probe.fd(), path.get().get(), path.get().length) != 0 && errno == ECONNREFUSED;
 }
@@ -99,7 +101,7 @@ StreamSocket listen_at_path(const MeetingPlace& place) {
   const PathAddress path(place.socket);
   StreamSocket listener(socket(AF_UNIX, kKind, 0));
   int error = bind_and_listen(listener, path.get());
-  if (error == EADDRINUSE && !has_no_file(place.socket) && nobody_listens_at(path)) {
+  if (error == EADDRINUSE && is_left_over(place.socket, path)) {
     unlink(place.socket.c_str());
     listener = StreamSocket(socket(AF_UNIX, kKind, 0));
     error = bind_and_listen(listener, path.get());

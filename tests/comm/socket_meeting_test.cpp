@@ -196,6 +196,13 @@ TEST(SocketMeeting, ReplacesASocketThatNobodyListensAt) {
   meet({.rank = 1, .size = 2, .place = place});
 }
 
+TEST(SocketMeeting, LeavesAFileAtItsPlaceThatIsNoSocket) {
+  const ScratchFolder folder;
+  folder.write("meet", "mine");
+  EXPECT_THROW(ListeningSocket({.socket = folder / "meet"}), Error);
+  EXPECT_EQ(std::filesystem::file_size(folder / "meet"), 4u);
+}
+
 TEST(SocketMeeting, TakesAPathThatIsTooLongForTheSystem) {
   const ScratchFolder folder;
   const std::filesystem::path deep = folder / std::string(150, 'a');

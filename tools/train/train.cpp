@@ -198,7 +198,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   options.discard_commits = !start.commit && start.discard_commits;
   if (ranks.are_several()) {
     std::map<std::string, std::string> common = facts_of(start);
-    common["--trace"] = flags_.trace, common["--trace-steps"] = flags_.trace_steps;
+    common["--trace"] = flags_.trace.empty() ? "not given" : "given";  // one file may have two names
+    common["--trace-steps"] = flags_.trace_steps;
     require_agreement(*options.communicator, common);
   }
   TrainingSetup setup = plan_or_refuse(options);

@@ -105,6 +105,31 @@ Found find_states(const TrainConfig& config, Communicator* ranks) {
   return found;
 }
 
+// Where each rank's part of a state is, for people.
+std::string places_of(const StateSet& set) {
+  std::string text;
+  for (size_t r = 0; r < set.shards.size(); ++r)
+    text += fmt::format("{}that of rank {} is in {}", r == 0 ? "" : ", ", r, names_of(set.shards[r]));
+  return text;
+}
+
+// A state of as many ranks that lies elsewhere than this run's ranks look, each in its own paths, would
+// neither be gone on from nor be protected.
+void require_own_places(const Found& found, const TrainConfig& config) {
+  if (config.batch.ranks == 1 || found.own.has_commits) return;
+  for (const StateSet& set : find_state_sets(found.paths)) {
+    if (set.shards.size() != config.batch.ranks || !set.contents.has_commits) continue;
+    throw Error(
+        ErrorKind::config,
+        {"the state of another run is on the nvme paths, and not where these ranks have theirs",
+         names_of(found.paths), places_of(set),
+         fmt::format("give the paths in the order of the run that made it (and its terrace.nvme_share), "
+                     "go on with another number of ranks, or remove it with `terrace checkpoint prune {} "
+                     "--all`",
+                     names_of(found.paths))});
+  }
+}
+
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
   if (!tier.has_commits) return;
   throw Error(
@@ -293,6 +318,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
                                   fmt::format("a job of {} ranks is using it", set.shards.size()),
                                   "wait for its end, or name another path"});
   }
+  require_own_places(found, config);
   RunStart start = choose_from(found, flags, config, log);
   const std::optional<CheckpointInfo> run = run_of(start);
   for (StateSet& set : found.others) {

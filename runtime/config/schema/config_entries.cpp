@@ -337,6 +337,10 @@ void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) 
     problems_.add(degree->origin, refusal(given.key + "." + degree->key, degree->value, row.note), &row);
     return;
   }
+  if (row.limits.divides_model && given.value.is(Kind::number) && given.value.number > 1) {
+    problems_.add(given.origin, refusal(given.key, given.value, row.note), &row);
+    return;
+  }
   if (row.effect == KeyEffect::without_effect) {
     without_effect_.push_back({given.key, ""});
     return;

@@ -69,10 +69,12 @@ TEST(RanksConfig, RefusesTypesThatWouldLoseDigitsOfGradients) {
 
 // It would be another training, with one rank as with several.
 TEST(RanksConfig, RefusesEveryDegreeOfParallelismAboveOne) {
-  const char* const divided[] = {
-      R"({"tensor_parallel": {"autotp_size": 2}})", R"({"tensor_parallel": {"tp": {"tp_size": 4}}})",
-      R"({"pipeline": {"stages": "2"}})", R"({"expert_parallel": {"enabled": true, "autoep_size": 8}})",
-      R"({"sequence_parallel_size": 2})"};
+  const char* const divided[] = {R"({"tensor_parallel": {"autotp_size": 2}})",
+                                 R"({"tensor_parallel": {"tp": {"tp_size": 4}}})",
+                                 R"({"pipeline": {"stages": "2"}})",
+                                 R"({"expert_parallel": {"enabled": true, "autoep_size": 8}})",
+                                 R"({"sequence_parallel_size": 2})",
+                                 R"({"tensor_parallel": 2})"};
   const char* const whole[] = {
       R"({"tensor_parallel": {"autotp_size": 0, "tp": {"tp_size": 1, "tp_grain_size": 64}}})",
       R"({"pipeline": {"stages": "auto", "partition": "best", "seed_layers": false}})",
