@@ -57,8 +57,9 @@ class Train final : public Subcommand {
 
   const std::string& name() const override { return name_; }
   int run() override {
-    if (!flags_.explain.empty()) return explain();
-    return flags_.print_config ? print_config() : train();
+    if (flags_.explain.empty() && !flags_.print_config) return train();
+    if (RunRanks::is_another()) return kDone;  // the first of several prints it
+    return flags_.explain.empty() ? print_config() : explain();
   }
 
  private:
@@ -170,6 +171,9 @@ int Train::train() {
 }
 
 int Train::train(const RunRanks& ranks, RunReport& report) {
+  // Ranks that have met end together, so that a signal to one before the first step is a wish as well.
+  std::optional<StopSignals> stop;
+  if (ranks.are_several()) stop.emplace(StopSignalsOptions{true, ranks.is_first()});
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice.vocabulary());
@@ -218,7 +222,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   std::optional<PlanPrediction> prediction;
   if (ranks.is_first()) prediction = predict_training(options, setup, console_);
 
-  StopSignals signals({.several_ranks = ranks.are_several(), .says_so = ranks.is_first()});
+  StopSignals& signals = stop ? *stop : stop.emplace();
   RunSummary summary;
   summary.unigram_loss = data->unigram_loss();
   const std::vector<ReportFact> facts =
