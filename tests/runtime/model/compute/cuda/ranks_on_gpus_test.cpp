@@ -13,6 +13,7 @@
 #include "played_gpu.h"
 #include "runtime/train/trainer_rig.h"
 #include "support/rank_threads.h"
+#include "support/sanitized.h"
 
 namespace terrace::trainer_tests::ranks_on_gpus_test {
 namespace {
@@ -210,8 +211,9 @@ class RanksOnGpus : public ::testing::Test {
   }
   void expect_one_result(const std::vector<Scene>& scenes) {
     const Outcome expected = train_on(1, {.parameters = "", .states = "none", .is_tight = false}).front();
+    const uint32_t most = testing::kSanitized ? 2 : kMostRanks;  // the emulator is slow enough without
     for (const Scene& scene : scenes) {
-      for (uint32_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+      for (uint32_t ranks = 2; ranks <= most; ++ranks) {
         SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, text_of(scene)));
         const std::vector<Outcome> outcomes = train_on(ranks, scene);
         for (const Outcome& outcome : outcomes) {
