@@ -72,6 +72,8 @@ struct Found {
   std::vector<fs::path> paths;
   TierContents own;              // of as many ranks as the run has
   std::vector<StateSet> others;  // of other numbers of ranks
+  // Of as many ranks, with commits, and not where this run's ranks have theirs, which have none.
+  std::optional<StateSet> elsewhere;
 
   bool has_commits() const {
     return own.has_commits ||
@@ -101,7 +103,14 @@ Found find_states(const TrainConfig& config, Communicator* ranks) {
   Found found;
   found.paths = paths_of_all_ranks(config.placement);
   found.own = look_for_commit(config.placement, ranks);
-  found.others = find_state_sets(found.paths, config.batch.ranks);
+  const uint32_t ranks_of_run = config.batch.ranks;
+  const bool may_be_elsewhere = ranks_of_run > 1 && !found.own.has_commits;
+  found.others = find_state_sets(found.paths, may_be_elsewhere ? 0 : ranks_of_run);
+  const auto as_many = std::ranges::find_if(
+      found.others, [&](const StateSet& set) { return set.shards.size() == ranks_of_run; });
+  if (as_many == found.others.end()) return found;
+  if (as_many->contents.has_commits) found.elsewhere = std::move(*as_many);
+  found.others.erase(as_many);
   return found;
 }
 
@@ -115,19 +124,16 @@ std::string places_of(const StateSet& set) {
 
 // A state of as many ranks that lies elsewhere than this run's ranks look, each in its own paths, would
 // neither be gone on from nor be protected.
-void require_own_places(const Found& found, const TrainConfig& config) {
-  if (config.batch.ranks == 1 || found.own.has_commits) return;
-  for (const StateSet& set : find_state_sets(found.paths)) {
-    if (set.shards.size() != config.batch.ranks || !set.contents.has_commits) continue;
-    throw Error(
-        ErrorKind::config,
-        {"the state of another run is on the nvme paths, and not where these ranks have theirs",
-         names_of(found.paths), places_of(set),
-         fmt::format("give the paths in the order of the run that made it (and its terrace.nvme_share), "
-                     "go on with another number of ranks, or remove it with `terrace checkpoint prune {} "
-                     "--all`",
-                     names_of(found.paths))});
-  }
+void require_own_places(const Found& found) {
+  if (!found.elsewhere) return;
+  throw Error(
+      ErrorKind::config,
+      {"the state of another run is on the nvme paths, and not where these ranks have theirs",
+       names_of(found.paths), places_of(*found.elsewhere),
+       fmt::format("give the paths in the order of the run that made it (and its terrace.nvme_share), "
+                   "go on with another number of ranks, or remove it with `terrace checkpoint prune {} "
+                   "--all`",
+                   names_of(found.paths))});
 }
 
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
@@ -318,7 +324,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
                                   fmt::format("a job of {} ranks is using it", set.shards.size()),
                                   "wait for its end, or name another path"});
   }
-  require_own_places(found, config);
+  require_own_places(found);
   RunStart start = choose_from(found, flags, config, log);
   const std::optional<CheckpointInfo> run = run_of(start);
   for (StateSet& set : found.others) {
