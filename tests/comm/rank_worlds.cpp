@@ -1,10 +1,14 @@
 #include "comm/rank_worlds.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <random>
 #include <thread>
 
+#include <terrace/base/error.h>
 #include <terrace/comm/socket_port.h>
 
 namespace terrace::testing {
@@ -102,7 +106,18 @@ MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions p
 
 MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp) {
   if (!over_tcp) return {.socket = folder / "meet"};
-  return {.host = "127.0.0.1", .port = ListeningSocket(MeetingPlace{}).port()};
+  // Below those that the system gives to whoever connects; other processes of these tests begin elsewhere.
+  static std::atomic<uint32_t> tried = static_cast<uint32_t>(getpid()) * 16;
+  for (int attempt = 0;; ++attempt) {
+    const auto port = static_cast<uint16_t>(10'000 + tried++ % 10'000);
+    const MeetingPlace place = {.host = "127.0.0.1", .port = port};
+    try {
+      const ListeningSocket is_free(place);
+      return place;
+    } catch (const Error&) {
+      if (attempt == 100) throw;
+    }
+  }
 }
 
 SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks_(options.ranks) {

@@ -177,71 +177,118 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   return allowed;
 }
 
-// Marks the pairs or triples of levels of a combination and counts the new ones.
+// Which pairs or triples of allowed levels no combination of a list has yet.
 class Cover {
  public:
-  Cover(Strength strength, const AllowedLevels& allowed) {
+  Cover(Strength strength, const AllowedLevels& allowed) : allowed_(allowed) {
     for (size_t a = 0; a < kFactorCount; ++a) {
       for (size_t b = a + 1; b < kFactorCount; ++b) {
-        if (strength == Strength::pairs) add_group({a, b, kNone}, allowed);
-        for (size_t c = b + 1; c < kFactorCount && strength == Strength::triples; ++c)
-          add_group({a, b, c}, allowed);
+        if (strength == Strength::pairs) add_group({a, b});
+        for (size_t c = b + 1; c < kFactorCount && strength == Strength::triples; ++c) add_group({a, b, c});
       }
     }
-    covered_.resize(size_);
-  }
-  uint64_t count_new(const Combination& combination) const {
-    uint64_t count = 0;
-    visit(combination, [&](uint32_t index) { count += 1u - covered_[index]; });
-    return count;
   }
   void add(const Combination& combination) {
-    visit(combination, [&](uint32_t index) {
-      missing_ -= 1u - covered_[index];
-      covered_[index] = 1;
-    });
+    for (const Group& group : groups_) {
+      uint8_t& is_missing = missing_[group.index(combination)];
+      missing_count_ -= is_missing;
+      is_missing = 0;
+    }
   }
-  uint64_t missing() const { return missing_; }
+  uint64_t missing() const { return missing_count_; }
+
+  // A combination with something that is missing, and level by level, in any order of the factors, with as
+  // much more of it as there is, and how much it has.
+  std::pair<Combination, uint64_t> extend(std::mt19937& random) const {
+    Combination combination{};
+    std::array<bool, kFactorCount> is_chosen{};
+    choose_missing(random, combination, is_chosen);
+    std::array<size_t, kFactorCount> order{};
+    for (size_t f = 0; f < kFactorCount; ++f) {
+      const size_t place = random() % (f + 1);
+      order[f] = order[place];
+      order[place] = f;
+    }
+    uint64_t gained = 1;
+    for (const size_t f : order) {
+      if (!is_chosen[f]) gained += choose(f, random, combination, is_chosen);
+    }
+    return {combination, gained};
+  }
 
  private:
-  static constexpr size_t kNone = kFactorCount;  // of a pair: no third factor
-  // The index of its levels is `begin` and each level times its stride. Every process of the laws makes these
-  // lists.
   struct Group {
-    std::array<uint32_t, 3> factors;
-    std::array<uint32_t, 3> strides;
-    uint32_t begin;
+    std::vector<size_t> factors;
+    std::vector<uint32_t> strides;
+    uint32_t begin = 0;
+
+    uint32_t index(const Combination& combination) const {
+      uint32_t index = begin;
+      for (size_t i = 0; i < factors.size(); ++i) index += combination[factors[i]] * strides[i];
+      return index;
+    }
   };
 
-  void add_group(const std::array<size_t, 3>& of, const AllowedLevels& allowed) {
-    Group group{{}, {}, size_};
-    uint32_t levels = 1;
-    uint64_t wanted = 1;
-    for (size_t i = 0; i < of.size(); ++i) {
-      if (of[i] == kNone) continue;
-      group.factors[i] = static_cast<uint32_t>(of[i]);
-      group.strides[i] = levels;
-      levels *= static_cast<uint32_t>(kFactors[of[i]].levels.size());
-      wanted *= allowed[of[i]].size();
+  void add_group(std::vector<size_t> factors) {
+    Group group{std::move(factors), {}, static_cast<uint32_t>(missing_.size())};
+    uint32_t size = 1;
+    std::vector<uint32_t> indices = {group.begin};
+    for (const size_t f : group.factors) {
+      std::vector<uint32_t> more;
+      for (const uint32_t index : indices) {
+        for (const uint8_t level : allowed_[f]) more.push_back(index + level * size);
+      }
+      indices = std::move(more);
+      group.strides.push_back(size);
+      size *= static_cast<uint32_t>(kFactors[f].levels.size());
+      groups_of_[f].push_back(groups_.size());
     }
-    groups_.push_back(group);
-    size_ += levels;
-    missing_ += wanted;
+    missing_.resize(missing_.size() + size);
+    for (const uint32_t index : indices) missing_[index] = 1;
+    missing_count_ += indices.size();
+    groups_.push_back(std::move(group));
   }
-  template <typename Body>
-  void visit(const Combination& combination, Body body) const {
-    for (const Group& group : groups_) {
-      uint32_t index = group.begin;
-      for (size_t i = 0; i < group.factors.size(); ++i)
-        index += combination[group.factors[i]] * group.strides[i];
-      body(index);
+  void choose_missing(std::mt19937& random, Combination& combination,
+                      std::array<bool, kFactorCount>& is_chosen) const {
+    size_t index = random() % missing_.size();
+    while (missing_[index] == 0) index = (index + 1) % missing_.size();
+    const auto after = std::ranges::upper_bound(groups_, index, {}, [](const Group& g) { return g.begin; });
+    const Group& group = *std::prev(after);
+    for (size_t i = 0; i < group.factors.size(); ++i) {
+      const size_t f = group.factors[i];
+      combination[f] =
+          static_cast<uint8_t>((index - group.begin) / group.strides[i] % kFactors[f].levels.size());
+      is_chosen[f] = true;
     }
+  }
+  // Returns what the level adds to those of the factors that are chosen.
+  uint64_t choose(size_t factor, std::mt19937& random, Combination& combination,
+                  std::array<bool, kFactorCount>& is_chosen) const {
+    is_chosen[factor] = true;
+    std::vector<const Group*> chosen;
+    for (const size_t g : groups_of_[factor]) {
+      if (std::ranges::all_of(groups_[g].factors, [&](size_t f) { return is_chosen[f]; }))
+        chosen.push_back(&groups_[g]);
+    }
+    const std::vector<uint8_t>& levels = allowed_[factor];
+    const size_t first = random() % levels.size();
+    uint64_t most = 0;
+    uint8_t best = levels[first];
+    for (size_t l = 0; l < levels.size(); ++l) {
+      combination[factor] = levels[(first + l) % levels.size()];
+      uint64_t count = 0;
+      for (const Group* group : chosen) count += missing_[group->index(combination)];
+      if (count > most) most = count, best = combination[factor];
+    }
+    combination[factor] = best;
+    return most;
   }
 
+  const AllowedLevels allowed_;
   std::vector<Group> groups_;
-  std::vector<uint8_t> covered_;
-  uint32_t size_ = 0;
-  uint64_t missing_ = 0;
+  std::array<std::vector<size_t>, kFactorCount> groups_of_;
+  std::vector<uint8_t> missing_;  // by Group::index
+  uint64_t missing_count_ = 0;
 };
 
 }  // namespace
@@ -276,23 +323,20 @@ static uint32_t law_seed() {
   return wanted != nullptr ? static_cast<uint32_t>(std::atoi(wanted)) : 20;
 }
 
-// Greedy: of many random candidates, take the one that covers most.
+// Greedy, after D. M. Cohen et al., "The AETG System" (IEEE Transactions on Software Engineering 23, 1997).
 std::vector<Combination> covering_array(Strength strength, const std::vector<OnlyLevels>& only) {
-  const AllowedLevels allowed = allowed_levels(only);
+  constexpr int kCandidates = 10;
   std::mt19937 random(law_seed());
-  Cover cover(strength, allowed);
+  Cover cover(strength, allowed_levels(only));
   std::vector<Combination> list;
   while (cover.missing() > 0) {
-    Combination best{};
-    uint64_t best_count = 0;
-    for (int attempt = 0; attempt < 400 || best_count == 0; ++attempt) {
-      Combination candidate;
-      for (size_t f = 0; f < kFactorCount; ++f) candidate[f] = allowed[f][random() % allowed[f].size()];
-      const uint64_t count = cover.count_new(candidate);
-      if (count > best_count) best_count = count, best = candidate;
+    std::pair<Combination, uint64_t> best{};
+    for (int c = 0; c < kCandidates; ++c) {
+      const auto candidate = cover.extend(random);
+      if (candidate.second > best.second) best = candidate;
     }
-    cover.add(best);
-    list.push_back(best);
+    cover.add(best.first);
+    list.push_back(best.first);
   }
   return list;
 }

@@ -5,15 +5,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "laws/factors.h"
+#include "support/sanitized.h"
 
 namespace terrace::laws {
 
 // A covering array of pairs whose combinations all keep commits: states on nvme, committed now and then. A
 // model with frozen parts keeps them only where its parameters are on nvme as well.
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only);
+
+// A list of combinations is divided into so many parts, a test for each: with a test for each combination,
+// every process would have to make all lists to know its tests.
+inline constexpr size_t kParts = testing::kSanitized ? 4 : 16;
+// The indices of a part in a list of `size` of which each `every`-th is looked at.
+std::vector<size_t> part_of_list(size_t part, size_t size, size_t every = 1);
+
+// Compares as fast as memcmp() does in a build that is not optimised, too.
+bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
 
 struct StatesByStep {
   std::vector<std::vector<std::byte>> states;  // [0] is the one before the first step

@@ -224,7 +224,7 @@ struct LawTraining::Save {
 LawTraining::LawTraining(const Combination& combination, const LawSurroundings& surroundings)
     : c_(combination),
       training_(training_of(combination)),
-      call_(level_of(combination, kCallers) == "changing"),
+      call_(level_of(combination, kCallers) == "changing" ? 5 : 0),
       model_(make_law_model(combination)),
       space_(tensors_of(combination, *model_, caller_memory_), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),

@@ -117,26 +117,25 @@ std::vector<io::Fault> fault_at(uint64_t index, uint64_t kind) {
   return {fault};
 }
 
-class RanksKeptStateLaw : public ::testing::TestWithParam<size_t> {};
-
-TEST_P(RanksKeptStateLaw, WhatIsKeptIsTheStateOfAStepOnAllRanks) {
-  constexpr uint64_t kLookedAt = 4;
-  const size_t number = GetParam();
-  const Combination& c = combinations()[number];
-  SCOPED_TRACE(describe(c));
-  const StatesByStep expected = states_by_step(c, kTrained);
-  const uint32_t ranks = rounds_of(c).ranks;
-  Ending calm;
-  {
-    const ScratchFolder folder;
-    calm = train(c, folder.path(), 0, {});
-    for (const std::string& failure : calm.failures) ASSERT_EQ(failure, "");
-    ASSERT_TRUE(expect_gone_on_from(c, folder.path(), expected, calm.durable, false));
+// A run to which nothing happens, what it leads to, and what it leaves.
+struct Calm {
+  explicit Calm(const Combination& c) : expected(states_by_step(c, kTrained)) {
+    ending = train(c, folder.path(), 0, {});
+    for (const std::string& failure : ending.failures) EXPECT_EQ(failure, "");
   }
+  const StatesByStep expected;
+  const ScratchFolder folder;
+  Ending ending;
+};
+
+void expect_kept_after_faults(const Combination& c, size_t number, const Calm& calm) {
+  constexpr uint64_t kLookedAt = 4;
+  const uint32_t ranks = rounds_of(c).ranks;
   for (uint64_t i = 0; i < kLookedAt; ++i) {
     auto faulty = static_cast<uint32_t>((number + i) % ranks);
-    if (calm.transfers[faulty] == 0) faulty = 0;  // the others may have no part of a chunk of one tile
-    const uint64_t transfers = calm.transfers[faulty];
+    // The others may have no part of a chunk of one tile.
+    if (calm.ending.transfers[faulty] == 0) faulty = 0;
+    const uint64_t transfers = calm.ending.transfers[faulty];
     const uint64_t index = transfers / 3 + (i * transfers + number % transfers) * 2 / (3 * kLookedAt);
     SCOPED_TRACE(fmt::format("fault {} of rank {} at transfer {} of {}", i, faulty, index, transfers));
     const ScratchFolder folder;
@@ -144,7 +143,7 @@ TEST_P(RanksKeptStateLaw, WhatIsKeptIsTheStateOfAStepOnAllRanks) {
     // Others may be through when the last write of one fails; else they end with it.
     const auto failed = std::ranges::count_if(ending.failures, [](const auto& f) { return !f.empty(); });
     EXPECT_EQ(failed > 0, !ending.failures[faulty].empty());
-    expect_gone_on_from(c, folder.path(), expected, ending.durable, false);
+    expect_gone_on_from(c, folder.path(), calm.expected, ending.durable, false);
   }
 }
 
@@ -176,53 +175,39 @@ TEST(RanksKeptStateChild, DISABLED_TrainsUntilItDies) {
   });
 }
 
-TEST_P(RanksKeptStateLaw, WhatKilledRanksKeptIsTheStateOfAStepOnAllRanks) {
+void expect_kept_by_killed_ranks(const Combination& c, size_t number, const Calm& calm) {
   constexpr uint64_t kKills = 3;
-  const Combination& c = combinations()[GetParam()];
-  SCOPED_TRACE(describe(c));
-  const StatesByStep expected = states_by_step(c, kTrained);
   uint64_t transfers = 0;
-  {
-    const ScratchFolder folder;
-    const Ending calm = train(c, folder.path(), 0, {});
-    for (const std::string& failure : calm.failures) ASSERT_EQ(failure, "");
-    for (const uint64_t of_rank : calm.transfers) transfers += of_rank;
-  }
+  for (const uint64_t of_rank : calm.ending.transfers) transfers += of_rank;
   for (uint64_t i = 0; i < kKills; ++i) {
-    const uint64_t lives_for =
-        transfers / 4 + (i * transfers + GetParam() * 31 % transfers) * 3 / (4 * kKills);
+    const uint64_t lives_for = transfers / 4 + (i * transfers + number * 31 % transfers) * 3 / (4 * kKills);
     SCOPED_TRACE(fmt::format("killed at transfer {} of {}", lives_for, transfers));
     const ScratchFolder folder;
     std::ofstream(folder.path() / "lives_for") << lives_for;
     const int status =
-        testing::run_test_in_child("RanksKeptStateChild.*", static_cast<uint32_t>(GetParam()), folder.path());
+        testing::run_test_in_child("RanksKeptStateChild.*", static_cast<uint32_t>(number), folder.path());
     ASSERT_TRUE(WIFEXITED(status)) << status;
     uint64_t durable = 0, noted = 0;
     std::ifstream notes(folder.path() / "durable");
     while (notes >> noted) durable = std::max(durable, noted);
-    expect_gone_on_from(c, folder.path(), expected, durable, false);
+    expect_gone_on_from(c, folder.path(), calm.expected, durable, false);
   }
 }
 
 // --- Bytes of a tier change ---
 
-TEST_P(RanksKeptStateLaw, NoChangedByteOfAnyRankIsTrainedOn) {
+void expect_no_changed_byte_is_trained_on(const Combination& c, size_t number, const Calm& calm) {
   constexpr uint64_t kFlips = 6;
-  const Combination& c = combinations()[GetParam()];
-  SCOPED_TRACE(describe(c));
-  const StatesByStep expected = states_by_step(c, kTrained);
-  const ScratchFolder folder;
-  const Ending ending = train(c, folder.path(), 0, {});
-  for (const std::string& failure : ending.failures) ASSERT_EQ(failure, "");
+  const fs::path& kept = calm.folder.path();
   std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+  for (const auto& entry : fs::recursive_directory_iterator(kept)) {
     if (entry.is_regular_file() && entry.path().filename() != "lock") files.push_back(entry.path());
   }
-  std::mt19937_64 random(20261126 + GetParam());
+  std::mt19937_64 random(20261126 + number);
   for (uint64_t i = 0; i < kFlips; ++i) {
     const ScratchFolder copy;
-    fs::copy(folder.path(), copy.path(), fs::copy_options::recursive);
-    const fs::path file = copy.path() / fs::relative(files[random() % files.size()], folder.path());
+    fs::copy(kept, copy.path(), fs::copy_options::recursive);
+    const fs::path file = copy.path() / fs::relative(files[random() % files.size()], kept);
     const uint64_t offset = random() % fs::file_size(file);
     SCOPED_TRACE(fmt::format("{} at byte {}", file.string(), offset));
     std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
@@ -231,12 +216,27 @@ TEST_P(RanksKeptStateLaw, NoChangedByteOfAnyRankIsTrainedOn) {
     stream.seekp(static_cast<std::streamoff>(offset));
     stream.put(static_cast<char>(byte ^ (1 + static_cast<int>(random() % 255))));
     stream.close();
-    expect_gone_on_from(c, copy.path(), expected, ending.durable, true);
+    expect_gone_on_from(c, copy.path(), calm.expected, calm.ending.durable, true);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Combinations, RanksKeptStateLaw,
-                         ::testing::Range(size_t{0}, combinations().size(), size_t{2 * testing::kOneIn}));
+class RanksKeptStateLaw : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(RanksKeptStateLaw, WhatIsKeptIsTheStateOfAStepOnAllRanks) {
+  for (const size_t number : part_of_list(GetParam(), combinations().size(), 2 * testing::kOneIn)) {
+    const Combination& c = combinations()[number];
+    SCOPED_TRACE(describe(c));
+    const Calm calm(c);
+    ASSERT_FALSE(HasFailure());
+    expect_kept_after_faults(c, number, calm);
+    expect_kept_by_killed_ranks(c, number, calm);
+    expect_no_changed_byte_is_trained_on(c, number, calm);
+    // Last, because it goes on in the folder itself.
+    ASSERT_TRUE(expect_gone_on_from(c, calm.folder.path(), calm.expected, calm.ending.durable, false));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, RanksKeptStateLaw, ::testing::Range(size_t{0}, kParts));
 
 }  // namespace
 }  // namespace terrace::laws::ranks_kept_state_law_test

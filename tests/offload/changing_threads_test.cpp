@@ -52,7 +52,7 @@ void train_step(ToyRig& rig, uint64_t number, const testing::Caller& call, Outco
 
 // With a step that is given up, an evaluation, changes of the budget and commits.
 Outcome train(const Case& c, bool changes) {
-  const testing::Caller call(changes);
+  const testing::Caller call(changes ? 1 : 0);
   const ScratchFolder folder;
   std::unique_ptr<ToyRig> rig = call([&] { return std::make_unique<ToyRig>(c, std::vector{folder.path()}); });
   Offloader& offloader = *rig->offloader;

@@ -112,7 +112,8 @@ void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs,
     const std::byte* parameter = lease.parameter<std::byte>(id);
     if (!spec.trainable || parameter == nullptr) continue;
     const GradientView gradient = lease.gradient(id);
-    for (uint64_t e = 0; e < spec.element_count(); ++e) {
+    const uint64_t count = spec.element_count();
+    for (uint64_t e = 0; e < count; ++e) {
       const float mine =
           loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch.number, number);
       store(gradient.data, e, spec.type,

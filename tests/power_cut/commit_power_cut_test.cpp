@@ -155,19 +155,16 @@ void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t look
 class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBits) {
-  expect_kept_at_every_cut(combinations()[GetParam()], GetParam(), kLookedAt);
+  for (const size_t number : laws::part_of_list(GetParam(), combinations().size()))
+    expect_kept_at_every_cut(combinations()[number], number, kLookedAt);
 }
 
-INSTANTIATE_TEST_SUITE_P(Combinations, CommitPowerCut, ::testing::Range(size_t{0}, combinations().size()));
-
-class RanksCommitPowerCut : public ::testing::TestWithParam<size_t> {};
-
-TEST_P(RanksCommitPowerCut, IsTakenUpFromTheLastCommitOfAllRanksOrALaterOneAndGoesOnToTheSameBits) {
-  expect_kept_at_every_cut(combinations_of_ranks()[GetParam()], GetParam(), kLookedAt);
+TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOfAllRanksOrALaterOneAndGoesOnToTheSameBits) {
+  for (const size_t number : laws::part_of_list(GetParam(), combinations_of_ranks().size(), 2))
+    expect_kept_at_every_cut(combinations_of_ranks()[number], number, kLookedAt);
 }
 
-INSTANTIATE_TEST_SUITE_P(Combinations, RanksCommitPowerCut,
-                         ::testing::Range(size_t{0}, combinations_of_ranks().size(), size_t{2}));
+INSTANTIATE_TEST_SUITE_P(Parts, CommitPowerCut, ::testing::Range(size_t{0}, laws::kParts));
 
 }  // namespace
 }  // namespace terrace::commit_power_cut_test

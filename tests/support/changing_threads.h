@@ -1,7 +1,8 @@
-// Calls of an embedding program that come from changing threads: one at a time, each from a thread of its
-// own, which is over when the call returns.
+// Calls of an embedding program that come from changing threads: one at a time, each `every`-th from a thread
+// of its own, which is over when the call returns.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <thread>
@@ -14,8 +15,8 @@ namespace terrace::testing {
 
 class Caller {
  public:
-  // If not `changes`, calls stay on the thread that makes them.
-  explicit Caller(bool changes) : changes_(changes) {}
+  // Calls stay on the thread that makes them where `every` is 0.
+  explicit Caller(uint32_t every) : every_(every) {}
 
   template <typename Body>
   auto operator()(Body body) const {
@@ -32,7 +33,7 @@ class Caller {
  private:
   template <typename Body>
   void run(Body body) const {
-    if (!changes_) return body();
+    if (every_ == 0 || ++calls_ % every_ != 0) return body();
     std::exception_ptr failure;
     std::thread([&] {
       try {
@@ -44,7 +45,8 @@ class Caller {
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
-  bool changes_;
+  uint32_t every_;
+  mutable uint32_t calls_ = 0;
 };
 
 // Every call on the way to `access` through `caller`.

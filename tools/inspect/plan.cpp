@@ -11,6 +11,7 @@
 #include <optional>
 #include <tuple>
 
+#include <terrace/base/topology.h>
 #include <terrace/base/units.h>
 #include <terrace/comm/rank_places.h>
 #include <terrace/memory/host/machine.h>
@@ -229,6 +230,9 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
   try {
     MeasuredMachine machine = measure_machine(config, setup, workers);
+    const auto processors = static_cast<double>(read_topology().default_thread_count());
+    const double wanted = ranks_per_host_ * std::min(static_cast<double>(workers.thread_count()), processors);
+    if (wanted > processors) machine.divide_processors(processors / wanted);
     take_tuned_rates(tuning_folder(), nvme_paths(config), machine.rates);
     if (best_) measure_disks(config, machine.rates);
     take_named_rates(machine.rates);

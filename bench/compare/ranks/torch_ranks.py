@@ -193,6 +193,8 @@ def main():
                 runs[case].append((run_terrace if case.startswith("stage") else run_peer)(options, case))
             except RuntimeError as failure:
                 print(f"{case} fails: {failure}", flush=True)
+                continue
+            print(f"{case}: {statistics.median(runs[case][-1]['seconds']):.2f} s a step", file=sys.stderr, flush=True)
     tokens = options.ranks * options.micro_batch * options.context
     for case, of_case in runs.items():
         rates = [tokens / seconds for run in of_case for seconds in run["seconds"]]

@@ -248,6 +248,14 @@ OperationTimes::OperationTimes(const Model& model, uint32_t micro_batch, Workers
                              model.config().vocabulary, shape.batch, shape.sequence, runs);
 }
 
+void OperationTimes::slow_down(double factor) {
+  for (auto& [kind, time] : times_) {
+    time.leased_seconds *= factor;
+    time.seconds_per_element *= factor;
+    time.after_seconds *= factor;
+  }
+}
+
 OperationTime OperationTimes::of(std::string_view operation, uint64_t elements) const {
   const std::string kind = kind_of(operation);
   auto found = times_.find(kind);

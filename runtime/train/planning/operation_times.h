@@ -31,6 +31,8 @@ class OperationTimes {
 
   // `operation` is the key of a use ("mb0/h.3.mlp.fc/forward"), whose tensors have `elements` elements.
   OperationTime of(std::string_view operation, uint64_t elements) const;
+  // Makes every time so many times as long.
+  void slow_down(double factor);
   // Describes the trial: "one layer and 512 of 50257 words, 1 x 256 tokens, 3 times".
   const std::string& description() const { return description_; }
 

@@ -70,6 +70,17 @@ bool is_possible(UpdateMode mode, const TrainingSetup& setup) {
 
 }  // namespace
 
+void MeasuredMachine::divide_processors(double share) {
+  for (double MachineRates::*const rate :
+       {&MachineRates::copy_bytes, &MachineRates::clear_bytes, &MachineRates::sum_elements,
+        &MachineRates::accumulate_elements, &MachineRates::update_elements,
+        &MachineRates::update_together_elements, &MachineRates::checksum_bytes, &MachineRates::rank_bytes})
+    rates.*rate *= share;
+  if (rates.device) return;  // which computes, and whose chunks are its own
+  rates.chunk_seconds /= share;
+  operations.slow_down(1 / share);
+}
+
 MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                                 const MeasuringTime& time) {
   RateQuestion question = rate_question(config);

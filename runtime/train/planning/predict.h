@@ -20,6 +20,11 @@ namespace terrace {
 struct MeasuredMachine {
   MachineRates rates;
   OperationTimes operations;
+
+  // Ranks of one host that together have more threads than it has processors take turns on them, each with
+  // `share` of a processor for a thread: what the processors do takes so much longer than one rank alone has
+  // measured. Drives, networks and devices with memory of their own are as fast as they were.
+  void divide_processors(double share);
 };
 // The approximate time to measure.
 struct MeasuringTime {

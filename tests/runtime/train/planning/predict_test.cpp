@@ -112,6 +112,26 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
   }
 }
 
+TEST(MeasuredMachine, WithHalfOfItsProcessorsTakesTwiceAsLong) {
+  const TrainerOptions options = options_of(RunOptions{});
+  Workers workers(1);
+  const TrainingSetup setup = plan_training(options);
+  MeasuredMachine machine =
+      measure_machine(options.config, setup, workers, {.operations_seconds = 0.01, .rate_ns = 1'000'000});
+  machine.rates.disk_read_bytes = 1e9;
+  const MachineRates alone = machine.rates;
+  const char* const kOperation = "mb0/h.0.mlp.fc/forward";
+  const OperationTime operation = machine.operations.of(kOperation, 1);
+  EXPECT_GT(operation.leased_seconds, 0);
+  machine.divide_processors(0.5);
+  EXPECT_EQ(machine.operations.of(kOperation, 1).leased_seconds, 2 * operation.leased_seconds);
+  EXPECT_EQ(machine.operations.of(kOperation, 1).after_seconds, 2 * operation.after_seconds);
+  EXPECT_EQ(machine.rates.update_elements, alone.update_elements / 2);
+  EXPECT_EQ(machine.rates.copy_bytes, alone.copy_bytes / 2);
+  EXPECT_EQ(machine.rates.chunk_seconds, 2 * alone.chunk_seconds);
+  EXPECT_EQ(machine.rates.disk_read_bytes, alone.disk_read_bytes);
+}
+
 TEST(Prediction, OfACommitIsWhatItWrites) {
   const ScratchFolder folder;
   RunOptions run;
