@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace terrace::testing {
 
@@ -14,5 +15,13 @@ inline constexpr bool kSanitized = false;
 // Of many like cases a test looks at one in so many: a sanitizer is there for what their code does to memory,
 // and the builds without one see to every result.
 inline constexpr uint64_t kOneIn = kSanitized ? 5 : 1;
+
+// One in so many of a list.
+template <typename Case>
+std::vector<Case> thinned(const std::vector<Case>& all) {
+  std::vector<Case> some;
+  for (size_t i = 0; i < all.size(); i += kOneIn) some.push_back(all[i]);
+  return some;
+}
 
 }  // namespace terrace::testing

@@ -212,7 +212,7 @@ class RanksOnGpus : public ::testing::Test {
   void expect_one_result(const std::vector<Scene>& scenes) {
     const Outcome expected = train_on(1, {.parameters = "", .states = "none", .is_tight = false}).front();
     const uint32_t most = testing::kSanitized ? 2 : kMostRanks;  // the emulator is slow enough without
-    for (const Scene& scene : scenes) {
+    for (const Scene& scene : testing::thinned(scenes)) {
       for (uint32_t ranks = 2; ranks <= most; ++ranks) {
         SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, text_of(scene)));
         const std::vector<Outcome> outcomes = train_on(ranks, scene);
