@@ -197,8 +197,9 @@ class Cover {
   }
   uint64_t missing() const { return missing_count_; }
 
-  // A combination with something that is missing, and level by level, in any order of the factors, with as
-  // much more of it as there is, and how much it has.
+  // Makes a combination that has one of the missing pairs or triples. The other factors follow in random
+  // order, each with the level that adds the most of what is missing. Returns how much the combination has of
+  // it, too.
   std::pair<Combination, uint64_t> extend(std::mt19937& random) const {
     Combination combination{};
     std::array<bool, kFactorCount> is_chosen{};

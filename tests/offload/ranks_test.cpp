@@ -335,7 +335,7 @@ TEST(Ranks, EndTogetherWhateverOperationFails) {
     const CommCounters counters = well.rank(0).counters();
     for (const Lane lane : {Lane::gather, Lane::exchange, Lane::control}) {
       const uint64_t count = counters[index_of(lane)].operations;
-      for (uint64_t index = 0; index < count; index += 1 + count / (testing::kSanitized ? 3 : 6)) {
+      for (uint64_t index = 0; index < count; index += 1 + count / (testing::kSanitized ? 3 : 12)) {
         SCOPED_TRACE(fmt::format("operation {} of lane {}, {}", index, name_of(lane), text_of(c)));
         CommFaults faults({{CommFaultKind::fail, lane, 1, index}});
         ThreadWorld world({.ranks = 2, .hook = &faults});

@@ -16,7 +16,7 @@ inline constexpr bool kSanitized = false;
 // and the builds without one see to every result.
 inline constexpr uint64_t kOneIn = kSanitized ? 5 : 1;
 
-// One in so many of a list.
+// Returns one in so many of a list, beginning with the first.
 template <typename Case>
 std::vector<Case> thinned(const std::vector<Case>& all) {
   std::vector<Case> some;

@@ -230,6 +230,7 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
   try {
     MeasuredMachine machine = measure_machine(config, setup, workers);
+    // This process measures alone what the ranks of a host do side by side.
     const auto processors = static_cast<double>(read_topology().default_thread_count());
     const double wanted = ranks_per_host_ * std::min(static_cast<double>(workers.thread_count()), processors);
     if (wanted > processors) machine.divide_processors(processors / wanted);
