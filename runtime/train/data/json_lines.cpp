@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-constexpr JsonCursorErrors kErrors = {
+constexpr JsonCursorErrors kLineErrors = {
     .what_failed = "cannot use",
     .advice = "give JSON lines as {\"text\": \"...\"}, one object on each, or text"};
 
@@ -51,7 +51,7 @@ void read_object(JsonCursor& cursor, Object& object) {
 Object read_line(const std::filesystem::path& path, std::string_view line, const LinePlace& place) {
   const std::string name = path.string();
   const std::string place_name = fmt::format("line {}, byte", place.line);
-  JsonCursorErrors errors = kErrors;
+  JsonCursorErrors errors = kLineErrors;
   errors.place = place_name.c_str();
   errors.bytes_before = place.byte;
   JsonCursor cursor(line, name, errors);
@@ -166,7 +166,7 @@ std::optional<Object> first_of_array(const std::filesystem::path& path, std::str
   const std::string name = path.string();
   Object first;
   try {
-    JsonCursor cursor(beginning.substr(0, well_formed_bytes(beginning)), name, kErrors);
+    JsonCursor cursor(beginning.substr(0, well_formed_bytes(beginning)), name, kLineErrors);
     cursor.list([&] {
       if (first.is_whole) {
         cursor.skip();
@@ -201,7 +201,7 @@ bool are_json_lines(const std::filesystem::path& path, std::string_view beginnin
   const bool is_named = is_named_so(path);
   const size_t first = beginning.find_first_not_of(kSpace, mark);
   if (!is_named && (first == std::string_view::npos || beginning[first] != '{')) return false;
-  if (first == std::string_view::npos) cannot_use(path, "it has no JSON lines", kErrors.advice);
+  if (first == std::string_view::npos) cannot_use(path, "it has no JSON lines", kLineErrors.advice);
   const size_t end = beginning.find('\n', first);
   if (end == std::string_view::npos && !is_all) return is_named;  // its line is long, and read later
   const std::string_view line = beginning.substr(first, end == std::string_view::npos ? end : end - first);
