@@ -22,8 +22,8 @@ struct MeasuredMachine {
   OperationTimes operations;
 
   // Ranks of one host that together have more threads than it has processors take turns on them, each with
-  // `share` of a processor for a thread: what the processors do takes so much longer than one rank alone has
-  // measured. Drives, networks and devices with memory of their own are as fast as they were.
+  // `share` of a processor for a thread. Everything that processors do then takes 1 / share times as long as
+  // one rank alone measured it. Drives, networks and devices with memory of their own stay as fast.
   void divide_processors(double share);
 };
 // The approximate time to measure.
