@@ -10,7 +10,7 @@
 namespace terrace {
 
 MicroBatches::MicroBatches(const Model& model, const TrainingData& data, const StepOps& ops,
-                           Offloader& offloader, const BatchConfig& batch, const RankVotes& ranks,
+                           Offloader& offloader, const BatchConfig& batch, const WatchedVotes& ranks,
                            const Clock& clock)
     : model_(model),
       data_(data),
@@ -60,8 +60,7 @@ MicroBatches::Result MicroBatches::run(uint64_t first_sample, float loss_scale,
 // In the order of micro-batches, as one rank adds them.
 double MicroBatches::sum_of_losses() const {
   if (ranks_.count() == 1) return std::accumulate(losses_.begin(), losses_.end(), 0.0);
-  const WatchedWait waiting(offloader_.watch(), word_of_ranks("the losses"));
-  const std::vector<double> all = ranks_.of_all(std::span<const double>(losses_));
+  const std::vector<double> all = ranks_.of_all("the losses", std::span<const double>(losses_));
   const StepRounds rounds = batch_.rounds();
   double sum = 0;
   for (uint32_t m = 0; m < batch_.micro_batches; ++m)
@@ -121,8 +120,7 @@ double MicroBatches::evaluate(uint64_t first, uint64_t runs) {
                                       fmt::format("eval{}/", first / ranks_.count()));
   if (ranks_.count() == 1) return loss;
   double sum = 0;
-  const WatchedWait waiting(offloader_.watch(), word_of_ranks("the losses"));
-  const std::vector<double> losses = ranks_.of_all(loss);
+  const std::vector<double> losses = ranks_.of_all("the losses", loss);
   for (uint64_t r = 0; r < losses.size() && first + r < runs; ++r) sum += losses[r];
   return sum;
 }

@@ -11,9 +11,9 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/comm/rank_votes.h>
 #include <terrace/memory/host/stack_arena.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/watch/watched_votes.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model.h>
 #include <terrace/runtime/train/data/training_data.h>
@@ -38,7 +38,7 @@ class MicroBatches {
 
   // All references outlive this. Samples are as long as the context of the model.
   MicroBatches(const Model& model, const TrainingData& data, const StepOps& ops, Offloader& offloader,
-               const BatchConfig& batch, const RankVotes& ranks, const Clock& clock);
+               const BatchConfig& batch, const WatchedVotes& ranks, const Clock& clock);
   MicroBatches(const MicroBatches&) = delete;
   MicroBatches& operator=(const MicroBatches&) = delete;
 
@@ -65,7 +65,7 @@ class MicroBatches {
   const StepOps ops_;
   Offloader& offloader_;
   const BatchConfig batch_;
-  const RankVotes& ranks_;
+  const WatchedVotes& ranks_;
   const Clock& clock_;
   StackArena arena_;
   std::vector<int32_t> tokens_;  // of one micro-batch, or of all that run together

@@ -53,7 +53,7 @@ Error applied_in_part(const StepReport& report, std::optional<uint64_t> durable_
 }  // namespace
 
 StepUpdates::StepUpdates(Offloader& offloader, RunPosition& state, BetweenSteps& between,
-                         const TrainConfig& config, uint64_t run_updates, const RankVotes& ranks, Log& log)
+                         const TrainConfig& config, uint64_t run_updates, const WatchedVotes& ranks, Log& log)
     : offloader_(offloader),
       state_(state),
       between_(between),
@@ -121,11 +121,7 @@ void StepUpdates::run(StepReport& report, uint64_t samples, std::optional<uint64
 void StepUpdates::choose_mode(const StepReport& report) {
   if (!choice_ || report.skipped) return;
   // The times of the first rank decide for all.
-  UpdateTimes times = times_of(report);
-  if (ranks_.count() > 1) {
-    const WatchedWait waiting(offloader_.watch(), word_of_ranks("the times"));
-    times = ranks_.of_first(times);
-  }
+  const UpdateTimes times = ranks_.of_first("the times", times_of(report));
   const std::optional<UpdateChoice::Decision> decision = choice_->add(report.step, times);
   if (decision) {
     if (decision->mode != offloader_.update_mode()) log_.info(decision->reason);

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include <terrace/base/log.h>
-#include <terrace/comm/rank_votes.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/watch/watched_votes.h>
 #include <terrace/runtime/train/between_steps.h>
 #include <terrace/runtime/train/planning/update_choice.h>
 #include <terrace/runtime/train/run_position.h>
@@ -20,7 +20,7 @@ class StepUpdates {
  public:
   // The run has `run_updates` updates. All references outlive this; `between` is of the same offloader.
   StepUpdates(Offloader& offloader, RunPosition& state, BetweenSteps& between, const TrainConfig& config,
-              uint64_t run_updates, const RankVotes& ranks, Log& log);
+              uint64_t run_updates, const WatchedVotes& ranks, Log& log);
 
   // Call before the first step: sets the mode that the configuration asks for. If the configuration leaves
   // the choice, the first steps run after backward, and `rules` judge their times.
@@ -44,7 +44,7 @@ class StepUpdates {
   BetweenSteps& between_;
   const TrainConfig& config_;
   GroupSettings groups_;
-  const RankVotes& ranks_;
+  const WatchedVotes& ranks_;
   Log& log_;
   std::optional<UpdateChoice> choice_;  // set until the mode of the update is decided
 };

@@ -91,10 +91,11 @@ struct Trainer::Run {
   FlatSpace space;
   RunPosition state;
   const std::optional<SavedState> taken_up;  // checked to be of this run
-  const RankVotes ranks;
+  const RankVotes agreed;                    // before the offloader: ranks that differ make no file
   const std::unique_ptr<Computing> compute;
   const std::unique_ptr<const Ops> dry_ops;
   Offloader offloader;
+  const WatchedVotes ranks;
   BetweenSteps between;
   MicroBatches micro_batches;
   StepUpdates updates;
@@ -115,12 +116,13 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       state(run_identity(options.config, options.steps, model, space, data), space.chunk_elements(),
             options.config.fp16),
       taken_up(commit_to_take_up(options, space, state.identity())),
-      ranks(agreed_ranks(given.communicator, state.identity())),
+      agreed(agreed_ranks(given.communicator, state.identity())),
       compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
                               workers)),
       dry_ops(make_dry_ops(setup.compute, workers)),
       offloader(space, offload_on(*compute, setup, options.communicator, options.config.placement.tier_name),
                 setup.dry.trace, compute->device(), workers, log),
+      ranks(agreed, offloader.watch()),
       between(offloader),
       micro_batches(model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock),
       updates(offloader, state, between, options.config, options.steps, ranks, log),
@@ -136,7 +138,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
     set_first_values();
   }
   updates.begin_mode(update_rules(options.config, setup));
-  state.set_run_id(ranks.of_first(state.identity().run_id));
+  state.set_run_id(ranks.of_first("the number of the run", state.identity().run_id));
 }
 
 void Trainer::Run::set_first_values() {
@@ -241,12 +243,10 @@ FinishedUpdate Trainer::finish_update() {
 }
 
 bool Trainer::any_rank(bool mine) const {
-  if (run_->ranks.count() == 1) return mine;
-  const WatchedWait waiting(run_->offloader.watch(), word_of_ranks("the next step"));
-  return run_->ranks.any(mine);
+  return run_->ranks.any("the next step", mine);
 }
 bool Trainer::first_rank(bool mine) const {
-  return run_->ranks.of_first(mine);
+  return run_->ranks.of_first("the next step", mine);
 }
 
 double Trainer::evaluate(uint64_t samples) {

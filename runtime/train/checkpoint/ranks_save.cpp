@@ -1,6 +1,7 @@
 #include <terrace/runtime/train/checkpoint/ranks_save.h>
 
 #include <exception>
+#include <string_view>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/train/checkpoint/internal/save_steps.h>
@@ -9,6 +10,8 @@ namespace terrace {
 namespace {
 
 enum class Wanted : uint8_t { states, frozen, values, nothing, failed };
+
+constexpr std::string_view kWhat = "the next part of what is saved";
 
 // Hands bytes on until the sink fails, and keeps the failure: the ranks that bring them do not stop halfway.
 class PatientSink {
@@ -31,9 +34,9 @@ class PatientSink {
 };
 
 // Which tensors the first rank wants, by TensorId.
-std::vector<uint8_t> wanted_by_first(std::vector<uint8_t> mine, const RankVotes& ranks) {
+std::vector<uint8_t> wanted_by_first(std::vector<uint8_t> mine, const WatchedVotes& ranks) {
   const size_t count = mine.size();
-  mine = ranks.of_all(std::span<const uint8_t>(mine));
+  mine = ranks.of_all(kWhat, std::span<const uint8_t>(mine));
   mine.resize(count);
   return mine;
 }
@@ -41,21 +44,21 @@ std::vector<uint8_t> wanted_by_first(std::vector<uint8_t> mine, const RankVotes&
 }  // namespace
 
 void RanksSource::read_states(Sink sink) {
-  ranks_.of_first(Wanted::states);
+  ranks_.of_first(kWhat, Wanted::states);
   PatientSink patient;
   own_.read_states([&](std::span<const std::byte> bytes) { patient(sink, bytes); });
   patient.throw_failure();
 }
 
 void RanksSource::read_frozen(Sink sink) {
-  ranks_.of_first(Wanted::frozen);
+  ranks_.of_first(kWhat, Wanted::frozen);
   PatientSink patient;
   own_.read_frozen([&](std::span<const std::byte> bytes) { patient(sink, bytes); });
   patient.throw_failure();
 }
 
 void RanksSource::read_values(TrainingState::Wanted wanted, TrainingState::ValueSink sink) {
-  ranks_.of_first(Wanted::values);
+  ranks_.of_first(kWhat, Wanted::values);
   std::vector<uint8_t> tensors(space_.tensor_count());
   for (uint32_t t = 0; t < tensors.size(); ++t) tensors[t] = wanted(TensorId{t}) ? 1 : 0;
   wanted_by_first(tensors, ranks_);
@@ -68,11 +71,11 @@ void RanksSource::read_values(TrainingState::Wanted wanted, TrainingState::Value
 }
 
 void RanksSource::end(bool well) const {
-  ranks_.of_first(well ? Wanted::nothing : Wanted::failed);
+  ranks_.of_first(kWhat, well ? Wanted::nothing : Wanted::failed);
 }
 
 std::filesystem::path save_of_ranks(const CheckpointFolder& folder, const CheckpointInfo& info,
-                                    const FlatSpace& space, Offloader& offloader, const RankVotes& ranks,
+                                    const FlatSpace& space, Offloader& offloader, const WatchedVotes& ranks,
                                     Log& log) {
   CheckpointInfo whole = info;
   whole.tensor_hash = hash_of_tensors(space);
@@ -82,11 +85,11 @@ std::filesystem::path save_of_ranks(const CheckpointFolder& folder, const Checkp
   });
 }
 
-void follow_save(Offloader& offloader, const FlatSpace& space, const RankVotes& ranks) {
+void follow_save(Offloader& offloader, const FlatSpace& space, const WatchedVotes& ranks) {
   const auto drop = [](std::span<const std::byte>) {};
   OffloaderSource own(offloader);
   for (;;) {
-    switch (ranks.of_first(Wanted::nothing)) {
+    switch (ranks.of_first(kWhat, Wanted::nothing)) {
       case Wanted::states:
         own.read_states(drop);
         break;

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_votes.h>
 #include <terrace/offload/state/training_state.h>
+#include <terrace/offload/watch/watched_votes.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/checkpoint/state_source.h>
 
@@ -18,7 +18,7 @@ namespace terrace {
 class RanksSource final : public StateSource {
  public:
   // All outlive this.
-  RanksSource(Offloader& offloader, const FlatSpace& space, const RankVotes& ranks)
+  RanksSource(Offloader& offloader, const FlatSpace& space, const WatchedVotes& ranks)
       : offloader_(offloader), space_(space), own_(offloader), ranks_(ranks) {}
 
   RecordLayout layout() const override { return own_.layout(); }
@@ -47,15 +47,15 @@ class RanksSource final : public StateSource {
   Offloader& offloader_;
   const FlatSpace& space_;
   OffloaderSource own_;
-  const RankVotes& ranks_;
+  const WatchedVotes& ranks_;
 };
 
 // On the first rank: save_checkpoint() (checkpoint.h) of the state of all.
 std::filesystem::path save_of_ranks(const CheckpointFolder& folder, const CheckpointInfo& info,
-                                    const FlatSpace& space, Offloader& offloader, const RankVotes& ranks,
+                                    const FlatSpace& space, Offloader& offloader, const WatchedVotes& ranks,
                                     Log& log);
 // On every other rank: takes part in what the first one does with a RanksSource, until it ends. Throws
 // Error(peer) where it did not end well.
-void follow_save(Offloader& offloader, const FlatSpace& space, const RankVotes& ranks);
+void follow_save(Offloader& offloader, const FlatSpace& space, const WatchedVotes& ranks);
 
 }  // namespace terrace

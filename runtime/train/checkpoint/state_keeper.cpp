@@ -8,7 +8,7 @@
 namespace terrace {
 
 StateKeeper::StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence,
-                         const RankVotes& ranks, Log& log)
+                         const WatchedVotes& ranks, Log& log)
     : offloader_(offloader), space_(space), cadence_(cadence), ranks_(ranks), log_(log) {}
 
 StateKeeper::~StateKeeper() = default;
@@ -24,7 +24,7 @@ KeptState StateKeeper::look_after(uint64_t step, Describe describe) {
   see_save(false, kept);
   if (!offloader_.commits().are_kept()) return kept;
   const bool is_due = !committing_step_ && !is_saving() && cadence_.due(step);
-  if (!ranks_.of_first(is_due)) return kept;
+  if (!ranks_.of_first("the next commit", is_due)) return kept;
   see_commit(true, kept);  // the first rank has seen that all have it
   commit(step, describe, false);
   return kept;

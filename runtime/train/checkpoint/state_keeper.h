@@ -11,9 +11,9 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
-#include <terrace/comm/rank_votes.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/watch/watched_votes.h>
 #include <terrace/runtime/train/checkpoint/background_save.h>
 #include <terrace/runtime/train/checkpoint/commit_cadence.h>
 #include <terrace/runtime/train/checkpoint/commit_info.h>
@@ -37,7 +37,7 @@ class StateKeeper {
   using Describe = FunctionRef<CheckpointInfo()>;  // the state as it is now
 
   // All references outlive this. Of several ranks the first one's cadence counts.
-  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, const RankVotes& ranks,
+  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, const WatchedVotes& ranks,
               Log& log);
   // Gives up a checkpoint that is not complete.
   ~StateKeeper();
@@ -77,7 +77,7 @@ class StateKeeper {
   Offloader& offloader_;
   const FlatSpace& space_;
   CommitCadence cadence_;
-  const RankVotes& ranks_;
+  const WatchedVotes& ranks_;
   Log& log_;
   std::optional<uint64_t> committing_step_;  // set while that commit may not be durable
   std::optional<uint64_t> durable_step_;

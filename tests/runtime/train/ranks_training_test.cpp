@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -220,6 +222,55 @@ TEST(RanksTraining, NamesTheStepInWhichParametersChangedOnTheirWay) {
         << failure;
     EXPECT_NE(failure.find("what rank 1 got of the share of rank 0"), std::string::npos) << failure;
   }
+}
+
+// Notes what the ranks tell each other while no wait of the step thread says so: a rank that does not answer
+// would never be named there.
+class UnwatchedVotes final : public CommHook {
+ public:
+  void follow(uint32_t rank, const StepWatch* watch) { watches_[rank] = watch; }
+  std::exception_ptr before(const CommOperation& operation) override {
+    const StepWatch* const watch = watches_[operation.rank];
+    if (operation.kind != CommKind::ballot || operation.lane != Lane::control || watch == nullptr)
+      return nullptr;
+    ++(watch->current() ? watched_ : unwatched_);
+    return nullptr;
+  }
+  void after(const CommOperation&) override {}
+  uint64_t watched() const { return watched_; }
+  uint64_t unwatched() const { return unwatched_; }
+
+ private:
+  std::array<std::atomic<const StepWatch*>, 2> watches_{};
+  std::atomic<uint64_t> watched_ = 0, unwatched_ = 0;
+};
+
+TEST(RanksTraining, WaitsForNoWordOfAnotherRankUnseen) {
+  const ScratchFolder folder;
+  UnwatchedVotes votes;
+  ThreadWorld world({.ranks = 2, .hook = &votes});
+  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+         RunOptions options = run_of({}, folder.path(), 2);
+         options.durable = "true";
+         options.communicator = &rank;
+         TrainerRun run(options);
+         Trainer& trainer = *run.trainer;
+         votes.follow(rank.rank(), &trainer.offloader().report().watch());
+         run.train(2);
+         trainer.look_after_state();
+         EXPECT_FALSE(trainer.any_rank(false));
+         EXPECT_TRUE(trainer.first_rank(true));
+         trainer.evaluate(3);
+         if (rank.rank() == 0) {
+           trainer.begin_save(run.saves_in(folder.path() / "saves"));
+         } else {
+           trainer.follow_save();
+         }
+         votes.follow(rank.rank(), nullptr);
+       }))
+    EXPECT_EQ(failure, "");
+  EXPECT_EQ(votes.unwatched(), 0u);
+  EXPECT_GT(votes.watched(), 0u);
 }
 
 TEST(RanksTraining, EndsOnAllRanksWhereTheyDiffer) {

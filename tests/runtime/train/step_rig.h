@@ -54,8 +54,8 @@ class StepRig {
   FlatSpace space;
   std::unique_ptr<Computing> compute;
   const std::unique_ptr<const Ops> dry_ops = make_dry_ops(nullptr, workers);
-  const RankVotes ranks{nullptr};
   Offloader offloader;
+  const WatchedVotes ranks{RankVotes(nullptr), offloader.watch()};
   BetweenSteps between;
 };
 
