@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -28,7 +29,8 @@ using power_cut::DiskLog;
 
 constexpr uint64_t kSteps = 4;
 constexpr size_t kDisksOfAMoment = 3;
-constexpr uint64_t kLookedAt = 60;  // disks of a combination
+constexpr uint64_t kLookedAt = 60;      // disks of a combination
+constexpr uint64_t kLeastDurable = 20;  // of these, with a commit that had ended, where there are as many
 
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
@@ -125,6 +127,23 @@ void train_all(const fs::path& root, const Combination& c, DiskLog& log) {
     EXPECT_EQ(failure, "");
 }
 
+// The step of the last commit that had ended; 0 where none had.
+uint64_t durable_step(const CutCase& cut) {
+  return cut.marked.empty() ? 0 : std::stoull(cut.marked);
+}
+
+// Of every how many disks one is looked at: without a commit that had ended, and with one. How many there are
+// of each differs from run to run.
+std::array<uint64_t, 2> strides_of(const std::vector<power_cut::DiskEvent>& events, uint64_t seed,
+                                   uint64_t looked_at) {
+  uint64_t durable = 0;
+  power_cut::for_each_cut(events, seed, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk&) {
+    durable += durable_step(cut) > 0 ? 1 : 0;
+  });
+  const uint64_t stride = 1 + events.size() / looked_at;
+  return {stride * testing::kOneIn, std::clamp<uint64_t>(durable / kLeastDurable, 1, stride)};
+}
+
 // Cuts the power at every moment of a training, of all ranks at once, and goes on from what is left.
 void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t looked_at) {
   SCOPED_TRACE(laws::describe(c));
@@ -133,19 +152,18 @@ void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t look
   DiskLog log(folder.path());
   train_all(folder.path(), c, log);
   const std::vector<power_cut::DiskEvent> events = log.stop();
-  const uint64_t stride = 1 + events.size() / looked_at;
+  const uint64_t seed = 20260109 + number;
+  const std::array<uint64_t, 2> strides = strides_of(events, seed, looked_at);
   uint64_t resumed = 0, fresh = 0;
   std::array<uint64_t, 2> disks = {number, number};  // without a commit that had ended, and with one
-  power_cut::for_each_cut(
-      events, 20260109 + number, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
-        const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
-        const bool is_durable = durable > 0;
-        // Few have a commit, and a sanitizer leaves none of these out. The first failure says enough.
-        const bool is_looked_at = disks[is_durable]++ % (is_durable ? stride : stride * testing::kOneIn) == 0;
-        if (!is_looked_at || ::testing::Test::HasFailure()) return;
-        SCOPED_TRACE(cut.words);
-        ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk(), expected, durable, false) ? resumed : fresh)++);
-      });
+  power_cut::for_each_cut(events, seed, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
+    const uint64_t durable = durable_step(cut);
+    const bool has_commit = durable > 0;
+    // The first failure says enough.
+    if (disks[has_commit]++ % strides[has_commit] != 0 || ::testing::Test::HasFailure()) return;
+    SCOPED_TRACE(cut.words);
+    ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk(), expected, durable, false) ? resumed : fresh)++);
+  });
   EXPECT_GT(resumed, 10);
   if (laws::level_of(c, laws::kBegins) == "anew") {
     EXPECT_GT(fresh, 10 / testing::kOneIn);
