@@ -46,14 +46,14 @@ void GatherComparison::compare(uint64_t step) {
   if (!is_due_) return;
   is_due_ = false;
   const WatchedVotes ranks(RankVotes(run_.options.hooks.communicator), run_.watch);
-  constexpr std::string_view kWhat = "the hashes of parameters";
+  constexpr std::string_view kHashes = "the hashes of parameters";
   const std::array<uint64_t, 2> digest = {checksum_of(std::as_bytes(std::span(chunks_))),
                                           checksum_of(std::as_bytes(std::span(hashes_)))};
-  const std::vector<std::array<uint64_t, 2>> digests = ranks.of_all(kWhat, digest);
+  const std::vector<std::array<uint64_t, 2>> digests = ranks.of_all(kHashes, digest);
   if (std::ranges::all_of(digests, [&](const auto& other) { return other == digest; })) return;
   TERRACE_ASSERT(std::ranges::all_of(digests, [&](const auto& other) { return other[0] == digest[0]; }),
                  "all ranks use the same chunks in the same order");
-  const std::vector<uint64_t> all = ranks.of_all(kWhat, std::span<const uint64_t>(hashes_));
+  const std::vector<uint64_t> all = ranks.of_all(kHashes, std::span<const uint64_t>(hashes_));
   for (size_t i = 0; i < hashes_.size(); ++i) {
     const uint64_t right = all[i % ranks.count() * hashes_.size() + i];
     for (uint32_t r = 0; r < ranks.count(); ++r) {

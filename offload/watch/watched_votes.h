@@ -13,6 +13,7 @@
 namespace terrace {
 
 class WatchedVotes {
+  // First, since what is deduced from its `auto` follows.
   auto watched(std::string_view what, const auto& ask) const {
     if (votes_.count() == 1) return ask();
     const WatchedWait waiting(watch_, word_of_ranks(what));

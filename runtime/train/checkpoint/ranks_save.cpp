@@ -11,7 +11,7 @@ namespace {
 
 enum class Wanted : uint8_t { states, frozen, values, nothing, failed };
 
-constexpr std::string_view kWhat = "the next part of what is saved";
+constexpr std::string_view kNextPart = "the next part of what is saved";
 
 // Hands bytes on until the sink fails, and keeps the failure: the ranks that bring them do not stop halfway.
 class PatientSink {
@@ -36,7 +36,7 @@ class PatientSink {
 // Which tensors the first rank wants, by TensorId.
 std::vector<uint8_t> wanted_by_first(std::vector<uint8_t> mine, const WatchedVotes& ranks) {
   const size_t count = mine.size();
-  mine = ranks.of_all(kWhat, std::span<const uint8_t>(mine));
+  mine = ranks.of_all(kNextPart, std::span<const uint8_t>(mine));
   mine.resize(count);
   return mine;
 }
@@ -44,21 +44,21 @@ std::vector<uint8_t> wanted_by_first(std::vector<uint8_t> mine, const WatchedVot
 }  // namespace
 
 void RanksSource::read_states(Sink sink) {
-  ranks_.of_first(kWhat, Wanted::states);
+  ranks_.of_first(kNextPart, Wanted::states);
   PatientSink patient;
   own_.read_states([&](std::span<const std::byte> bytes) { patient(sink, bytes); });
   patient.throw_failure();
 }
 
 void RanksSource::read_frozen(Sink sink) {
-  ranks_.of_first(kWhat, Wanted::frozen);
+  ranks_.of_first(kNextPart, Wanted::frozen);
   PatientSink patient;
   own_.read_frozen([&](std::span<const std::byte> bytes) { patient(sink, bytes); });
   patient.throw_failure();
 }
 
 void RanksSource::read_values(TrainingState::Wanted wanted, TrainingState::ValueSink sink) {
-  ranks_.of_first(kWhat, Wanted::values);
+  ranks_.of_first(kNextPart, Wanted::values);
   std::vector<uint8_t> tensors(space_.tensor_count());
   for (uint32_t t = 0; t < tensors.size(); ++t) tensors[t] = wanted(TensorId{t}) ? 1 : 0;
   wanted_by_first(tensors, ranks_);
@@ -71,7 +71,7 @@ void RanksSource::read_values(TrainingState::Wanted wanted, TrainingState::Value
 }
 
 void RanksSource::end(bool well) const {
-  ranks_.of_first(kWhat, well ? Wanted::nothing : Wanted::failed);
+  ranks_.of_first(kNextPart, well ? Wanted::nothing : Wanted::failed);
 }
 
 std::filesystem::path save_of_ranks(const CheckpointFolder& folder, const CheckpointInfo& info,
@@ -89,7 +89,7 @@ void follow_save(Offloader& offloader, const FlatSpace& space, const WatchedVote
   const auto drop = [](std::span<const std::byte>) {};
   OffloaderSource own(offloader);
   for (;;) {
-    switch (ranks.of_first(kWhat, Wanted::nothing)) {
+    switch (ranks.of_first(kNextPart, Wanted::nothing)) {
       case Wanted::states:
         own.read_states(drop);
         break;
