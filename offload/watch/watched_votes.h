@@ -13,7 +13,7 @@
 namespace terrace {
 
 class WatchedVotes {
-  // First, since what is deduced from its `auto` follows.
+  // Defined first: the members below deduce their types from it.
   auto watched(std::string_view what, const auto& ask) const {
     if (votes_.count() == 1) return ask();
     const WatchedWait waiting(watch_, word_of_ranks(what));
@@ -27,7 +27,7 @@ class WatchedVotes {
   uint32_t rank() const { return votes_.rank(); }
   uint32_t count() const { return votes_.count(); }
 
-  // As those of RankVotes. `what` is what the ranks wait for, in words: "the losses".
+  // As those of RankVotes. `what` names the subject of the wait: "the losses".
   template <typename Word>
   std::vector<Word> of_all(std::string_view what, std::span<const Word> mine) const {
     return watched(what, [&] { return votes_.of_all(mine); });

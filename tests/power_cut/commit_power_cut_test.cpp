@@ -132,20 +132,19 @@ uint64_t durable_step(const CutCase& cut) {
   return cut.marked.empty() ? 0 : std::stoull(cut.marked);
 }
 
-// Of every how many disks one is looked at: without a commit that had ended, and with one. How many there are
-// of each differs from run to run.
-std::array<uint64_t, 2> strides_of(const std::vector<power_cut::DiskEvent>& events, uint64_t seed,
-                                   uint64_t looked_at) {
+// The strides between the disks that are looked at: those without a commit that had ended, which a sanitizer
+// looks at less often, and those with one. The number of either differs from run to run.
+std::array<uint64_t, 2> strides_of(const std::vector<power_cut::DiskEvent>& events, uint64_t seed) {
   uint64_t durable = 0;
   power_cut::for_each_cut(events, seed, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk&) {
     durable += durable_step(cut) > 0 ? 1 : 0;
   });
-  const uint64_t stride = 1 + events.size() / looked_at;
+  const uint64_t stride = 1 + events.size() / kLookedAt;
   return {stride * testing::kOneIn, std::clamp<uint64_t>(durable / kLeastDurable, 1, stride)};
 }
 
 // Cuts the power at every moment of a training, of all ranks at once, and goes on from what is left.
-void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t looked_at) {
+void expect_kept_at_every_cut(const Combination& c, size_t number) {
   SCOPED_TRACE(laws::describe(c));
   const laws::StatesByStep expected = laws::states_by_step(c, kSteps);
   const ScratchFolder folder;
@@ -153,7 +152,7 @@ void expect_kept_at_every_cut(const Combination& c, size_t number, uint64_t look
   train_all(folder.path(), c, log);
   const std::vector<power_cut::DiskEvent> events = log.stop();
   const uint64_t seed = 20260109 + number;
-  const std::array<uint64_t, 2> strides = strides_of(events, seed, looked_at);
+  const std::array<uint64_t, 2> strides = strides_of(events, seed);
   uint64_t resumed = 0, fresh = 0;
   std::array<uint64_t, 2> disks = {number, number};  // without a commit that had ended, and with one
   power_cut::for_each_cut(events, seed, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk& disk) {
@@ -174,12 +173,12 @@ class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBits) {
   for (const size_t number : laws::part_of_list(GetParam(), combinations().size()))
-    expect_kept_at_every_cut(combinations()[number], number, kLookedAt);
+    expect_kept_at_every_cut(combinations()[number], number);
 }
 
 TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOfAllRanksOrALaterOneAndGoesOnToTheSameBits) {
   for (const size_t number : laws::part_of_list(GetParam(), combinations_of_ranks().size(), 2))
-    expect_kept_at_every_cut(combinations_of_ranks()[number], number, kLookedAt);
+    expect_kept_at_every_cut(combinations_of_ranks()[number], number);
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, CommitPowerCut, ::testing::Range(size_t{0}, laws::kParts));

@@ -224,8 +224,8 @@ TEST(RanksTraining, NamesTheStepInWhichParametersChangedOnTheirWay) {
   }
 }
 
-// Notes what the ranks tell each other while no wait of the step thread says so: a rank that does not answer
-// would never be named there.
+// Counts the ballots during which the step thread is seen waiting, and the others: a rank that does not
+// answer one of the others would never be named.
 class UnwatchedVotes final : public CommHook {
  public:
   void follow(uint32_t rank, const StepWatch* watch) { watches_[rank] = watch; }
