@@ -32,16 +32,6 @@ std::string_view text_in(const std::array<char, kRoom>& room, uint32_t bytes) {
   return {room.data(), std::min<size_t>(bytes, kRoom)};
 }
 
-std::string words_of_failure(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "it failed";
-  }
-}
-
 bool can_be_read(const HeaderWords& words, uint32_t rank) {
   return words.magic == kHeaderMagic && words.rank == rank && words.kind <= CommKind::ballot &&
          index_of(words.lane) < kLaneCount;

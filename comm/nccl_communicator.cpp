@@ -79,6 +79,7 @@ class NcclCommunicator::GpuLane final : public LaneRunner {
   uint8_t places_of(const CommOperation& operation) const;
   std::exception_ptr move_by_inner(const CommOperation& operation);
   std::exception_ptr move_by_nccl(const CommOperation& operation);
+  std::exception_ptr end_at(const CommOperation& operation, const std::exception_ptr& failure);
   void put_on_stream(const CommOperation& operation);
   void wait_for_stream();
   void enter(Phase phase);
@@ -216,7 +217,7 @@ std::exception_ptr NcclCommunicator::GpuLane::meet(const CommOperation& operatio
   told.begin();
   inner_.all_gather(lane_, told_, item_bytes_, nullptr, told, {.what = "headers"});
   told.wait_done();
-  if (told.failed()) return told.failure();
+  if (told.failed()) return end_at(operation, told.failure());
   for (uint32_t rank = 0; rank < inner_.size(); ++rank) {
     const std::byte* const item = told_.data() + rank * item_bytes_;
     if (rank != inner_.rank()) std::memcpy(headers_.of(rank).data(), item, header.size());
@@ -257,7 +258,24 @@ std::exception_ptr NcclCommunicator::GpuLane::move_by_inner(const CommOperation&
     inner_.all_gather(lane_, operation.whole, operation.part_bytes, nullptr, moved, operation.note);
   }
   moved.wait_done();
-  return moved.failure();
+  return moved.failed() ? end_at(operation, moved.failure()) : nullptr;
+}
+
+// Nothing moves any more after a failure that not all ranks have found before any byte moved: NCCL's own, or
+// one of the inner communicator, whose ranks have left. Returns what has ended the lane first.
+std::exception_ptr NcclCommunicator::GpuLane::end_at(const CommOperation& operation,
+                                                     const std::exception_ptr& failure) {
+  std::exception_ptr first;
+  {
+    const MutexLock lock(mutex_);
+    phase_ = Phase::none;
+    if (comm_ != nullptr) abort();
+    if (lost_ == nullptr) lost_ = failure;
+    is_lost_ = true;
+    first = lost_;
+  }
+  inner_.leave(fmt::format("{}, in {}", words_of_failure(failure), text_of(operation)));
+  return first;
 }
 
 // The error of a call, which is not yet one of an operation.
@@ -286,20 +304,8 @@ std::exception_ptr NcclCommunicator::GpuLane::move_by_nccl(const CommOperation& 
       enter(Phase::none);
     });
     return nullptr;
-  } catch (const std::exception& error) {
-    const std::string why = fmt::format("{}, in {}", error.what(), text_of(operation));
-    const std::exception_ptr failure = std::current_exception();
-    std::exception_ptr told;
-    {
-      const MutexLock lock(mutex_);
-      phase_ = Phase::none;
-      if (comm_ != nullptr) abort();
-      if (lost_ == nullptr) lost_ = failure;
-      is_lost_ = true;
-      told = lost_;
-    }
-    inner_.leave(why);
-    return told;
+  } catch (...) {
+    return end_at(operation, std::current_exception());
   }
 }
 

@@ -89,6 +89,16 @@ std::exception_ptr difference(const CommOperation& mine, const CommOperation& ot
                              mine.rank, expected.bytes));
 }
 
+std::string words_of_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "it failed";
+  }
+}
+
 std::exception_ptr left_run(uint32_t rank, std::string why) {
   return peer_error({"a rank has left the run", fmt::format("rank {}", rank), std::move(why),
                      "go on from the last commit or checkpoint"});
@@ -96,15 +106,9 @@ std::exception_ptr left_run(uint32_t rank, std::string why) {
 
 std::exception_ptr failed_there(const CommOperation& mine, uint32_t rank, const std::exception_ptr& failure) {
   if (rank == mine.rank) return failure;
-  std::string reason = "it failed";
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    reason = error.what();
-  } catch (...) {
-  }
   return peer_error({fmt::format("cannot take part in {}", text_of(mine)), fmt::format("rank {}", rank),
-                     std::move(reason), "see what that rank says; go on from the last commit or checkpoint"});
+                     words_of_failure(failure),
+                     "see what that rank says; go on from the last commit or checkpoint"});
 }
 
 CommVerdict::CommVerdict(std::span<const PostedOperation> posted) {

@@ -47,6 +47,9 @@ std::string text_of(const CommOperation& operation);
 // Why `other`, which another rank has asked for, is not the same operation as `mine`; null where it is.
 std::exception_ptr difference(const CommOperation& mine, const CommOperation& other);
 
+// What a failure says; "it failed" where it says nothing.
+std::string words_of_failure(const std::exception_ptr& failure);
+
 // A rank leaves the run: the failure of everything that it has a part in.
 std::exception_ptr left_run(uint32_t rank, std::string why);
 
