@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/copy_observer.h>
 #include <terrace/base/event.h>
 
 namespace terrace {
@@ -34,13 +35,16 @@ struct RankPlace {
   uint64_t process = 0;
 };
 
-// What an operation is about. Ranks compare their notes; messages and traces name them.
+// What an operation is about. Ranks compare their notes, and messages name them.
 struct CommNote {
   std::string_view what;  // "parameters", "gradients"; lives as long as the operation
   uint32_t chunk = 0;
   uint64_t decision_count = 0;  // of the step, when the operation was asked for
+  CopyNote recorded = {};       // who hears of it on this rank; compared with nobody's
 
-  bool operator==(const CommNote&) const = default;
+  bool operator==(const CommNote& other) const {
+    return what == other.what && chunk == other.chunk && decision_count == other.decision_count;
+  }
 };
 
 // One rank's part of an exchange.

@@ -50,11 +50,13 @@ bool MessageLane::advance_head(MessagePort& port) {
   } else {
     parts_.begin(*head_, headers_);
     moving_ = std::exchange(head_, std::nullopt);
+    moving_begun_ns_ = head_begun_ns_;
   }
   return true;
 }
 
 void MessageLane::send_header() {
+  head_begun_ns_ = head_->now_ns();
   headers_.write(*head_, head_->failure_before(hook_));
   headers_in_.begin();
   headers_out_.begin();
@@ -65,7 +67,7 @@ bool MessageLane::advance_moving(MessagePort& port) {
   if (!moving_) return false;
   const bool moved = parts_.advance(port);
   if (!parts_.over()) return moved;
-  book_.count(*moving_);
+  book_.count(*moving_, moving_begun_ns_);
   if (hook_ != nullptr) hook_->after(*moving_);
   Event& done = *moving_->done;
   moving_.reset();

@@ -45,8 +45,10 @@ class MessageLane {
   OperationBook& book_;
   std::optional<CommOperation> head_;  // the one whose headers are exchanged
   bool header_sent_ = false;
+  uint64_t head_begun_ns_ = 0;
   std::optional<CommOperation> moving_;  // the one whose parts move
-  MessageHeaders headers_;               // of head_
+  uint64_t moving_begun_ns_ = 0;
+  MessageHeaders headers_;  // of head_
   MessageFlow headers_out_, headers_in_;
   PartMoves parts_;  // of moving_
 };

@@ -195,13 +195,14 @@ void NcclCommunicator::GpuLane::run(const CommOperation& operation) noexcept {
 
 std::exception_ptr NcclCommunicator::GpuLane::carry_out(const CommOperation& operation) {
   if (operation.after != nullptr) operation.after->wait_done();
+  const uint64_t begun_ns = operation.now_ns();
   uint8_t places = 0;
   std::exception_ptr failure = meet(operation, operation.failure_before(hook_), places);
   if (failure == nullptr) {
     failure = (places & kOnGpu) != 0 ? move_by_nccl(operation) : move_by_inner(operation);
   }
   if (failure != nullptr) return failure;
-  book_.count(operation);
+  book_.count(operation, begun_ns);
   if (hook_ != nullptr) hook_->after(operation);
   return nullptr;
 }
@@ -252,10 +253,12 @@ uint8_t NcclCommunicator::GpuLane::places_of(const CommOperation& operation) con
 std::exception_ptr NcclCommunicator::GpuLane::move_by_inner(const CommOperation& operation) {
   Event moved;
   moved.begin();
+  CommNote note = operation.note;
+  note.recorded = {};  // by this lane
   if (operation.kind == CommKind::exchange) {
-    inner_.exchange(lane_, operation.to, operation.from, nullptr, moved, operation.note);
+    inner_.exchange(lane_, operation.to, operation.from, nullptr, moved, note);
   } else {
-    inner_.all_gather(lane_, operation.whole, operation.part_bytes, nullptr, moved, operation.note);
+    inner_.all_gather(lane_, operation.whole, operation.part_bytes, nullptr, moved, note);
   }
   moved.wait_done();
   return moved.failed() ? end_at(operation, moved.failure()) : nullptr;

@@ -59,6 +59,10 @@ std::exception_ptr CommOperation::failure_before(CommHook* hook) const {
   return failure == nullptr && hook != nullptr ? hook->before(*this) : failure;
 }
 
+uint64_t CommOperation::now_ns() const {
+  return note.recorded.observer != nullptr ? note.recorded.observer->now_ns() : 0;
+}
+
 CommPart CommOperation::part_for(uint32_t other) const {
   return kind == CommKind::exchange ? to[other] : gathered(*this, rank);
 }

@@ -36,6 +36,8 @@ struct CommOperation {
   // What a failed `after` of this rank failed with, or else what `hook`, which may be null, has it fail with;
   // null where the rank can take part. `after` is done.
   std::exception_ptr failure_before(CommHook* hook) const;
+  // The time, where the operation is recorded; else 0, and no clock is read.
+  uint64_t now_ns() const;
   // What this rank has for `other`, and where the bytes of `other` go.
   CommPart part_for(uint32_t other) const;
   CommPart part_of(uint32_t other) const;

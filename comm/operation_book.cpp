@@ -57,15 +57,19 @@ CommOperation OperationBook::ballot(Lane lane, std::span<const std::byte> mine, 
   return operation;
 }
 
-void OperationBook::count(const CommOperation& operation) {
+void OperationBook::count(const CommOperation& operation, uint64_t begun_ns) {
   Counts& counts = counts_[index_of(operation.lane)];
-  ++counts.operations;
+  uint64_t in_bytes = 0;
   for (uint32_t other = 0; other < size_; ++other) {
     if (other == rank_) continue;
     const CommPart sent = operation.part_for(other), received = operation.part_of(other);
     if (!sent.absent) counts.out_bytes += sent.bytes;
-    if (!received.absent) counts.in_bytes += received.bytes;
+    if (!received.absent) in_bytes += received.bytes;
   }
+  counts.in_bytes += in_bytes;
+  ++counts.operations;
+  if (const CopyNote& recorded = operation.note.recorded; recorded.observer != nullptr)
+    recorded.observer->copied(recorded, in_bytes, begun_ns);
 }
 
 CommCounters OperationBook::counters() const {

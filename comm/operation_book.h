@@ -26,8 +26,9 @@ class OperationBook {
                          const Event* after, Event& done, const CommNote& note);
   CommOperation ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all, Event* done);
 
-  // The operation was carried out: every part that is not absent has moved.
-  void count(const CommOperation& operation);
+  // The operation was carried out, from `begun_ns` on: every part that is not absent has moved. Reports what
+  // this rank received.
+  void count(const CommOperation& operation, uint64_t begun_ns);
   CommCounters counters() const;
 
  private:

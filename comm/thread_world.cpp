@@ -158,11 +158,12 @@ void ThreadWorld::Rank::run(const CommOperation& operation) noexcept {
 
 std::exception_ptr ThreadWorld::Rank::carry_out(const CommOperation& operation) noexcept {
   if (operation.after != nullptr) operation.after->wait_done();
+  const uint64_t begun_ns = operation.now_ns();
   Meeting& meeting = *world_.meetings_[index_of(operation.lane)];
   std::exception_ptr failure = meeting.meet(operation, operation.failure_before(hook_));
   if (failure != nullptr) return failure;
   copy_parts(operation, meeting);
-  book_.count(operation);
+  book_.count(operation, begun_ns);
   if (hook_ != nullptr) hook_->after(operation);
   meeting.part();
   return nullptr;

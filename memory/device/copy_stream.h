@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include <terrace/base/copy_observer.h>
 #include <terrace/base/event.h>
 #include <terrace/base/mutex.h>
-#include <terrace/memory/device/copy_observer.h>
 
 namespace terrace {
 

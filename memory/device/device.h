@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/copy_observer.h>
 #include <terrace/base/event.h>
-#include <terrace/memory/device/copy_observer.h>
 
 namespace terrace {
 

@@ -110,7 +110,8 @@ void GradientExchange::left_device(size_t index) {
   out_bytes_ += out_bytes;
   in_bytes_ += in_bytes;
   parts.arrived.begin({kExchanged, index_of(chunk), CopyName::Link::exchange});
-  const CommNote note{kExchanged, index_of(chunk), ++sent_};
+  const CommNote note{kExchanged, index_of(chunk), ++sent_,
+                      exchanged_note(cache_.watch().events(), index_of(chunk))};
   if (dry_) {
     const CommPart out{slot.memory, out_bytes};
     CommPart in{parts.incoming, in_bytes};

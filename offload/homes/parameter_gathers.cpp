@@ -43,14 +43,19 @@ void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& o
   SlotGather& parts = slots_[cache_.number_of(slot)];
   std::byte* const memory = cache_.begin_filling(slot);
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather});
-  exchange(chunk, parts, memory + run_.shards.first_param_byte(chunk), memory, &parts.share, slot.in);
+  exchange(next_note(chunk, reason), parts, memory + run_.shards.first_param_byte(chunk), memory,
+           &parts.share, slot.in);
+}
+
+CommNote ParameterGathers::next_note(ChunkId chunk, TransferReason reason) {
+  return {kGathered, index_of(chunk), ++count_, gathered_note(run_.watch.events(), reason, index_of(chunk))};
 }
 
 // A share is as long as it is: no rank sends what follows the end of a chunk.
-void ParameterGathers::exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole,
+void ParameterGathers::exchange(const CommNote& note, SlotGather& parts, std::byte* own, std::byte* whole,
                                 const Event* after, Event& done) {
+  const ChunkId chunk{note.chunk};
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
-  const CommNote note{kGathered, index_of(chunk), ++count_};
   if (run_.options.dry) {  // one part stands for all
     const uint64_t own_bytes = run_.shards.param_bytes(chunk);
     const CommPart out{own, own_bytes * (ranks_.size() - 1)};
@@ -103,7 +108,8 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
   stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather});
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2);
   cache_.begin_copying_in(slot);
-  exchange(chunk, parts, mine, stage.memory, is_on_host ? own.ready : &stage.left, stage.exchanged);
+  exchange(next_note(chunk, reason), parts, mine, stage.memory, is_on_host ? own.ready : &stage.left,
+           stage.exchanged);
   const CopyNote note = to_device_note(events, TransferRole::param, reason, index_of(chunk));
   run_.device.copy_to_device(slot.id, 0, stage.memory, first, &stage.exchanged, slot.in, note);
   run_.device.copy_to_device(slot.id, end, stage.memory + end, all - end,

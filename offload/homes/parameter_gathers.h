@@ -76,7 +76,9 @@ class ParameterGathers {
   };
   bool goes_by_copies() const { return stage_count_ > 0; }
   Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
-  void exchange(ChunkId chunk, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
+  // What the next exchange of the chunk is about.
+  CommNote next_note(ChunkId chunk, TransferReason reason);
+  void exchange(const CommNote& note, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
                 Event& done);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
 

@@ -33,6 +33,10 @@ std::string_view key_of(TraceLink link) {
       return "nvme_read";
     case TraceLink::nvme_write:
       return "nvme_write";
+    case TraceLink::gather:
+      return "gather";
+    case TraceLink::exchange:
+      return "exchange";
   }
   return "";
 }
@@ -176,14 +180,26 @@ TraceEvent StepEvents::event_of(uint64_t tag) {
   return event;
 }
 
-CopyNote StepEvents::to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id) {
+CopyNote StepEvents::note_of(Copies& copies, TransferRole role, TransferReason reason, uint32_t chunk,
+                             uint64_t id) {
   const uint64_t its_tag = tag(role, reason, chunk);
-  return its_tag == 0 ? CopyNote{} : CopyNote{&to_device_, its_tag, id};
+  return its_tag == 0 ? CopyNote{} : CopyNote{&copies, its_tag, id};
+}
+
+CopyNote StepEvents::to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id) {
+  return note_of(to_device_, role, reason, chunk, id);
 }
 
 CopyNote StepEvents::from_device(TransferRole role, TransferReason reason, uint32_t chunk) {
-  const uint64_t its_tag = tag(role, reason, chunk);
-  return its_tag == 0 ? CopyNote{} : CopyNote{&from_device_, its_tag, 0};
+  return note_of(from_device_, role, reason, chunk);
+}
+
+CopyNote StepEvents::gathered(TransferReason reason, uint32_t chunk) {
+  return note_of(gathered_, TransferRole::param, reason, chunk);
+}
+
+CopyNote StepEvents::exchanged(uint32_t chunk) {
+  return note_of(exchanged_, TransferRole::grad, TransferReason::step, chunk);
 }
 
 void StepEvents::Copies::copied(const CopyNote& note, uint64_t bytes, uint64_t begun_ns) noexcept {

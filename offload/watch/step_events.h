@@ -20,8 +20,8 @@
 #include <vector>
 
 #include <terrace/base/clock.h>
+#include <terrace/base/copy_observer.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/memory/device/copy_observer.h>
 #include <terrace/memory/space/tensor.h>
 #include <terrace/offload/watch/trace_event.h>
 
@@ -84,6 +84,9 @@ class StepEvents {
   // The notes that copies to and from the device carry; empty where the copy is not recorded.
   CopyNote to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   CopyNote from_device(TransferRole role, TransferReason reason, uint32_t chunk);
+  // The notes that operations of ranks carry: a gather of parameters, an exchange of gradients.
+  CopyNote gathered(TransferReason reason, uint32_t chunk);
+  CopyNote exchanged(uint32_t chunk);
   // The file added for a descriptor; without one, path 0 and the role state.
   struct OpenFile {
     int descriptor = -1;
@@ -142,6 +145,7 @@ class StepEvents {
     StepEvents& events_;
     const TraceLink link_;
   };
+  CopyNote note_of(Copies& copies, TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   bool is_chosen(uint64_t step) const { return step >= first_step_ && step <= last_step_; }
 
   const Clock& clock_;
@@ -158,6 +162,8 @@ class StepEvents {
   uint64_t step_begun_ns_ = 0;
   Copies to_device_{*this, TraceLink::h2d};
   Copies from_device_{*this, TraceLink::d2h};
+  Copies gathered_{*this, TraceLink::gather};
+  Copies exchanged_{*this, TraceLink::exchange};
 
   TraceFacts facts_;
   std::vector<std::string> engines_;
@@ -189,6 +195,12 @@ inline CopyNote to_device_note(StepEvents* events, TransferRole role, TransferRe
 inline CopyNote from_device_note(StepEvents* events, TransferRole role, TransferReason reason,
                                  uint32_t chunk) {
   return events == nullptr ? CopyNote{} : events->from_device(role, reason, chunk);
+}
+inline CopyNote gathered_note(StepEvents* events, TransferReason reason, uint32_t chunk) {
+  return events == nullptr ? CopyNote{} : events->gathered(reason, chunk);
+}
+inline CopyNote exchanged_note(StepEvents* events, uint32_t chunk) {
+  return events == nullptr ? CopyNote{} : events->exchanged(chunk);
 }
 
 }  // namespace terrace

@@ -5,7 +5,8 @@
 //   use       an operation computes with its lease          name, use, micro_batch; counts: chunks on the
 //                                                           device, on their way, fetched on demand
 //   wait      a thread waits                                lane (0: step thread, 1: updates), cause, chunk
-//   transfer  bytes go over a link                          link, role, reason, chunk, bytes;
+//   transfer  bytes go over a link, or come from other      link, role, reason, chunk, bytes;
+//             ranks
 //                                                           nvme: path, and lane of the engine;
 //                                                           h2d: id of the fetch
 //   queue     a request was handed to an engine, or has     lane of the engine; id: requests in flight;
@@ -48,10 +49,12 @@ enum class TraceKind : uint8_t {
   gauge
 };
 
-enum class TraceLink : uint8_t { h2d, d2h, nvme_read, nvme_write };
-inline constexpr size_t kTraceLinkCount = 4;
+// gather, exchange: from other ranks.
+enum class TraceLink : uint8_t { h2d, d2h, nvme_read, nvme_write, gather, exchange };
+inline constexpr size_t kTraceLinkCount = 6;
 inline constexpr std::array<TraceLink, kTraceLinkCount> kTraceLinks = {
-    TraceLink::h2d, TraceLink::d2h, TraceLink::nvme_read, TraceLink::nvme_write};
+    TraceLink::h2d,        TraceLink::d2h,    TraceLink::nvme_read,
+    TraceLink::nvme_write, TraceLink::gather, TraceLink::exchange};
 
 enum class TransferRole : uint8_t { param, grad, state, activation };
 inline constexpr size_t kTransferRoleCount = 4;
@@ -63,8 +66,8 @@ enum class TransferReason : uint8_t { step, update, commit, other };
 // memory. ring_slots: slots of the I/O ring in use.
 enum class TraceGauge : uint8_t { host_bytes, kept_records, ring_slots };
 
-// "h2d", "d2h", "nvme_read", "nvme_write"; "param", "grad", "state", "activation"; "step", "update",
-// "commit", "other".
+// "h2d", "d2h", "nvme_read", "nvme_write", "gather", "exchange"; "param", "grad", "state", "activation";
+// "step", "update", "commit", "other".
 std::string_view key_of(TraceLink link);
 std::string_view key_of(TransferRole role);
 std::string_view key_of(TransferReason reason);

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/error.h>
@@ -115,6 +117,44 @@ TEST_P(CommunicatorLaws, SaysWhichPartsThereAreNot) {
     }
     const LaneCounters counters = mine.counters()[index_of(Lane::exchange)];
     EXPECT_EQ(counters.out_bytes == 0, mine.rank() == 1);
+  });
+}
+
+// Who hears of operations: of each one once, in their order.
+class Heard final : public CopyObserver {
+ public:
+  uint64_t now_ns() const noexcept override { return ++asked_; }
+  void copied(const CopyNote& note, uint64_t bytes, uint64_t begun_ns) noexcept override {
+    operations.push_back({note.tag, bytes});
+    EXPECT_TRUE(begun_ns > 0 && begun_ns <= asked_);
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> operations;
+
+ private:
+  mutable std::atomic<uint64_t> asked_{0};
+};
+
+TEST_P(CommunicatorLaws, ReportsWhatEachRankReceivesToWhomItWantsToHear) {
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 3});
+  on_ranks(*world, [](Communicator& mine) {
+    Heard heard;
+    std::vector<std::pair<uint64_t, uint64_t>> expected;
+    for (uint64_t round = 0; round < 4; ++round) {
+      Buffers buffers(mine, round);
+      for (CommPart& part : buffers.to) part.absent = round == 1 && mine.rank() == 1;
+      CommNote note{"gradients", 1, round};
+      if (round != 2 && mine.rank() != 2) note.recorded = {&heard, 70 + round};
+      Event done;
+      done.begin();
+      const Lane lane = round == 3 ? Lane::gather : Lane::exchange;
+      mine.exchange(lane, buffers.to, buffers.from, nullptr, done, note);
+      done.wait();
+      uint64_t bytes = 0;
+      for (uint32_t r = 0; r < 3; ++r)
+        bytes += r == mine.rank() || buffers.from[r].absent ? 0 : bytes_of_part(r, mine.rank());
+      if (note.recorded.observer != nullptr) expected.emplace_back(70 + round, bytes);
+    }
+    EXPECT_EQ(heard.operations, expected) << mine.rank();
   });
 }
 

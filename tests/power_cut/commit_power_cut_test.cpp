@@ -31,6 +31,7 @@ constexpr uint64_t kSteps = 4;
 constexpr size_t kDisksOfAMoment = 3;
 constexpr uint64_t kLookedAt = 60;      // disks of a combination
 constexpr uint64_t kLeastDurable = 20;  // of these, with a commit that had ended, where there are as many
+constexpr uint64_t kLeastFresh = 2 + 10 / testing::kOneIn;  // and without one
 
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
@@ -135,12 +136,12 @@ uint64_t durable_step(const CutCase& cut) {
 // The strides between the disks that are looked at: those without a commit that had ended, which a sanitizer
 // looks at less often, and those with one. The number of either differs from run to run.
 std::array<uint64_t, 2> strides_of(const std::vector<power_cut::DiskEvent>& events, uint64_t seed) {
-  uint64_t durable = 0;
-  power_cut::for_each_cut(events, seed, kDisksOfAMoment, [&](const CutCase& cut, const CutDisk&) {
-    durable += durable_step(cut) > 0 ? 1 : 0;
-  });
+  std::array<uint64_t, 2> disks = {0, 0};
+  power_cut::for_each_cut(events, seed, kDisksOfAMoment,
+                          [&](const CutCase& cut, const CutDisk&) { ++disks[durable_step(cut) > 0]; });
   const uint64_t stride = 1 + events.size() / kLookedAt;
-  return {stride * testing::kOneIn, std::clamp<uint64_t>(durable / kLeastDurable, 1, stride)};
+  return {std::clamp<uint64_t>(disks[0] / kLeastFresh, 1, stride * testing::kOneIn),
+          std::clamp<uint64_t>(disks[1] / kLeastDurable, 1, stride)};
 }
 
 // Cuts the power at every moment of a training, of all ranks at once, and goes on from what is left.

@@ -14,7 +14,7 @@ inline constexpr bool kSanitized = false;
 
 // Of many like cases a test looks at one in so many: a sanitizer is there for what their code does to memory,
 // and the builds without one see to every result.
-inline constexpr uint64_t kOneIn = kSanitized ? 5 : 1;
+inline constexpr uint64_t kOneIn = kSanitized ? 12 : 1;
 
 // Returns one in so many of a list, beginning with the first.
 template <typename Case>

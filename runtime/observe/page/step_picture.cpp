@@ -76,7 +76,7 @@ class ChunkMap {
 };
 
 std::optional<ChunkPresence> presence_of(const TraceEvent& transfer) {
-  const bool comes = transfer.link == TraceLink::h2d || transfer.link == TraceLink::nvme_read;
+  const bool comes = transfer.link != TraceLink::d2h && transfer.link != TraceLink::nvme_write;
   switch (transfer.role) {
     case TransferRole::param:
       return comes ? std::optional(ChunkPresence::coming) : std::nullopt;

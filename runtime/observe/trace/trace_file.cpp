@@ -28,6 +28,8 @@ constexpr uint32_t kStepWaits = 3;
 constexpr uint32_t kEvictions = 4;
 constexpr uint32_t kToDevice = 1;  // of the links
 constexpr uint32_t kFromDevice = 2;
+constexpr uint32_t kGathers = 3;
+constexpr uint32_t kExchanges = 4;
 constexpr uint32_t kFirstLane = 10;
 constexpr uint32_t kUpdateWaits = 1;  // of the update
 constexpr uint32_t kFirstWorker = 10;
@@ -145,7 +147,7 @@ void TraceFile::add_transfer(const StepEvents& events, const TraceEvent& event) 
   json_.members({{"step", event.step}, {"link", key_of(event.link)}, {"role", key_of(event.role)}});
   json_.members({{"reason", key_of(event.reason)}, {"bytes", event.bytes}, {"failed", event.failed}});
   put_chunk(event);
-  if (event.link != TraceLink::h2d && event.link != TraceLink::d2h) {
+  if (event.link == TraceLink::nvme_read || event.link == TraceLink::nvme_write) {
     const std::vector<std::string>& paths = events.facts().nvme_paths;
     if (event.path < paths.size()) json_.member("path", paths[event.path]);
     json_.member("engine", events.engines()[event.lane]);
@@ -158,10 +160,12 @@ void TraceFile::put_chunk(const TraceEvent& event) {
   if (event.chunk != kNoTraceChunk) json_.member("chunk", event.chunk);
 }
 
-// The first lane that is free by then; copies to the device and from it come one after the other.
+// The first lane that is free by then; what goes over the other links comes one after the other.
 TraceFile::Track TraceFile::lane_of(const StepEvents& events, const TraceEvent& event) {
   if (event.link == TraceLink::h2d) return {kLinkTracks, kToDevice};
   if (event.link == TraceLink::d2h) return {kLinkTracks, kFromDevice};
+  if (event.link == TraceLink::gather) return {kLinkTracks, kGathers};
+  if (event.link == TraceLink::exchange) return {kLinkTracks, kExchanges};
   uint32_t number = 1;
   for (Lane& lane : lanes_) {
     if (lane.link != event.link || lane.path != event.path) continue;
@@ -241,6 +245,8 @@ void TraceFile::name_processes() {
   };
   if (is_one_of_several()) {
     name(kStepThread, rank_.name);
+    name_track({kLinkTracks, kGathers}, "parameters of other ranks");
+    name_track({kLinkTracks, kExchanges}, "gradients of other ranks");
   } else {
     name(kStepThread, "the step thread");
     name(kLinkTracks, "links");

@@ -49,6 +49,12 @@ class RecordedSteps {
     return found;
   }
 
+  uint64_t bytes(TraceLink link) const {
+    uint64_t sum = 0;
+    for (const TraceEvent& event : of(TraceKind::transfer)) sum += event.link == link ? event.bytes : 0;
+    return sum;
+  }
+
   // The first thing in which the events of a step differ from what the offloader counted in it; else empty.
   std::string difference() const {
     if (events.left_out() > 0) return "events are left out";
@@ -103,6 +109,9 @@ class RecordedSteps {
         {"records written", bytes(TraceLink::nvme_write, TransferRole::state), counted.record_write_bytes},
         {"gradients read", bytes(TraceLink::nvme_read, TransferRole::grad), counted.gradient_read_bytes},
         {"gradients written", bytes(TraceLink::nvme_write, TransferRole::grad), counted.gradient_write_bytes},
+        {"parameters of other ranks", bytes(TraceLink::gather, TransferRole::param), counted.gather_in_bytes},
+        {"gradients of other ranks", bytes(TraceLink::exchange, TransferRole::grad),
+         counted.exchange_in_bytes},
         {"fetches on demand", on_demand, counted.demand_fetch_count},
         {"evictions", count(TraceKind::evict), counted.eviction_count},
     };

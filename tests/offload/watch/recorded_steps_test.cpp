@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <map>
 
+#include <terrace/comm/thread_world.h>
+
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
+#include "support/rank_threads.h"
 
 namespace terrace::recorded_steps_test {
 namespace {
@@ -50,6 +53,40 @@ TEST(RecordedSteps, HaveTheTransfersThatTheirCountersCountInEveryPlacementAndMod
           EXPECT_EQ(recorded.of(TraceKind::step).size(), kSteps - 1);
         }
       }
+    }
+  }
+}
+
+// Three ranks with four micro-batches: one round is without data on two of them.
+TEST(RecordedSteps, HaveWhatComesFromOtherRanks) {
+  for (const bool divided : {false, true}) {
+    for (const bool by_copies : {false, true}) {
+      SCOPED_TRACE(fmt::format("stage {}, {}", divided ? 3 : 2, by_copies ? "by copies" : "in place"));
+      ThreadWorld world({.ranks = 3});
+      for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+             RecordedSteps recorded(1);
+             ToyCase<RigKind::placement> c{.parameters = Placement::none, .accumulation = 4};
+             c.chunk_elements = 4 * kTileElements;  // so that each rank owns some
+             c.divided = divided;
+             c.by_copies = by_copies;
+             c.ranks = &rank;
+             c.engine = io::EngineKind::threads;
+             c.step_events = &recorded.events;
+             {
+               const ScratchFolder folder;
+               ToyRig rig(c, {folder.path()});
+               for (uint64_t step = 1; step <= kSteps; ++step) {
+                 recorded.begin(step, *rig.offloader);
+                 rig.step(step);
+                 recorded.end(*rig.offloader);
+               }
+             }
+             recorded.take();
+             EXPECT_EQ(recorded.difference(), "") << rank.rank();
+             EXPECT_GT(recorded.bytes(TraceLink::exchange), 0u);
+             EXPECT_GT(recorded.bytes(TraceLink::gather), 0u);
+           }))
+        EXPECT_EQ(failure, "");
     }
   }
 }

@@ -3,7 +3,8 @@
 const picture = data.picture;
 const PHASE_COLOURS = {forward: 'var(--c-sky)', backward: 'var(--c-orange)', update: 'var(--c-green)'};
 const TRACE_LINKS = {h2d: [arrowed('host -> device'), 'var(--c-blue)'], d2h: [arrowed('device -> host'), 'var(--c-sky)'],
-  nvme_read: ['nvme reads', 'var(--c-green)'], nvme_write: ['nvme writes', 'var(--c-red)']};
+  nvme_read: ['nvme reads', 'var(--c-green)'], nvme_write: ['nvme writes', 'var(--c-red)'],
+  gather: ['gathers', 'var(--c-yellow)'], exchange: ['exchanges', 'var(--c-pink)']};
 const PRESENCES = [
   ['in the tier below', 'var(--grid)'], ['parameters on the device', 'var(--c-blue)'], ['gradient on the device', 'var(--c-orange)'],
   ['parameters on their way in', 'var(--c-sky)'], ['gradient on its way out', 'var(--c-pink)'], ['states are read', 'var(--c-green)'],

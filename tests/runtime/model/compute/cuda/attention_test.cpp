@@ -2,6 +2,7 @@
 #include "cuda_cases.h"
 
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 
 namespace terrace::testing::attention_test {
 namespace {
@@ -73,6 +74,8 @@ TEST_F(CudaAttention, IsTheHostsForSizesAroundEveryTile) {
         AttentionShape{1, 64, 1, 1, 64}, AttentionShape{1, 130, 1, 1, 31}, AttentionShape{1, 17, 2, 2, 65},
         AttentionShape{2, 66, 1, 1, 128}, AttentionShape{1, 33, 3, 1, 129},
         AttentionShape{1, 32, 1, 1, 256}}) {
+    // Threads of the emulator are slow under a sanitizer, and the smaller shapes have several tiles, too.
+    if (kSanitized && shape.tokens() * shape.head_size > 2500) continue;
     check(shape);
   }
 }
