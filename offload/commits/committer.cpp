@@ -6,7 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/offload/watch/watched_votes.h>
 
 namespace terrace {
 namespace {
@@ -260,6 +260,7 @@ Committer::Counters Committer::counters() const {
 // --- The thread ---
 
 void Committer::work() {
+  watch_.set_commit_thread();
   while (true) {
     {
       const MutexLock lock(mutex_);
@@ -339,7 +340,7 @@ void Committer::agree(std::exception_ptr failure) {
   const Vote mine{next_->commit, failure == nullptr};
   std::vector<Vote> all;
   try {
-    all = RankVotes(stores_.ranks, Lane::commit).of_all(mine);
+    all = WatchedVotes(RankVotes(stores_.ranks, Lane::commit), watch_).of_all("the end of a commit", mine);
   } catch (...) {
     if (failure == nullptr) throw;  // else the own failure says more
   }

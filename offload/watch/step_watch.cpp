@@ -26,13 +26,22 @@ std::string text_of(const WaitSubject& subject) {
 
 }  // namespace
 
-bool StepWatch::on_update_thread() const {
-  return std::this_thread::get_id() == update_thread_;
+StepWatch::Wait& StepWatch::own_wait() {
+  const std::thread::id thread = std::this_thread::get_id();
+  return thread == update_thread_ ? update_ : thread == commit_thread_ ? commit_ : step_;
+}
+
+const StepWatch::Wait* StepWatch::wait_behind(const Wait& wait) const {
+  const TimeCause cause = wait.subject.cause;
+  if (cause == TimeCause::update && &wait == &step_ && update_.in_progress) return &update_;
+  if (cause == TimeCause::commit && &wait != &commit_ && commit_.in_progress) return &commit_;
+  return nullptr;
 }
 
 TimeCause StepWatch::cause_of_step() const {
-  const bool with_update = step_.subject.cause == TimeCause::update && update_.in_progress;
-  return with_update ? update_.subject.cause : step_.subject.cause;
+  const Wait* last = &step_;
+  while (const Wait* const behind = wait_behind(*last)) last = behind;
+  return last->subject.cause;
 }
 
 void StepWatch::set_update_thread() {
@@ -40,38 +49,41 @@ void StepWatch::set_update_thread() {
   update_thread_ = std::this_thread::get_id();
 }
 
+void StepWatch::set_commit_thread() {
+  const MutexLock lock(mutex_);
+  commit_thread_ = std::this_thread::get_id();
+}
+
 void StepWatch::begin(const WaitSubject& subject) {
   const MutexLock lock(mutex_);
-  const bool of_update = on_update_thread();
-  Wait& wait = of_update ? update_ : step_;
+  Wait& wait = own_wait();
   TERRACE_ASSERT(!wait.in_progress, "a thread waits for one thing at a time");
   wait.in_progress = true;
   ++wait.count;
   wait.subject = subject;
-  if (is_recording(events_)) begin_recording(wait, of_update);
+  if (is_recording(events_) && &wait != &commit_) begin_recording(wait, &wait == &update_);
   if (account_ == nullptr) return;
-  if (!of_update) {
+  if (&wait == &step_) {
     ranks_charged_ns_ = account_->charged_ns(TimeCause::ranks);
     return account_->enter(cause_of_step());
   }
-  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+  if (step_.in_progress) account_->change(cause_of_step());
 }
 
 void StepWatch::end() {
   const MutexLock lock(mutex_);
-  const bool of_update = on_update_thread();
-  Wait& wait = of_update ? update_ : step_;
+  Wait& wait = own_wait();
   TERRACE_ASSERT(wait.in_progress, "no wait has begun");
   wait.in_progress = false;
   if (wait.recorded) end_recording(wait);
   if (account_ == nullptr) return;
-  if (!of_update) {
+  if (&wait == &step_) {
     account_->leave();
     rank_wait_ns_[static_cast<size_t>(wait.subject.of_ranks)] +=
         account_->charged_ns(TimeCause::ranks) - ranks_charged_ns_;
     return;
   }
-  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+  if (step_.in_progress) account_->change(cause_of_step());
 }
 
 void StepWatch::begin_recording(Wait& wait, bool of_update) {
@@ -110,8 +122,9 @@ std::optional<std::string> StepWatch::describe(uint64_t wait) const {
   const std::string activity = activity_.get();
   std::string text =
       fmt::format("{} waits for {}", activity.empty() ? "the start" : activity, text_of(step_.subject));
-  if (step_.subject.cause == TimeCause::update && update_.in_progress)
-    text += fmt::format("; the update waits for {}", text_of(update_.subject));
+  for (const Wait* behind = wait_behind(step_); behind != nullptr; behind = wait_behind(*behind))
+    text += fmt::format("; the {} waits for {}", behind == &update_ ? "update" : "commit",
+                        text_of(behind->subject));
   return text;
 }
 

@@ -1,12 +1,12 @@
 // StepWatch: the current wait of the step thread, for another thread to read. It never waits, decides or
 // measures anything itself. While the step thread does not block, it costs only the setting of a name.
 //
-// A thread that runs updates has a wait of its own here: where the step thread waits for an update, the
-// update's wait is reported too.
+// The thread that runs updates and the one that makes commits have waits of their own here: where the step
+// thread waits for an update or a commit, what that waits for is reported too.
 //
 // StepWatch charges every wait of the step thread to its TimeAccount: a wait to its cause, and a wait for an
-// update to the cause of the update's own wait, if there is one. It also records waits where steps are
-// recorded (StepEvents), and hands the recorder to others.
+// update or a commit to the cause of that thread's own wait, if there is one. It also records the waits of
+// steps and updates where steps are recorded (StepEvents), and hands the recorder to others.
 #pragma once
 
 #include <array>
@@ -45,9 +45,10 @@ class StepWatch {
   void begin(const WaitSubject& subject);
   void end();
 
-  // --- For the thread that runs updates ---
-  // Makes the calling thread the one whose waits are those of updates.
+  // --- For the thread that runs updates, and for the one that makes commits ---
+  // Makes the calling thread the one whose waits are those of updates, of commits.
   void set_update_thread();
+  void set_commit_thread();
 
   // --- For any thread ---
   // The recorder of steps; null where no step is recorded.
@@ -72,7 +73,11 @@ class StepWatch {
   };
   void begin_recording(Wait& wait, bool of_update);
   void end_recording(Wait& wait);
-  bool on_update_thread() const TERRACE_REQUIRES(mutex_);
+  // The wait of the calling thread.
+  Wait& own_wait() TERRACE_REQUIRES(mutex_);
+  // The wait of the thread that this one waits for; null where that does not wait. An update may wait for a
+  // commit.
+  const Wait* wait_behind(const Wait& wait) const TERRACE_REQUIRES(mutex_);
   // The cause to which the step thread's wait is charged now.
   TimeCause cause_of_step() const TERRACE_REQUIRES(mutex_);
 
@@ -87,7 +92,9 @@ class StepWatch {
   uint64_t ranks_charged_ns_ = 0;
   Wait step_ TERRACE_GUARDED_BY(mutex_);
   Wait update_ TERRACE_GUARDED_BY(mutex_);
+  Wait commit_ TERRACE_GUARDED_BY(mutex_);
   std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);
+  std::thread::id commit_thread_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // WatchedWait: a wait that lasts as long as this object.

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <string>
+#include <thread>
+
 namespace terrace::step_watch_test {
 namespace {
 
@@ -41,6 +45,40 @@ TEST(StepWatch, SeesNoWaitWhereNothingBlocks) {
   const WatchedWait first(watch,
                           {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
   EXPECT_EQ(*watch.current(), 1u) << "the wait for what was done was none";
+}
+
+TEST(StepWatch, SaysWhatAnUpdateAndACommitWaitForInTurn) {
+  const SteadyClock clock;
+  TimeAccount account(clock);
+  StepWatch watch(&account);
+  std::barrier together(3);
+  std::jthread updates([&] {
+    watch.set_update_thread();
+    together.arrive_and_wait();
+    const WatchedWait wait(watch, {"a slot", "host -> nvme", TimeCause::commit, ChunkId{3}, nullptr, {}});
+    for (int moment = 0; moment < 4; ++moment) together.arrive_and_wait();
+  });
+  std::jthread commits([&] {
+    watch.set_commit_thread();
+    for (int moment = 0; moment < 3; ++moment) together.arrive_and_wait();
+    const WatchedWait wait(watch, word_of_ranks("the end of a commit"));
+    for (int moment = 0; moment < 2; ++moment) together.arrive_and_wait();
+  });
+  const WatchedWait wait(watch, {"an update", {}, TimeCause::update, std::nullopt, nullptr, {}});
+  const uint64_t number = *watch.current();
+  std::string expected = "the start waits for an update";
+  EXPECT_EQ(watch.describe(number), expected);
+  together.arrive_and_wait();
+  together.arrive_and_wait();
+  EXPECT_EQ(watch.describe(number), expected += "; the update waits for a slot of chunk 3 (host -> nvme)");
+  EXPECT_FALSE(watch.is_for_ranks(number));
+  together.arrive_and_wait();
+  together.arrive_and_wait();
+  EXPECT_EQ(watch.describe(number), expected += "; the commit waits for the end of a commit (other ranks)");
+  EXPECT_TRUE(watch.is_for_ranks(number));
+  together.arrive_and_wait();
+  updates.join();
+  commits.join();
 }
 
 }  // namespace
