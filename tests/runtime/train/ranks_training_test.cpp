@@ -5,8 +5,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/comm_faults.h>
@@ -271,6 +273,48 @@ TEST(RanksTraining, WaitsForNoWordOfAnotherRankUnseen) {
     EXPECT_EQ(failure, "");
   EXPECT_EQ(votes.unwatched(), 0u);
   EXPECT_GT(votes.watched(), 0u);
+}
+
+// Holds the last word of rank 1 on a commit until the first rank is seen waiting for ranks.
+class HeldCommit final : public CommHook {
+ public:
+  void follow(const StepWatch& of_first) { first_ = &of_first; }
+  std::exception_ptr before(const CommOperation& operation) override {
+    if (operation.lane != Lane::commit || operation.rank != 1) return nullptr;
+    for (int looks = 0; looks < 3000 && !seen_; ++looks) {
+      if (const StepWatch* const first = first_) {
+        const std::optional<uint64_t> wait = first->current();
+        seen_ = wait && first->is_for_ranks(*wait);
+      }
+      if (!seen_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return nullptr;
+  }
+  void after(const CommOperation&) override {}
+  bool seen() const { return seen_; }
+
+ private:
+  std::atomic<const StepWatch*> first_ = nullptr;
+  std::atomic<bool> seen_ = false;
+};
+
+TEST(RanksTraining, WaitsForRanksWhereACommitDoes) {
+  const ScratchFolder folder;
+  HeldCommit held;
+  ThreadWorld world({.ranks = 2, .hook = &held});
+  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
+         RunOptions options = run_of({}, folder.path(), 2);
+         options.durable = "true";
+         options.commit_every_steps = "1";
+         options.communicator = &rank;
+         TrainerRun run(options);
+         if (rank.rank() == 0) held.follow(run.trainer->offloader().report().watch());
+         run.train(1);
+         run.trainer->look_after_state();
+         run.trainer->finish_commit();
+       }))
+    EXPECT_EQ(failure, "");
+  EXPECT_TRUE(held.seen());
 }
 
 TEST(RanksTraining, EndsOnAllRanksWhereTheyDiffer) {
