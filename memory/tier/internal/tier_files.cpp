@@ -43,8 +43,19 @@ std::optional<FileKind> kind_of(std::string_view name) {
   return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
 }
 
-// A tier file has the mark as its last page. A file aside may have nothing but zeros there and at its
-// beginning instead.
+// The mark lies at a multiple of its size. A power cut may leave the first sectors of it, as the end of a
+// file.
+bool ends_in_torn_mark(int fd, uint64_t bytes) {
+  constexpr uint64_t kLeast = 512;  // the text of the mark lies in its first sector
+  std::array<std::byte, TierFolder::kMarkBytes> torn;
+  const uint64_t size = bytes % torn.size();
+  return size >= kLeast &&
+         pread(fd, torn.data(), size, static_cast<off_t>(bytes - size)) == static_cast<ssize_t>(size) &&
+         std::ranges::equal(std::span(torn).first(size), TierFolder::mark().first(size));
+}
+
+// A tier file has the mark as its last page. A file aside may have a part of it there, or nothing but zeros
+// there and at its beginning.
 bool is_tier_file(int fd, bool aside, uint64_t bytes) {
   if (bytes < TierFolder::kMarkBytes) return false;
   std::array<std::byte, TierFolder::kMarkBytes> page;
@@ -58,7 +69,8 @@ bool is_tier_file(int fd, bool aside, uint64_t bytes) {
     return std::ranges::all_of(page, [](std::byte b) { return b == std::byte{0}; });
   };
   const uint64_t end = bytes - page.size();
-  return has(end, is_mark) || (aside && has(end, is_zeros) && has(0, is_zeros));
+  if (has(end, is_mark)) return true;
+  return aside && ((has(end, is_zeros) && has(0, is_zeros)) || ends_in_torn_mark(fd, bytes));
 }
 
 // An empty file is nobody's loss: a job leaves it that dies between making and marking it. A file aside may

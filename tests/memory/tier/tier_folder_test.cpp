@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -305,6 +306,31 @@ TEST(TierFolder, TakesItsLockWhateverBecameOfTheText) {
   std::ofstream(lock.parent_path() / "records.tier", std::ios::binary)
       .write(reinterpret_cast<const char*>(mark.data()), static_cast<std::streamsize>(mark.size()));
   const TierFolder taken(folder.path(), log);
+}
+
+// The mark of a file aside is written first and has lost its last sectors, and the file its end.
+TEST(TierFolder, KnowsAFileAsideByAMarkThatIsTorn) {
+  const std::string_view mark(reinterpret_cast<const char*>(TierFolder::mark().data()),
+                              TierFolder::kMarkBytes);
+  const std::string slot(2 * TierFolder::kMarkBytes, 'x');
+  for (const auto& [name, content, is_ours] :
+       {std::tuple("records.tier.new", slot + std::string(mark.substr(0, 2048)), true),
+        std::tuple("records.tier.new", slot + std::string(mark), true),
+        std::tuple("records.tier.new", slot, false), std::tuple("records.tier", slot, false),
+        std::tuple("records.tier", slot + std::string(mark.substr(0, 2048)), false)}) {
+    SCOPED_TRACE(fmt::format("{} of {} bytes", name, content.size()));
+    const ScratchFolder folder;
+    MemoryLog log;
+    const fs::path lock = folder / "terrace-tier/lock";
+    fs::create_directories(lock.parent_path());
+    std::ofstream(lock) << "any text";
+    std::ofstream(lock.parent_path() / name) << content;
+    if (is_ours) {
+      EXPECT_NO_THROW(TierFolder(folder.path(), log));
+    } else {
+      EXPECT_THROW(TierFolder(folder.path(), log), Error);
+    }
+  }
 }
 
 TEST(TierFolder, IsLeftAloneByAForkedChild) {
