@@ -11,6 +11,7 @@
 #include <terrace/base/units.h>
 #include <terrace/comm/rank_votes.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/weights/load_weights.h>
 #include <terrace/runtime/train/between_steps.h>
@@ -127,7 +128,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       micro_batches(model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock),
       updates(offloader, state, between, options.config, options.steps, ranks, log),
       host_budget(offloader, between, log),
-      keeper(offloader, space,
+      keeper(offloader, {offloader, own_tier_paths(options.config.placement), ranks},
              {options.config.terrace.commit_every_steps, options.config.terrace.commit_every_seconds, clock},
              ranks, log) {
   if (options.config.terrace.memory_pressure && setup.offload.states == Placement::nvme)
@@ -289,12 +290,24 @@ KeptState Trainer::finish_commit() {
 std::optional<uint64_t> Trainer::durable_step() const {
   return run_->keeper.durable_step();
 }
+bool Trainer::copies_commits() const {
+  return run_->keeper.copies_commits();
+}
 KeptState Trainer::begin_save(const CheckpointFolder& folder) {
   Run& r = *run_;
   const auto describe = [&] { return r.state.info(); };
   return r.between.keep([&] {
-    if (r.ranks.count() == 1) return r.keeper.begin_save(folder, completed_steps(), describe);
+    if (copies_commits()) return r.keeper.begin_save(&folder, completed_steps(), describe);
     return KeptState{{}, SavedCheckpoint{completed_steps(), save(folder)}};
+  });
+}
+KeptState Trainer::follow_begin_save() {
+  Run& r = *run_;
+  const auto describe = [&] { return r.state.info(); };
+  return r.between.keep([&] {
+    if (copies_commits()) return r.keeper.begin_save(nullptr, completed_steps(), describe);
+    follow_save();
+    return KeptState{};
   });
 }
 void Trainer::follow_save() {

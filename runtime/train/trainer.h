@@ -109,11 +109,13 @@ class Trainer {
   KeptState begin_commit(bool retain = false);
   KeptState finish_commit();
   std::optional<uint64_t> durable_step() const;  // the step whose commit is durable
-  // Saves in `folder`, which outlives the save. With commits it saves while training goes on, else before it
-  // returns. Of several ranks the first saves what all of them have, and the others call follow_save(); so
-  // too with save() and export_weights().
+  // Saves in `folder`, which outlives the save. Where copies_commits() it saves while training goes on, else
+  // before it returns. Of several ranks the first saves what all of them have, and the others call
+  // follow_begin_save(); with save() and export_weights() they call follow_save().
   KeptState begin_save(const CheckpointFolder& folder);
+  KeptState follow_begin_save();
   void follow_save();
+  bool copies_commits() const;  // the same on all ranks
   KeptState finish_save();
   // Saves the state in memory without any commit; returns the folder of this step.
   std::filesystem::path save(const CheckpointFolder& folder);

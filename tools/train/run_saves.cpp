@@ -109,15 +109,10 @@ void RunSaves::save() {
   const uint64_t step = trainer_.completed_steps();
   if (flags_.save.empty() || saving_step_ == step) return;
   saving_step_ = step;
-  if (folder_ == nullptr) {
-    trainer_.follow_save();
-    followed_step_ = step;
-    if (options_.config.gather_16bit_weights_on_save) export_weights();
-    return;
-  }
-  // With commits the checkpoint is copied from one, and that commit waits for the update by itself.
-  if (!trainer_.offloader().commits().are_kept()) finish_update();
-  note(trainer_.begin_save(*folder_));
+  // A checkpoint that is copied from a commit: that commit waits for the update by itself.
+  if (!trainer_.copies_commits()) finish_update();
+  note(folder_ != nullptr ? trainer_.begin_save(*folder_) : trainer_.follow_begin_save());
+  if (folder_ == nullptr && !trainer_.copies_commits()) followed_step_ = step;
   if (options_.config.gather_16bit_weights_on_save) export_weights();
 }
 
@@ -157,9 +152,11 @@ void RunSaves::after_failure(const Error& failure) {
   in_passing([&] { note(trainer_.finish_save()); });
   if (!trainer_.has_whole_state() || !has_trained()) return;
   const uint64_t step = trainer_.completed_steps();
-  if (folder_ == nullptr && !flags_.save.empty() && saving_step_ != step)
-    in_passing([&] { trainer_.follow_save(); });
-  if (folder_ != nullptr && (!checkpoint_ || checkpoint_->step != step))
+  // The others do not know whether the first rank's last checkpoint is complete.
+  const bool has_saved =
+      options_.config.batch.ranks > 1 ? saving_step_ == step : checkpoint_ && checkpoint_->step == step;
+  if (folder_ == nullptr && !flags_.save.empty() && !has_saved) in_passing([&] { trainer_.follow_save(); });
+  if (folder_ != nullptr && !has_saved)
     in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(*folder_)}}); });
   if (!trainer_.offloader().commits().are_kept()) return;
   in_passing([&] {

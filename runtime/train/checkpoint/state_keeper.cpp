@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-StateKeeper::StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence,
+StateKeeper::StateKeeper(Offloader& offloader, CommitCopies copies, CommitCadence cadence,
                          const WatchedVotes& ranks, Log& log)
-    : offloader_(offloader), space_(space), cadence_(cadence), ranks_(ranks), log_(log) {}
+    : offloader_(offloader), copies_(std::move(copies)), cadence_(cadence), ranks_(ranks), log_(log) {}
 
 StateKeeper::~StateKeeper() = default;
 
@@ -68,15 +68,11 @@ void StateKeeper::see_commit(bool wait, KeptState& kept) {
   if (wanted_) start_copy();
 }
 
-KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe) {
-  if (!offloader_.commits().are_kept()) {
-    const CheckpointInfo info = describe();
-    return {{}, SavedCheckpoint{step, save_checkpoint(folder, info, space_, offloader_, log_)}};
-  }
+KeptState StateKeeper::begin_save(const CheckpointFolder* folder, uint64_t step, Describe describe) {
   KeptState kept = finish_save();
   if (committing_step_ != step) see_commit(true, kept);
   if (committing_step_ != step && durable_step_ != step) commit(step, describe, false);
-  wanted_ = Wanted{&folder, step};
+  wanted_ = Wanted{folder, step};
   if (committing_step_) {
     see_commit(false, kept);
   } else {
@@ -87,11 +83,11 @@ KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step,
 
 void StateKeeper::start_copy() {
   const Wanted wanted = *std::exchange(wanted_, std::nullopt);
-  std::unique_ptr<PinnedCommit> commit = offloader_.commits().pin();
-  CheckpointInfo info = parse_commit_info(commit->info(), "the commit just made");
-  TERRACE_ASSERT(info.step == wanted.step, "another commit than that of the checkpoint was pinned");
-  save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(info),
-                                           std::make_unique<CommitSource>(std::move(commit)), log_);
+  if (wanted.folder == nullptr) return;
+  CommitCopies::Copied commit = copies_.last();
+  TERRACE_ASSERT(commit.info.step == wanted.step, "another commit than that of the checkpoint is the last");
+  save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(commit.info), std::move(commit.source),
+                                           log_);
 }
 
 KeptState StateKeeper::finish_save() {

@@ -11,11 +11,11 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
-#include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/watch/watched_votes.h>
 #include <terrace/runtime/train/checkpoint/background_save.h>
 #include <terrace/runtime/train/checkpoint/commit_cadence.h>
+#include <terrace/runtime/train/checkpoint/commit_copies.h>
 #include <terrace/runtime/train/checkpoint/commit_info.h>
 
 namespace terrace {
@@ -37,7 +37,7 @@ class StateKeeper {
   using Describe = FunctionRef<CheckpointInfo()>;  // the state as it is now
 
   // All references outlive this. Of several ranks the first one's cadence counts.
-  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, const WatchedVotes& ranks,
+  StateKeeper(Offloader& offloader, CommitCopies copies, CommitCadence cadence, const WatchedVotes& ranks,
               Log& log);
   // Gives up a checkpoint that is not complete.
   ~StateKeeper();
@@ -56,16 +56,19 @@ class StateKeeper {
   // Returns the step whose commit is durable.
   std::optional<uint64_t> durable_step() const { return durable_step_; }
 
-  // Saves the state into `folder`, which outlives the save. Where commits are kept it waits only for a
-  // checkpoint that is still being copied. A returned checkpoint is complete.
-  KeptState begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe);
+  // The same on all ranks: whether begin_save() may be called.
+  bool copies_commits() const { return copies_.are_possible(); }
+  // Saves the state into `folder`, which outlives the save, and waits only for a checkpoint that is still
+  // being copied. A returned checkpoint is complete. Every rank calls it; `folder` is null on all but the
+  // first, which do not hear of the end.
+  KeptState begin_save(const CheckpointFolder* folder, uint64_t step, Describe describe);
   // Waits for the checkpoint that begin_save() started, if any.
   KeptState finish_save();
   bool is_saving() const { return wanted_ || save_; }
 
  private:
   struct Wanted {
-    const CheckpointFolder* folder;
+    const CheckpointFolder* folder;  // null: another rank has it
     uint64_t step;
   };
 
@@ -75,7 +78,7 @@ class StateKeeper {
   void start_copy();
 
   Offloader& offloader_;
-  const FlatSpace& space_;
+  const CommitCopies copies_;
   CommitCadence cadence_;
   const WatchedVotes& ranks_;
   Log& log_;

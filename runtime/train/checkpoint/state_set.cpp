@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,17 +14,18 @@
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/tier/tier_block_reader.h>
 #include <terrace/memory/tier/tier_space.h>
-#include <terrace/optimizer_cpu/masters.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/commit_info.h>
+#include <terrace/runtime/train/checkpoint/internal/set_streams.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
 
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kGoOn = "cannot go on from the state of other ranks";
 
 // The folders of a shard in these paths.
 ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
@@ -56,110 +56,6 @@ std::set<uint32_t> counts_in(std::span<const fs::path> paths) {
   return counts;
 }
 
-// The blocks of one store of all shards, in flat order, byte by byte.
-class StoreStream {
- public:
-  StoreStream(const StateSet& set, const std::vector<TierManifest>& manifests, std::string_view name) {
-    size_t chunks = 0;
-    for (size_t s = 0; s < manifests.size(); ++s) {
-      const auto store = std::ranges::find(manifests[s].stores, name, &StoreLayout::name);
-      if (store == manifests[s].stores.end()) return;  // no shard has it
-      readers_.emplace_back(set.shards[s], *store);
-      chunks = std::max(chunks, store->chunk_bytes.size());
-      buffer_.resize(std::max<size_t>(buffer_.size(), store->block_bytes));
-    }
-    std::vector<size_t> next(readers_.size(), 0);
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      for (uint32_t s = 0; s < readers_.size(); ++s) {
-        for (; next[s] < readers_[s].block_count(); ++next[s]) {
-          const TierBlockReader::Block block = readers_[s].block(next[s]);
-          if (block.chunk != chunk) break;
-          blocks_.push_back({s, next[s], bytes_, block.bytes});
-          bytes_ += block.bytes;
-        }
-      }
-    }
-  }
-
-  uint64_t bytes() const { return bytes_; }
-  // Reads on from where the last call ended.
-  void read(std::span<std::byte> destination) {
-    while (!destination.empty()) {
-      while (at_ >= blocks_[block_].begin + blocks_[block_].bytes) ++block_;
-      const Piece& piece = blocks_[block_];
-      if (held_ != block_) take(piece);
-      const uint64_t begin = at_ - piece.begin;
-      const uint64_t count = std::min<uint64_t>(piece.bytes - begin, destination.size());
-      std::memcpy(destination.data(), buffer_.data() + begin, count);
-      destination = destination.subspan(count);
-      at_ += count;
-    }
-  }
-  void skip(uint64_t bytes) { at_ += bytes; }
-
- private:
-  struct Piece {
-    uint32_t shard;
-    size_t index;  // of the block in the shard's store
-    uint64_t begin, bytes;
-  };
-
-  void take(const Piece& piece) {
-    held_.reset();
-    const TierBlockReader& reader = readers_[piece.shard];
-    const std::string trouble = reader.read(piece.index, std::span(buffer_).first(piece.bytes));
-    if (!trouble.empty()) {
-      const TierBlockReader::Block block = reader.block(piece.index);
-      throw Error(ErrorKind::corrupt, {"cannot go on from the state of other ranks", block.file.string(),
-                                       fmt::format("the block at offset {}: {}", block.offset, trouble),
-                                       "resume from a checkpoint"});
-    }
-    held_ = block_;
-  }
-
-  std::vector<TierBlockReader> readers_;  // by shard
-  std::vector<Piece> blocks_;
-  std::vector<std::byte> buffer_;
-  std::optional<size_t> held_;  // the block in buffer_
-  uint64_t bytes_ = 0, at_ = 0;
-  size_t block_ = 0;  // the one with byte at_, or one before
-};
-
-// The states of a set as a checkpoint has them: with whole masters.
-class StateStream {
- public:
-  StateStream(const StateSet& set, const std::vector<TierManifest>& manifests)
-      : layout_(manifests.front().layout),
-        records_(set, manifests, "records"),
-        parameters_(set, manifests, layout_.master == MasterForm::remainder ? "params" : "") {}
-
-  uint64_t bytes() const {
-    return records_.bytes() / layout_.tile_bytes() * layout_.canonical().tile_bytes();
-  }
-  void read(std::span<std::byte> tiles) {
-    if (layout_.master == MasterForm::whole) return records_.read(tiles);
-    const uint64_t tile_bytes = layout_.canonical().tile_bytes();
-    for (; !tiles.empty(); tiles = tiles.subspan(tile_bytes)) {
-      record_.resize(layout_.tile_bytes());
-      parameter_.resize(kTileElements * sizeof(Bf16));
-      records_.read(record_);
-      parameters_.read(parameter_);
-      join_tiles(best_instruction_set(), layout_, record_.data(), parameter_.data(), tiles.data(), 1);
-    }
-  }
-  void skip(uint64_t bytes) {
-    const uint64_t tiles = bytes / layout_.canonical().tile_bytes();
-    records_.skip(tiles * layout_.tile_bytes());
-    if (layout_.master == MasterForm::remainder) parameters_.skip(tiles * kTileElements * sizeof(Bf16));
-  }
-
- private:
-  const RecordLayout layout_;
-  StoreStream records_;
-  StoreStream parameters_;
-  std::vector<std::byte> record_, parameter_;  // one tile of each
-};
-
 // What the first shard says whose commit can be read.
 std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
   for (const ShardPaths& paths : shards) {
@@ -172,18 +68,6 @@ std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
     }
   }
   return std::nullopt;
-}
-
-std::vector<TierManifest> manifests_of(const StateSet& set) {
-  std::vector<TierManifest> manifests;
-  for (const ShardPaths& paths : set.shards) {
-    FoundTier found = look_at_tier(paths, set.newest()->commit);
-    if (!found.whole || found.commit != set.newest()->commit)
-      throw Error(ErrorKind::corrupt, {"cannot go on from the state of other ranks", paths.front().string(),
-                                       found.trouble, "resume from a checkpoint"});
-    manifests.push_back(std::move(found.newest));
-  }
-  return manifests;
 }
 
 }  // namespace
@@ -214,14 +98,14 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
   const uint64_t begun_ns = clock.now_ns();
   const SavedState& saved = *set.newest();
   checkpoint::require_tensors(saved.path, saved.run, model, space);
-  const std::vector<TierManifest> manifests = manifests_of(set);
+  const SetStreams streams(set.shards, saved.commit, kGoOn);
+  SetStreams::States states = streams.states();
+  SetStreams::Store frozen = streams.frozen();
   const RecordLayout mine = offloader.plan().record_layout.canonical();
-  checkpoint::require_same_layout(saved.path, manifests.front().layout.canonical(), mine);
-  StateStream states(set, manifests);
-  StoreStream frozen(set, manifests, "frozen");
+  checkpoint::require_same_layout(saved.path, streams.layout().canonical(), mine);
   if (states.bytes() != offloader.state().record_tile_count() * mine.tile_bytes() ||
       frozen.bytes() != offloader.state().frozen_bytes())
-    throw Error(ErrorKind::corrupt, {"cannot go on from the state of other ranks", saved.path.string(),
+    throw Error(ErrorKind::corrupt, {kGoOn, saved.path.string(),
                                      fmt::format("it holds {} bytes of states and {} of frozen parameters",
                                                  states.bytes(), frozen.bytes()),
                                      "its tensors make others: resume from a checkpoint"});
@@ -241,8 +125,7 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
   };
   offloader.state().import_records(from(states), over(states));
   if (frozen.bytes() > 0) offloader.state().import_frozen(from(frozen), over(frozen));
-  if (!manifests.front().tensor_steps.empty())
-    offloader.state().set_tensor_steps(manifests.front().tensor_steps);
+  if (!streams.tensor_steps().empty()) offloader.state().set_tensor_steps(streams.tensor_steps());
   log.info(fmt::format("resumed at step {} from commit {} of {} rank{} ({} in {})", saved.run.step,
                        saved.commit, set.shards.size(), set.shards.size() == 1 ? "" : "s",
                        saved.path.string(), format_duration(clock.now_ns() - begun_ns)));

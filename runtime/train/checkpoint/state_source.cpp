@@ -6,11 +6,8 @@
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
 namespace terrace {
-namespace {
-
-// In blocks, from the offset that `read` is given.
-template <typename Read>
-void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink, Read read) {
+void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink,
+                    FunctionRef<void(uint64_t offset, std::span<std::byte> block)> read) {
   std::vector<std::byte> block(std::min(bytes, block_bytes));
   for (uint64_t offset = 0; offset < bytes; offset += block.size()) {
     const auto part = std::span(block).first(std::min<uint64_t>(block.size(), bytes - offset));
@@ -18,8 +15,6 @@ void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink
     sink(part);
   }
 }
-
-}  // namespace
 
 // As many tiles at a time as a block of the tier has: none is read twice.
 void CommitSource::read_states(Sink sink) {

@@ -30,6 +30,10 @@ class StateSource {
   virtual bool clone_frozen(int) { return false; }
 };
 
+// Gives the sink so many bytes in blocks, from the first to the last, each filled by read(offset, block).
+void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink,
+                    FunctionRef<void(uint64_t offset, std::span<std::byte> block)> read);
+
 // The state between two steps; training waits for the save.
 class OffloaderSource final : public StateSource {
  public:

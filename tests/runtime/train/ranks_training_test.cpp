@@ -46,6 +46,7 @@ RunOptions four_micro_batches(const fs::path& nvme, uint32_t ranks) {
   run.parameters = "nvme";
   run.durable = "false";
   run.precision = "true";
+  run.chunk_elements = "32768";  // so that each rank has tiles of some chunk
   run.validation_fraction = 0.3;
   // The numbers of a step stay the same: 4 micro-batches over all ranks.
   run.accumulation = "auto";
@@ -87,8 +88,9 @@ Outcome train(const Way& way, const fs::path& folder, uint64_t steps, const fs::
   if (communicator == nullptr || communicator->rank() == 0) {
     run.trainer->begin_save(run.saves_in(folder / "saves"));
   } else {
-    run.trainer->follow_save();
+    run.trainer->follow_begin_save();
   }
+  run.trainer->finish_save();
   return outcome;
 }
 
@@ -209,7 +211,7 @@ TEST(RanksTraining, NamesTheStepInWhichParametersChangedOnTheirWay) {
   train_on({}, 2, before.path(), 1);
   const ScratchFolder folder;
   fs::create_directories(folder.path() / "nvme");
-  constexpr uint64_t kGather = 4;  // behind what the ranks tell each other before they train
+  constexpr uint64_t kGather = 2;  // behind what the ranks tell each other before they train
   CommFaults wrong({{CommFaultKind::corrupt, Lane::gather, 1, kGather}});
   ThreadWorld world({.ranks = 2, .hook = &wrong});
   for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
@@ -266,8 +268,9 @@ TEST(RanksTraining, WaitsForNoWordOfAnotherRankUnseen) {
          if (rank.rank() == 0) {
            trainer.begin_save(run.saves_in(folder.path() / "saves"));
          } else {
-           trainer.follow_save();
+           trainer.follow_begin_save();
          }
+         trainer.finish_save();
          votes.follow(rank.rank(), nullptr);
        }))
     EXPECT_EQ(failure, "");
