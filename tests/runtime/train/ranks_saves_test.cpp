@@ -57,7 +57,7 @@ void expect_no_failure(ThreadWorld& world, const std::function<void(Communicator
   for (const std::string& failure : testing::on_every_rank(world, train)) EXPECT_EQ(failure, "");
 }
 
-const std::vector<Saving>& ways() {
+const std::vector<Saving>& ways_of_saving() {
   static const std::vector<Saving> list = {{},
                                            {.compact = "true", .has_two_paths = true},
                                            {.has_frozen_part = true},
@@ -66,11 +66,11 @@ const std::vector<Saving>& ways() {
 }
 
 class RanksSaves : public ::testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Ways, RanksSaves, ::testing::Range(size_t{0}, ways().size()));
+INSTANTIATE_TEST_SUITE_P(Ways, RanksSaves, ::testing::Range(size_t{0}, ways_of_saving().size()));
 
 TEST_P(RanksSaves, AreTheBytesOfASaveThatTrainingWaitsForAndTrainingGoesOn) {
   const ScratchFolder alone;
-  const Saving& saving = ways()[GetParam()];
+  const Saving& saving = ways_of_saving()[GetParam()];
   Saving waiting = saving;
   waiting.durable = "false";
   TrainerRun one(run_of(waiting, alone.path(), nullptr));
