@@ -20,7 +20,8 @@ std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> onl
 // A list of combinations is divided into so many parts, a test for each: with a test for each combination,
 // every process would have to make all lists to know its tests.
 inline constexpr size_t kParts = testing::kSanitized ? 4 : 12;
-// The indices of a part in a list of `size` of which each `every`-th is looked at.
+// The indices of a part in a list of `size` of which each `every`-th is looked at, or all of them where the
+// environment has TERRACE_WHOLE_LAWS.
 std::vector<size_t> part_of_list(size_t part, size_t size, size_t every = 1);
 
 // Compares as fast as memcmp() does in a build that is not optimised, too.

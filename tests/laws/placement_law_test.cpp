@@ -9,7 +9,7 @@ namespace {
 
 // Elements of the full product beside the covering array: this many, equally spaced.
 constexpr uint64_t kExtraRuns = 120;
-constexpr size_t kStride = testing::kSanitized ? 20 : 1;
+constexpr size_t kStride = testing::kSanitized ? 60 : 1;
 
 TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::vector<Combination> list = covering_array(Strength::triples);
