@@ -9,6 +9,7 @@
 
 #include "offload/offloader_rig.h"
 #include "support/allocation_counter.h"
+#include "support/sanitized.h"
 
 namespace terrace::offloader_test {
 namespace {
@@ -59,7 +60,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
                      c.accumulation, name_of(c.accumulation_type), c.tight ? "tight" : "roomy");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OffloaderPlacements, ::testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(All, OffloaderPlacements, ::testing::ValuesIn(testing::thinned(cases())), case_name);
 
 TEST(Offloader, LearnsItsScheduleWhenNoneWasAnnounced) {
   Case c{Placement::cpu, Placement::cpu};

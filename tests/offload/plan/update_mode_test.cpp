@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 
 #include "offload/offloader_rig.h"
+#include "support/sanitized.h"
 
 namespace terrace::update_mode_test {
 namespace {
@@ -62,7 +63,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
                      name_of(c.type), c.accumulation, c.tight ? "tight" : "roomy");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UpdateModes, ::testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(All, UpdateModes, ::testing::ValuesIn(testing::thinned(cases())), case_name);
 
 // --- Clipping, loss scaling, what comes between two steps ---
 

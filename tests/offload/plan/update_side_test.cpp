@@ -14,6 +14,7 @@
 
 #include "offload/offloader_rig.h"
 #include "offload/watch/recorded_steps.h"
+#include "support/sanitized.h"
 
 namespace terrace::update_side_test {
 namespace {
@@ -237,7 +238,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
                      c.accumulation, static_cast<int>(c.processor_share * 10));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UpdateSides, ::testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(All, UpdateSides, ::testing::ValuesIn(testing::thinned(cases())), case_name);
 
 // A byte less than the lanes take is refused, and the refusal says what they take.
 TEST(UpdateSide, TakesItsLanesFromTheDeviceBudgetToTheByte) {

@@ -16,6 +16,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/child_test.h"
 #include "support/enum_values.h"
+#include "support/sanitized.h"
 
 namespace terrace::run_endings_test {
 namespace {
@@ -277,7 +278,9 @@ TEST_P(RunEndings, KeepTheStateOfAStep) {
   EXPECT_TRUE(run.state() == expected[kSteps]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RunEndings, ::testing::Range(size_t{0}, all_leavings().size()),
+INSTANTIATE_TEST_SUITE_P(All, RunEndings,
+                         ::testing::Range(size_t{0}, all_leavings().size(),
+                                          size_t{testing::kSanitized ? 11 : 1}),
                          [](const auto& instance) { return all_leavings()[instance.param].text(); });
 
 // The table has a row for each of these ends and a column for each phase.
