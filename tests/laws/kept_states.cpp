@@ -75,6 +75,9 @@ std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> onl
   // Chunks of one tile, where not every rank is to have something of each.
   const auto names_chunk = [](const OnlyLevels& some) { return some.factor == kChunk; };
   if (std::ranges::none_of(only, names_chunk)) only.push_back({kChunk, {"4096"}});
+  // How many threads compute is of the placement law; more than there are processors take turns here.
+  const auto names_threads = [](const OnlyLevels& some) { return some.factor == kThreads; };
+  if (std::ranges::none_of(only, names_threads)) only.push_back({kThreads, {"1", "2"}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {
     if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");
