@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFolders = "the folders of the states";
 
-// Every rank's paths, by rank. The shards of a process may be named from a working directory of its own.
+// Every rank's paths, by rank; a rank may name its own from another working directory than the first one's.
 std::vector<ShardPaths> paths_of_all(std::span<const fs::path> own, const WatchedVotes& ranks) {
   std::string text;
   for (const fs::path& path : own) text += fs::absolute(path).string() + '\0';
@@ -41,27 +41,30 @@ bool are_in_sight(std::span<const ShardPaths> shards) {
   });
 }
 
-// The commit of all ranks; it stays while the first of them begins none.
+// A commit of all ranks.
 class SetSource final : public StateSource {
  public:
   SetSource(std::span<const ShardPaths> shards, uint64_t commit)
-      : streams_(shards, commit, "cannot save a checkpoint of the commit") {}
+      : streams_(shards, commit, "cannot save a checkpoint of the commit"),
+        states_bytes_(streams_.states().bytes()),
+        frozen_bytes_(streams_.frozen().bytes()) {}
 
   const std::string& info() const { return streams_.info(); }
   RecordLayout layout() const override { return streams_.layout().canonical(); }
-  uint64_t states_bytes() const override { return streams_.states().bytes(); }
-  uint64_t frozen_bytes() const override { return streams_.frozen().bytes(); }
+  uint64_t states_bytes() const override { return states_bytes_; }
+  uint64_t frozen_bytes() const override { return frozen_bytes_; }
   void read_states(Sink sink) override {
-    read_in_blocks(states_bytes(), checkpoint::kBlockBytes, sink,
+    read_in_blocks(states_bytes_, checkpoint::kBlockBytes, sink,
                    [states = streams_.states()](uint64_t, auto part) mutable { states.read(part); });
   }
   void read_frozen(Sink sink) override {
-    read_in_blocks(frozen_bytes(), checkpoint::kBlockBytes, sink,
+    read_in_blocks(frozen_bytes_, checkpoint::kBlockBytes, sink,
                    [frozen = streams_.frozen()](uint64_t, auto part) mutable { frozen.read(part); });
   }
 
  private:
   const SetStreams streams_;
+  const uint64_t states_bytes_, frozen_bytes_;
 };
 
 }  // namespace

@@ -29,8 +29,9 @@ class CommitCopies {
     CheckpointInfo info;
     std::unique_ptr<StateSource> source;
   };
-  // The last commit, which is durable. The first rank asks, and until the source is gone no rank begins a
-  // commit that the first one takes part in. Throws Error(corrupt) where a shard of it is not there.
+  // The last commit, which is durable; the first rank asks. It stays while the source lives, because the
+  // caller begins no commit meanwhile, and without the first rank no other one becomes that of all. Throws
+  // Error(corrupt) where a shard of it is not there.
   Copied last() const;
 
  private:
