@@ -105,7 +105,7 @@ class KeptTier {
   std::vector<std::byte> state_;
 };
 
-// What a reader sees depends neither on the engine that it reads through nor on threads or older commits.
+// What a reader sees depends neither on the engine that it reads through nor on older commits.
 const std::vector<Combination>& combinations() {
   static const std::vector<Combination> list = covering_array_with_commits(
       {{kEngine, {"threads"}}, {kThreads, {"1"}}, {kRetained, {"0"}}, {kSaves, {"none"}}});

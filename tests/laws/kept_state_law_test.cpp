@@ -204,9 +204,9 @@ const std::vector<Combination>& combinations_in_memory() {
   static const std::vector<Combination> list = [] {
     std::vector<Combination> all = covering_array(
         Strength::pairs,
-        {{kStates, {"none", "cpu"}}, {kParameters, {"nvme"}}, {kThreads, {"1", "2"}}, {kChunk, {"4096"}}});
+        {{kStates, {"none", "cpu"}}, {kParameters, {"nvme"}}, {kThreads, {"1"}}, {kChunk, {"4096"}}});
     const std::vector<OnlyLevels> in_place = {
-        {kStates, {"nvme"}}, {kCommits, {"in place"}}, {kThreads, {"1", "2"}}, {kChunk, {"4096"}}};
+        {kStates, {"nvme"}}, {kCommits, {"in place"}}, {kThreads, {"1"}}, {kChunk, {"4096"}}};
     for (const std::vector<Combination>& more :
          {covering_array(Strength::pairs, in_place), covering_array_of_parameter_masters(in_place)})
       all.insert(all.end(), more.begin(), more.end());

@@ -71,13 +71,13 @@ std::filesystem::path folder_of_rank(const Combination& c, const std::filesystem
 
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
   // No commits are kept of masters that are the program's parameters.
-  only.insert(only.end(), {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kMaster, {"whole", "remainder"}}});
+  // How many threads compute is of the placement law.
+  only.insert(
+      only.end(),
+      {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kMaster, {"whole", "remainder"}}, {kThreads, {"1"}}});
   // Chunks of one tile, where not every rank is to have something of each.
   const auto names_chunk = [](const OnlyLevels& some) { return some.factor == kChunk; };
   if (std::ranges::none_of(only, names_chunk)) only.push_back({kChunk, {"4096"}});
-  // How many threads compute is of the placement law; more than there are processors take turns here.
-  const auto names_threads = [](const OnlyLevels& some) { return some.factor == kThreads; };
-  if (std::ranges::none_of(only, names_threads)) only.push_back({kThreads, {"1", "2"}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {
     if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");

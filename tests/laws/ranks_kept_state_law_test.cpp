@@ -36,7 +36,6 @@ const std::vector<Combination>& combinations() {
       covering_array_with_commits({{kParameters, {"none", "cpu", "nvme", "divided"}},
                                    {kRanks, {"2", "3"}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
-                                   {kThreads, {"1"}},
                                    {kPolicy, {"opt"}},
                                    {kChunk, {"4096", "12288", "65536"}}});
   return list;

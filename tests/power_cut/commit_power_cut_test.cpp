@@ -44,7 +44,6 @@ std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
                                             {laws::kParameters, std::move(parameters)},
                                             {laws::kChunk, {are_several ? "12288" : "4096"}},
                                             {laws::kEngine, {"threads"}},
-                                            {laws::kThreads, {"1"}},
                                             {laws::kPolicy, {"opt"}},
                                             {laws::kDevice, {"least", "ample"}},
                                             {laws::kPrecision, {"bf16", "mixed"}},
