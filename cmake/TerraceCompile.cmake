@@ -29,8 +29,8 @@ set(sanitizer_definitions "$<$<CXX_COMPILER_ID:Clang>:__SANITIZE_$<UPPER_CASE:${
 if(TERRACE_SANITIZER STREQUAL "address")
   target_compile_definitions(terrace_compile INTERFACE "${sanitizer_definitions}")
   # The test programs' own sources are neither optimised nor checked for undefined behaviour: there it would find
-  # nothing in the library, and both together triple the time that the sources take to compile. Null pointers, and
-  # accesses outside an object, are found by the other sanitizer: their checks, and those of the dynamic type, which are
+  # nothing in the library, and both together triple the time that the sources take to compile. The use of a null
+  # pointer ends the test, and accesses outside an object are found by the other sanitizer: their checks, and those of the dynamic type, which are
   # at every access to a member, would be a third of the time that the library takes.
   target_compile_options(terrace_compile INTERFACE -fsanitize=address -fno-omit-frame-pointer
     $<$<BOOL:$<TARGET_PROPERTY:TERRACE_TEST_PROGRAM>>:-O0>

@@ -70,8 +70,7 @@ std::filesystem::path folder_of_rank(const Combination& c, const std::filesystem
 }
 
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
-  // No commits are kept of masters that are the program's parameters.
-  // How many threads compute is of the placement law.
+  // No commits are kept of masters that are the program's parameters. The placement law has the threads.
   only.insert(
       only.end(),
       {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kMaster, {"whole", "remainder"}}, {kThreads, {"1"}}});

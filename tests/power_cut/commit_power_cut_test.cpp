@@ -169,7 +169,8 @@ void expect_kept_at_every_cut(const Combination& c, size_t number) {
   }
 }
 
-constexpr size_t kEvery = testing::kSanitized ? 4 : 2;  // combination of a list
+// Of so many combinations of a list one is tried.
+constexpr size_t kEvery = testing::kSanitized ? 4 : 2;
 
 class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
 
