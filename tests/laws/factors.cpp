@@ -72,7 +72,8 @@ constexpr std::array<std::string_view, 4> kShares = {"1", "0.5", "0", "0.3"};
 
 constexpr std::array<std::string_view, 2> kPathCounts = {"1", "2"};
 constexpr std::array<std::string_view, 2> kRetainedCommits = {"0", "1"};
-// Beside the training, of the commit before; "background": by a thread of its own, through a PinnedCommit.
+// Beside the training, of the commit before; "background": by a thread of its own, through a PinnedCommit, or
+// on the first of several ranks through SetStreams.
 constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
 // In empty folders, or over the commit of a run that is given up.
 constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over a commit"};

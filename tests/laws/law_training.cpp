@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <terrace/offload/commits/pinned_commit.h>
+#include <terrace/runtime/train/checkpoint/internal/set_streams.h>
 
 #include "support/offloaders.h"
 
@@ -198,7 +199,9 @@ static void leave_commit(Combination c, const LawSurroundings& surroundings) {
 }
 
 struct LawTraining::Save {
-  std::unique_ptr<PinnedCommit> commit;
+  std::unique_ptr<PinnedCommit> commit;  // of one rank
+  std::vector<ShardPaths> shards;        // of several: all ranks' paths, and the number of their commit
+  uint64_t number = 0;
   uint64_t step = 0;
   std::vector<std::byte> records;
   std::exception_ptr failure;
@@ -206,17 +209,34 @@ struct LawTraining::Save {
 
   void copy() {
     try {
-      const uint64_t tile_bytes = commit->record_layout().tile_bytes();
-      records.resize(commit->record_tile_count() * tile_bytes);
-      const uint64_t run = commit->block_tiles();
-      for (uint64_t first = 0; first < commit->record_tile_count(); first += run) {
-        const uint64_t tiles = std::min(run, commit->record_tile_count() - first);
-        commit->read_records(first, std::span(records).subspan(first * tile_bytes, tiles * tile_bytes));
-      }
+      shards.empty() ? copy_own() : copy_of_all();
     } catch (...) {
       failure = std::current_exception();
     }
     commit.reset();  // which the next commit may wait for
+  }
+
+ private:
+  void copy_own() {
+    step = std::stoull(commit->info());
+    const uint64_t tile_bytes = commit->record_layout().tile_bytes();
+    records.resize(commit->record_tile_count() * tile_bytes);
+    const uint64_t run = commit->block_tiles();
+    for (uint64_t first = 0; first < commit->record_tile_count(); first += run) {
+      const uint64_t tiles = std::min(run, commit->record_tile_count() - first);
+      commit->read_records(first, std::span(records).subspan(first * tile_bytes, tiles * tile_bytes));
+    }
+  }
+
+  void copy_of_all() {
+    const SetStreams streams(shards, number, "cannot copy the commit of all ranks");
+    step = std::stoull(streams.info());
+    SetStreams::States states = streams.states();
+    records.resize(states.bytes());
+    states.read(records);
+    SetStreams::Store frozen = streams.frozen();
+    std::vector<std::byte> values(frozen.bytes());
+    frozen.read(values);  // which verifies them
   }
 };
 
@@ -224,6 +244,7 @@ struct LawTraining::Save {
 LawTraining::LawTraining(const Combination& combination, const LawSurroundings& surroundings)
     : c_(combination),
       training_(training_of(combination)),
+      folder_(surroundings.folder),
       call_(level_of(combination, kCallers) == "changing" ? 5 : 0),
       model_(make_law_model(combination)),
       space_(tensors_of(combination, *model_, caller_memory_), number_of(combination, kChunk)),
@@ -393,6 +414,8 @@ bool LawTraining::commits_now() const {
 }
 
 void LawTraining::begin_commit() {
+  // Nothing pins the commit of all on the other ranks; none of them makes another one without the first.
+  if (options_.ranks > 1) finish_save();
   const uint64_t step = completed_;
   call_([&] {
     offloader_->commits().begin(fmt::format("{} {}", step, updates_),
@@ -413,9 +436,15 @@ void LawTraining::begin_save() {
   if (level_of(c_, kSaves) == "none") return;
   finish_save();
   if (!offloader_->commits().are_kept() || call_([&] { return offloader_->commits().finish(); }) == 0) return;
+  if (options_.rank > 0) return;
   save_ = std::make_unique<Save>();
-  save_->commit = call_([&] { return offloader_->commits().pin(); });
-  save_->step = std::stoull(save_->commit->info());
+  if (options_.ranks == 1) {
+    save_->commit = call_([&] { return offloader_->commits().pin(); });
+  } else {
+    for (uint32_t rank = 0; rank < options_.ranks; ++rank)
+      save_->shards.push_back(tier_folders(c_, folder_.parent_path() / fmt::format("rank{}", rank)));
+    save_->number = offloader_->commits().last();
+  }
   save_->thread = std::thread([save = save_.get()] { save->copy(); });
 }
 

@@ -28,7 +28,9 @@ namespace terrace::laws {
 using DecorateEngine = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
 
 struct LawSurroundings {
-  std::filesystem::path folder;  // in which a folder is made for each path
+  // In which a folder is made for each path; of several ranks it is "rank<number>" beside those of the
+  // others.
+  std::filesystem::path folder;
   TierStart start = TierStart::fresh;
   DecorateEngine decorate = nullptr;
   StepEvents* step_events = nullptr;
@@ -62,8 +64,9 @@ class LawTraining {
   void begin_commit();
   // The change of the host budget that is due after this step.
   void change_budget();
-  // Copies the last commit in a thread of its own from now on, where that is wanted and possible; whoever
-  // calls next waits for the copy of before and throws what that failed with.
+  // Copies the last commit in a thread of its own from now on, where that is wanted and possible, on the
+  // first of several ranks the commit of all; whoever calls next waits for the copy of before and throws what
+  // that failed with.
   void begin_save();
   void finish_save();
   // That copy: the step it is of, and records as state() has them; empty: none was made.
@@ -91,6 +94,7 @@ class LawTraining {
 
   const Combination c_;
   const Training training_;
+  const std::filesystem::path folder_;
   const testing::Caller call_;
   std::unique_ptr<Model> model_;
   std::vector<std::vector<std::byte>> caller_memory_;  // by tensor

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 
 #include <terrace/aio/engines/fault_engine.h>
@@ -80,6 +81,7 @@ struct Ending {
   std::vector<std::string> failures;  // by rank
   std::vector<uint64_t> transfers;    // by rank
   uint64_t durable = 0;
+  std::optional<std::pair<uint64_t, std::vector<std::byte>>> saved;  // as LawTraining's
 };
 
 // The rank `faulty` meets the faults.
@@ -97,7 +99,14 @@ Ending train(const Combination& c, const fs::path& folder, uint32_t faulty,
     LawTraining training(c, {.folder = folder_of_rank(c, folder, rank.rank()),
                              .decorate = engines_with_faults(*plans[rank.rank()], log),
                              .ranks = &rank});
-    train_on(training, durable, [] {});
+    try {
+      train_on(training, durable, [] {});
+    } catch (...) {
+      training.finish_save();
+      if (rank.rank() == 0) ending.saved = training.saved();
+      throw;
+    }
+    if (rank.rank() == 0) ending.saved = training.saved();
   });
   for (const auto& plan : plans) ending.transfers.push_back(plan->transfers());
   ending.durable = durable;
@@ -121,6 +130,14 @@ struct Calm {
   explicit Calm(const Combination& c) : expected(states_by_step(c, kTrained)) {
     ending = train(c, folder.path(), 0, {});
     for (const std::string& failure : ending.failures) EXPECT_EQ(failure, "");
+    EXPECT_EQ(ending.saved.has_value(), level_of(c, kSaves) == "background");
+    expect_saved_of_a_step(ending);
+  }
+  void expect_saved_of_a_step(const Ending& of) const {
+    if (!of.saved) return;
+    const auto& [step, records] = *of.saved;
+    EXPECT_TRUE(same_bytes(records, std::span(expected.states[step]).first(expected.record_bytes)))
+        << "the copy of step " << step;
   }
   const StatesByStep expected;
   const ScratchFolder folder;
@@ -142,6 +159,7 @@ void expect_kept_after_faults(const Combination& c, size_t number, const Calm& c
     // Others may be through when the last write of one fails; else they end with it.
     const auto failed = std::ranges::count_if(ending.failures, [](const auto& f) { return !f.empty(); });
     EXPECT_EQ(failed > 0, !ending.failures[faulty].empty());
+    calm.expect_saved_of_a_step(ending);
     expect_gone_on_from(c, folder.path(), calm.expected, ending.durable, false);
   }
 }

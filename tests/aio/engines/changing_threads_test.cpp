@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "aio/aio_support.h"
+#include "support/sanitized.h"
 
 namespace terrace::io::changing_threads_test {
 namespace {
@@ -88,7 +89,7 @@ TEST_P(ChangingThreads, GoOnWithAnEngineThatIsAtRest) {
 
 TEST_P(ChangingThreads, WaitForWhatAThreadHasStartedThatIsGone) {
   const Bytes out(kParts * kPartBytes), in(kParts * kPartBytes);
-  for (uint64_t round = 0; round < 20; ++round) {
+  for (uint64_t round = 0; round < (testing::kSanitized ? 5 : 20); ++round) {
     out.fill_pattern(round);
     in.fill(std::byte{0});
     for (const OpKind kind : {OpKind::write, OpKind::read}) {

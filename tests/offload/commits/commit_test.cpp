@@ -25,6 +25,7 @@ TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
          {io::EngineKind::io_uring, io::EngineKind::libaio, io::EngineKind::threads}) {
       for (const uint32_t quarters : {0u, 1u, 4u}) {
         for (const uint64_t cadence : {1u, 3u}) {
+          if (testing::kSanitized && (quarters == 1) != (cadence == 3)) continue;
           CommitCase c = base;
           c.engine = engine;
           c.cached_quarters = quarters;

@@ -8,6 +8,7 @@
 #include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 
 namespace terrace::compact_state_test {
 namespace {
@@ -35,7 +36,7 @@ std::vector<CommitCase> placements() {
 TEST(CompactState, ChangesNoBitWhateverThePlacement) {
   for (const uint32_t accumulation : {1u, 3u}) {
     const auto expected = states_without_commits({.accumulation = accumulation}, 3);
-    for (CommitCase c : placements()) {
+    for (CommitCase c : testing::thinned(placements())) {
       c.accumulation = accumulation;
       c.chunk_elements = accumulation == 1 ? kTileElements : 2 * kTileElements;
       c.layout = kCompact;
@@ -54,7 +55,7 @@ TEST(CompactState, ChangesNoBitWhateverThePlacement) {
 TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
   for (const double clip_norm : {0.0, 0.5}) {
     const auto expected = states_without_commits({.clip_norm = clip_norm}, 4);
-    for (CommitCase c : placements()) {
+    for (CommitCase c : testing::thinned(placements())) {
       if (c.states == Placement::none || c.parameters == Placement::none) continue;
       for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
         for (const uint64_t tiles : {1u, 2u}) {
@@ -78,7 +79,7 @@ TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
 }
 
 TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
-  for (CommitCase c : placements()) {
+  for (CommitCase c : testing::thinned(placements())) {
     SCOPED_TRACE(words(c));
     std::vector<std::vector<float>> found[2];
     for (const bool compact : {false, true}) {
@@ -128,7 +129,7 @@ TEST(CompactState, GoesOnFromACheckpointOfThePlainFormAndTheOtherWayRound) {
 }
 
 TEST(CompactState, LeavesAnUpdateThatOverflowsWithoutATrace) {
-  for (CommitCase c : placements()) {
+  for (CommitCase c : testing::thinned(placements())) {
     c.layout = kCompact;
     SCOPED_TRACE(words(c));
     const ScratchFolder folder;

@@ -10,6 +10,7 @@
 
 #include "offload/offloader_rig.h"
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 
 namespace terrace::load_parts_test {
 namespace {
@@ -89,7 +90,7 @@ std::vector<Case> cases() {
 
 TEST(LoadParts, AreTheValuesOfACallback) {
   size_t shift = 0;
-  for (const Case& c : cases()) {
+  for (const Case& c : testing::thinned(cases())) {
     SCOPED_TRACE(fmt::format("parameters {}, states {}, {}, {}", name_of(c.parameters), name_of(c.states),
                              name_of(c.type), text_of(c.layout)));
     Rig rig(c);
