@@ -167,6 +167,11 @@ RankIdentity identify_rank(const Environment& variables, const GivenRank& given)
   } else {
     identity = identity_given(given);
   }
+  if (identity.size > kMostRanksOfRun)
+    throw no_rank(
+        claim ? fmt::format("{}={}", claim->size_name, claim->size) : fmt::format("ranks {}", identity.size),
+        fmt::format("a run has at most {} ranks", kMostRanksOfRun),
+        claim ? fmt::format("start fewer, or correct {}", claim->size_name) : "start fewer");
   if (!identity.alone()) identity.meeting = meeting_in(variables, identity.launcher);
   return identity;
 }

@@ -47,6 +47,8 @@ struct MeetingPlace {
   bool operator==(const MeetingPlace&) const = default;
 };
 
+inline constexpr uint32_t kMostRanksOfRun = 16384;
+
 struct RankIdentity {
   uint32_t rank = 0;  // less than `size`
   uint32_t size = 1;  // the number of ranks of the run
@@ -70,8 +72,9 @@ struct GivenRank {
 };
 
 // The default RankIdentity where no launcher speaks of more than one process. Throws Error(config) that names
-// the variables concerned: where one is no number, is out of range, or is missing beside another, where two
-// launchers or a launcher and `given` contradict each other, and where a meeting place is none.
+// the variables concerned: where one is no number, is out of range (kMostRanksOfRun), or is missing beside
+// another, where two launchers or a launcher and `given` contradict each other, and where a meeting place is
+// none.
 //
 // Slurm counts in a job step only (SLURM_STEP_ID). The script of sbatch and the shell of salloc have
 // SLURM_NTASKS, and the script has SLURM_PROCID=0 too, but they are one process. Where a job step has one

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include <terrace/base/error.h>
@@ -73,8 +74,18 @@ class PathAddress {
   Address address_;
 };
 
+bool is_other_file(const std::filesystem::path& file) {
+  std::error_code error;
+  return !file.empty() && !has_no_file(file) && std::filesystem::exists(file, error) &&
+         !std::filesystem::is_socket(file, error);
+}
+
 Error cannot_listen(const MeetingPlace& place, int error_number) {
   const bool is_taken = error_number == EADDRINUSE;
+  if (is_taken && is_other_file(place.socket))
+    return Error(ErrorKind::config, {"cannot listen for other ranks", text_of(place),
+                                     "something else than a socket has this name",
+                                     "correct TERRACE_MEET: the socket is made there"});
   return Error(ErrorKind::io,
                {"cannot listen for other ranks", text_of(place),
                 is_taken ? "somebody listens there already" : system_reason(error_number),

@@ -248,9 +248,10 @@ struct TrainConfig {
 
 // A value from another place than the file, for example the command line. It replaces the file's value.
 struct ConfigOverride {
-  std::string key;     // "terrace.device_memory", "optimizer.params.lr"
-  std::string value;   // as typed: "256MiB", "3e-4", "true", "[0.9, 0.95]"
-  std::string origin;  // "--device-memory"
+  std::string key;       // "terrace.device_memory", "optimizer.params.lr"
+  std::string value;     // as typed: "256MiB", "3e-4", "true", "[0.9, 0.95]"
+  std::string origin;    // "--device-memory"
+  bool is_fact = false;  // nobody's wish: where something else is given, that is said to have no effect
 };
 
 // `name` stands for the text in messages: "ds.json". Throws Error(config) with one line per problem:

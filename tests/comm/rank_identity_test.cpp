@@ -205,6 +205,15 @@ TEST(RankIdentity, RefusesALauncherThatSaysHalf) {
   });
 }
 
+TEST(RankIdentity, RefusesMoreRanksThanARunHas) {
+  EXPECT_EQ(identify_rank({{"RANK", "5"}, {"WORLD_SIZE", "16384"}}).size, 16384u);
+  expect_error(ErrorKind::config, {"WORLD_SIZE=16385", "at most 16384 ranks", "correct WORLD_SIZE"}, [] {
+    identify_rank({{"RANK", "5"}, {"WORLD_SIZE", "16385"}});
+  });
+  expect_error(ErrorKind::config, {"ranks 99999999", "at most 16384 ranks"},
+               [] { identify_rank({}, {.rank = 0, .ranks = 99999999}); });
+}
+
 TEST(RankIdentity, ComparesWithWhatTheCallerGives) {
   const Environment bare = {{"RANK", "1"}, {"WORLD_SIZE", "4"}};
   struct Row {

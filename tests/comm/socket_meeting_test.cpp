@@ -6,6 +6,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -172,6 +173,17 @@ TEST_P(SocketMeetings, RefuseASecondRunThatMeetsAtThePlace) {
   expect_error(ErrorKind::io,
                {"cannot listen", text_of(place_), "somebody listens there already", "another place"},
                [&] { meet(meeting(0, 2)); });
+}
+
+TEST(SocketMeetingPlace, IsNoOtherFile) {
+  const ScratchFolder folder;
+  SocketMeeting meeting{.rank = 0, .size = 2, .place = {.socket = folder.path()}};
+  const std::vector<std::string> words = {"cannot listen", "something else than a socket", "TERRACE_MEET"};
+  expect_error(ErrorKind::config, words, [&] { meet(meeting); });
+  meeting.place.socket = folder.path() / "text";
+  std::ofstream(meeting.place.socket) << "of the user";
+  expect_error(ErrorKind::config, words, [&] { meet(meeting); });
+  EXPECT_EQ(std::filesystem::file_size(meeting.place.socket), 11u);
 }
 
 TEST_P(SocketMeetings, WaitForNoStrangerThatSaysNothing) {

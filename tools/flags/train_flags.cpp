@@ -257,7 +257,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
       overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
   }
   if (flags.ranks_started > 1)
-    overrides.push_back({"terrace.ranks", std::to_string(flags.ranks_started), flags.launcher});
+    overrides.push_back({"terrace.ranks", std::to_string(flags.ranks_started), flags.launcher, true});
   if (flags.compact_state) overrides.push_back({"terrace.compact_state", "true", "--compact-state"});
   if (flags.no_memory_pressure)
     overrides.push_back({"terrace.memory_pressure", "false", "--no-memory-pressure"});

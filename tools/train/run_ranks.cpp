@@ -168,10 +168,6 @@ void RunRanks::join(const TerraceConfig& config) {
   if (config.communicator == CommunicatorChoice::host) require_one_host(*communicator_);
 }
 
-bool RunRanks::is_another() {
-  return identify_rank(environment_from(environ)).rank > 0;
-}
-
 int RunRanks::refuse(const Error& failure) {
   constexpr uint64_t kSeconds = 5;  // where others have another command line, they may never come
   TrainFlags flags;

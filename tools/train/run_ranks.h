@@ -36,9 +36,6 @@ class RunRanks {
   // Returns the exit status.
   static int refuse(const Error& failure);
 
-  // True for every process but the first of several.
-  static bool is_another();
-
   bool are_several() const { return !identity_.alone(); }
   bool is_first() const { return identity_.rank == 0; }
   // Makes the options those of this rank. Throws Error(config) for what several ranks cannot do, and where

@@ -58,7 +58,8 @@ class Train final : public Subcommand {
   const std::string& name() const override { return name_; }
   int run() override {
     if (flags_.explain.empty() && !flags_.print_config) return train();
-    if (RunRanks::is_another()) return kDone;  // the first of several prints it
+    const RunRanks ranks(flags_, console_);
+    if (!ranks.is_first()) return kDone;
     return flags_.explain.empty() ? print_config() : explain();
   }
 

@@ -450,7 +450,13 @@ void ConfigEntries::apply(const ConfigOverride& setting) {
       // It stays a text, and read_value() says what was expected.
     }
   }
-  by_path_.erase(row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for));
+  const std::string path = row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for);
+  const auto earlier = by_path_.find(path);
+  if (setting.is_fact && earlier != by_path_.end() && shown(earlier->second.value) != shown(given.value))
+    without_effect_.push_back(
+        {earlier->second.written_key, fmt::format("it is {} by {}, not {}", shown(given.value),
+                                                  setting.origin, shown(earlier->second.value))});
+  by_path_.erase(path);
   read_value(*row, given);
 }
 

@@ -21,8 +21,20 @@ bool is_truthy(const JsonNode& node) {
 }
 
 // The keys that DeepSpeed and the files around it have for the number of parts of a model.
-constexpr std::string_view kDegrees[] = {"autotp_size", "tp_size",    "autoep_size", "ep_size", "sp_size",
-                                         "pp_size",     "num_stages", "stages",      "degree"};
+constexpr std::string_view kDegrees[] = {"autotp_size",
+                                         "tp_size",
+                                         "autoep_size",
+                                         "ep_size",
+                                         "sp_size",
+                                         "pp_size",
+                                         "num_stages",
+                                         "stages",
+                                         "degree",
+                                         "size",
+                                         "tensor_parallel_size",
+                                         "expert_parallel_size",
+                                         "pipeline_parallel_size",
+                                         "sequence_parallel_size"};
 
 // A number, or the text of one.
 bool is_above_one(const JsonNode& node) {

@@ -74,6 +74,9 @@ TEST(RanksConfig, RefusesEveryDegreeOfParallelismAboveOne) {
                                  R"({"pipeline": {"stages": "2"}})",
                                  R"({"expert_parallel": {"enabled": true, "autoep_size": 8}})",
                                  R"({"sequence_parallel_size": 2})",
+                                 R"({"tensor_parallel": {"tensor_parallel_size": 2}})",
+                                 R"({"expert_parallel": {"expert_parallel_size": 2}})",
+                                 R"({"expert_parallel": {"size": 2}})",
                                  R"({"tensor_parallel": 2})"};
   const char* const whole[] = {
       R"({"tensor_parallel": {"autotp_size": 0, "tp": {"tp_size": 1, "tp_grain_size": 64}}})",
@@ -89,6 +92,19 @@ TEST(RanksConfig, RefusesEveryDegreeOfParallelismAboveOne) {
       problem(divided[1]),
       "ds.json:1:29: tensor_parallel.tp_size cannot be 4: No model is divided among ranks: every degree has "
       "to be 1 or 0, and nothing else here has an effect.");
+}
+
+// The ranks are as many as have been started, whatever a file for planning says.
+TEST(RanksConfig, SaysWhereANumberOfRanksHasNoEffect) {
+  const auto warnings = [](std::string_view text) {
+    const std::vector<ConfigOverride> started = {{"terrace.ranks", "2", "Open MPI", true}};
+    return parse_train_config(text, "ds.json", started).warnings;
+  };
+  EXPECT_THAT(
+      warnings(R"({"terrace": {"ranks": 7}})"),
+      ElementsAre(AllOf(HasSubstr("terrace.ranks 7 (ds.json:1:23)"), HasSubstr("it is 2 by Open MPI"))));
+  EXPECT_THAT(warnings(R"({"terrace": {"ranks": 2}})"), IsEmpty());
+  EXPECT_THAT(warnings("{}"), IsEmpty());
 }
 
 TEST(RanksConfig, TakesTheMicroBatchesOfAStep) {
