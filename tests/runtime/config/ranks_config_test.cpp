@@ -100,9 +100,8 @@ TEST(RanksConfig, SaysWhereANumberOfRanksHasNoEffect) {
     const std::vector<ConfigOverride> started = {{"terrace.ranks", "2", "Open MPI", true}};
     return parse_train_config(text, "ds.json", started).warnings;
   };
-  EXPECT_THAT(
-      warnings(R"({"terrace": {"ranks": 7}})"),
-      ElementsAre(AllOf(HasSubstr("terrace.ranks 7 (ds.json:1:23)"), HasSubstr("it is 2 by Open MPI"))));
+  EXPECT_THAT(warnings(R"({"terrace": {"ranks": 7}})"),
+              ElementsAre(HasSubstr("terrace (it is 2 by Open MPI, not 7): ranks")));
   EXPECT_THAT(warnings(R"({"terrace": {"ranks": 2}})"), IsEmpty());
   EXPECT_THAT(warnings("{}"), IsEmpty());
 }
