@@ -4,11 +4,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <terrace/aio/file.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/tier_folder.h>
@@ -17,26 +18,6 @@
 
 namespace terrace {
 namespace {
-
-// Returns the free bytes of the paths' file systems, each counted once, plus those of an existing tier, which
-// the run takes up or removes. Returns nothing if a file system cannot be asked.
-std::optional<uint64_t> room_at(const std::vector<PathShare>& shares) {
-  std::vector<dev_t> devices;
-  uint64_t bytes = 0;
-  for (const PathShare& share : shares) {
-    struct stat folder;
-    if (stat(share.path.c_str(), &folder) != 0) return std::nullopt;
-    bytes += TierFolder::bytes_at(share.path);
-    if (std::ranges::find(devices, folder.st_dev) != devices.end()) continue;
-    devices.push_back(folder.st_dev);
-    try {
-      bytes += io::free_bytes_at(share.path);
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-  }
-  return bytes;
-}
 
 std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64_t missing_bytes,
                        bool one_path) {
@@ -60,20 +41,56 @@ std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, ui
 
 }  // namespace
 
+DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32_t host) {
+  DiskNeed need{.needed = plan.file_bytes()};
+  std::vector<uint64_t> devices;
+  for (const PathShare& share : share_disk(plan, options)) {
+    struct stat folder;
+    if (stat(share.path.c_str(), &folder) != 0) return {};
+    need.held += TierFolder::bytes_at(share.path);
+    if (!options.tier_name.empty()) need.held += TierFolder::bytes_at(share.path / options.tier_name);
+    if (std::ranges::find(devices, folder.st_dev) != devices.end()) continue;
+    devices.push_back(folder.st_dev);
+    try {
+      need.free += io::free_bytes_at(share.path);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+  std::ranges::sort(devices);
+  devices.push_back(host);
+  need.drives = std::max<uint64_t>(checksum_of(std::as_bytes(std::span(devices))), 1);
+  return need;
+}
+
 void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
-  const uint64_t needed = plan.file_bytes();
-  if (needed == 0) return;
+  const DiskNeed own = disk_need(plan, options, 0);
+  require_disk_room(plan, options, own, {&own, 1});
+}
+
+void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options, const DiskNeed& own,
+                       std::span<const DiskNeed> ranks) {
+  DiskNeed all{.free = own.free};
+  size_t sharing = 0;
+  for (const DiskNeed& one : ranks) {
+    if (one.drives != own.drives || one.needed == 0) continue;
+    all.needed += one.needed;
+    all.held += one.held;
+    ++sharing;
+  }
+  const uint64_t room = all.free + all.held;
+  if (own.drives == 0 || own.needed == 0 || all.needed <= room) return;
   const std::vector<PathShare> shares = share_disk(plan, options);
-  const std::optional<uint64_t> room = room_at(shares);
-  if (!room || needed <= *room) return;
   std::string folders;
   for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();
-  const TierShortage nvme{"nvme", *room, needed};
-  throw ShortageError({"there is no room for what lives on nvme in", folders,
-                       fmt::format("{} bytes ({}) are needed and {} ({}) are free, so that {}", needed,
-                                   format_bytes(needed), *room, format_bytes(*room), missing_text(nvme)),
-                       advice_for(plan, options, nvme.missing_bytes(), shares.size() == 1)},
-                      {nvme});
+  const TierShortage nvme{"nvme", room, all.needed};
+  throw ShortageError(
+      {"there is no room for what lives on nvme in", folders,
+       fmt::format("{} bytes ({}) are needed{} and {} ({}) are free, so that {}", all.needed,
+                   format_bytes(all.needed), sharing > 1 ? fmt::format(" by {} ranks", sharing) : "", room,
+                   format_bytes(room), missing_text(nvme)),
+       advice_for(plan, options, nvme.missing_bytes(), shares.size() == 1)},
+      {nvme});
 }
 
 }  // namespace terrace

@@ -3,6 +3,9 @@
 // checks again for itself.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/plan/memory_plan.h>
 
@@ -12,5 +15,19 @@ namespace terrace {
 // takes; the room that an existing tier takes up counts as free. Paths that cannot be examined are left to
 // the code that opens them.
 void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options);
+
+// The drives of one of several ranks, and what it asks of them, in bytes. Ranks tell it each other.
+struct DiskNeed {
+  uint64_t drives = 0;  // the same for ranks of one host that have the same drives; 0: they cannot be asked
+  uint64_t needed = 0;
+  uint64_t held = 0;  // by an existing tier, which the run takes up or removes
+  uint64_t free = 0;  // of the file systems, each counted once
+};
+// `host` is that of the rank among those of the run.
+DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32_t host);
+// The same where `ranks` are the needs of all ranks, `own` among them: what is taken of the same drives is
+// added up.
+void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options, const DiskNeed& own,
+                       std::span<const DiskNeed> ranks);
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/comm/rank_agreement.h>
+#include <terrace/comm/rank_votes.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
@@ -147,10 +148,25 @@ std::string tokenizer_of(const TrainFlags& flags) {
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
     TrainingSetup setup = plan_training(options);
-    if (options.tier_start != TierStart::resume) require_disk_room(setup.plan.memory, setup.offload);
+    if (options.tier_start == TierStart::resume) return setup;
+    OffloadOptions offload = setup.offload;
+    offload.tier_name = options.config.placement.tier_name;
+    const uint32_t host = options.communicator != nullptr
+                              ? options.communicator->places()[options.communicator->rank()].host
+                              : 0;
+    const DiskNeed need = disk_need(setup.plan.memory, offload, host);
+    require_disk_room(setup.plan.memory, offload, need, RankVotes(options.communicator).of_all(need));
     return setup;
   } catch (const ShortageError& reason) {
     if (options.tier_start == TierStart::resume) throw;
+    const TierShortage& first = reason.tiers().front();
+    if (options.communicator != nullptr && first.tier == "nvme") {
+      ErrorParts parts = reason.parts();
+      parts.advice = fmt::format(
+          "free {} there, or give the ranks folders on several drives: {{rank}} in nvme_path, or a list",
+          format_bytes(first.missing_bytes()));
+      throw Error(reason.kind(), parts);
+    }
     Workers workers = make_compute_threads(options.config.terrace);
     throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers, options.compute,
                                               {probe_machine().memory_limit.bytes}));

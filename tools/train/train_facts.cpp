@@ -294,8 +294,9 @@ std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOpt
   add("host", fmt::format("{}, {}", format_bytes(plan.host.bytes), plan.host.origin));
   const char* name = "disk";
   for (const auto& [path, bytes, least_bytes] : plan.disk) {
-    add(std::exchange(name, ""), fmt::format("{} in {}, where {} are free", format_bytes(bytes),
-                                             path.string(), format_bytes(io::free_bytes_at(path))));
+    add(std::exchange(name, ""), fmt::format("{}{} in {}, where {} are free", format_bytes(bytes),
+                                             config.batch.ranks > 1 ? " for this rank" : "", path.string(),
+                                             format_bytes(io::free_bytes_at(path))));
   }
   add_details(facts, options, plan, data);
   return facts;
