@@ -168,8 +168,8 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, std::string_view fi
 
 std::vector<HostSlots> read_hostfile(const std::filesystem::path& path) {
   const auto fail = [&](int error_number) {
-    return Error(ErrorKind::io, {"cannot read the hostfile", path.string(), system_reason(error_number),
-                                 "name a file with a line \"HOST slots=NUMBER\" for each host"});
+    return Error(ErrorKind::config, {"cannot read the hostfile", path.string(), system_reason(error_number),
+                                     "name a file with a line \"HOST slots=NUMBER\" for each host"});
   };
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) throw fail(EISDIR);

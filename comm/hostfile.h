@@ -38,7 +38,7 @@ struct HostFilter {
 // host that comes again; and with the file alone where no host is in it.
 std::vector<HostSlots> parse_hostfile(std::string_view text, std::string_view file);
 
-// The same of a file. Throws Error(io) too, where it cannot be read: a missing file is never taken for an
+// The same of a file. Throws Error(config) too, where it cannot be read: a missing file is never taken for an
 // empty one.
 std::vector<HostSlots> read_hostfile(const std::filesystem::path& path);
 

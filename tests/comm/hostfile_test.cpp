@@ -89,9 +89,9 @@ TEST(Hostfile, ReadsAFile) {
   expect_error(ErrorKind::config, {(folder / "empty").string(), "no host"},
                [&] { read_hostfile(folder / "empty"); });
   expect_error(ErrorKind::config, {(folder / "bad").string() + ":2"}, [&] { read_hostfile(folder / "bad"); });
-  expect_error(ErrorKind::io, {(folder / "missing").string(), "ENOENT"},
+  expect_error(ErrorKind::config, {(folder / "missing").string(), "ENOENT"},
                [&] { read_hostfile(folder / "missing"); });
-  expect_error(ErrorKind::io, {folder.path().string(), "EISDIR"}, [&] { read_hostfile(folder.path()); });
+  expect_error(ErrorKind::config, {folder.path().string(), "EISDIR"}, [&] { read_hostfile(folder.path()); });
 }
 
 TEST(Hostfile, ChoosesWhatAFilterLeaves) {

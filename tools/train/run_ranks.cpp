@@ -49,6 +49,9 @@ MakeMessagePort message_port(const RankIdentity& identity, const Environment& va
         "mpi", fmt::format("{} has started them, and no launcher of MPI", name_of(identity.launcher)),
         "start them with mpirun or srun, or leave the key out");
   if (has_mpi && config.communicator != CommunicatorChoice::host) return load_mpi(own_mpi_plugin());
+  if (has_mpi && !identity.meeting)
+    refuse_communicator("host", fmt::format("{} does not say where sockets meet", name_of(identity.launcher)),
+                        "set TERRACE_MEET to HOST:PORT or the path of a socket, or leave the key out");
   SocketMeeting meeting = meeting_of(identity, variables);
   meeting.timeout = std::chrono::seconds(config.rank_timeout_seconds);
   return socket_port(meeting);

@@ -86,6 +86,11 @@ std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t 
       set.run_id = set.newest()->run.run_id;
     } else if (set.contents.has_commits) {
       set.run_id = run_of(set.shards);
+      const auto lost = std::ranges::find_if(set.shards, &ShardPaths::empty);
+      if (lost != set.shards.end())
+        set.contents.trouble =
+            fmt::format("there is no folder {} in them",
+                        tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count}));
     }
     sets.push_back(std::move(set));
   }
