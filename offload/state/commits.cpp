@@ -134,6 +134,10 @@ uint64_t Commits::finish() {
                                      "go on from the commit before it, or from a checkpoint"});
 }
 
+void Commits::end() {
+  if (committer_ != nullptr) committer_->finish();
+}
+
 uint64_t Commits::last() const {
   return committer_ != nullptr ? committer_->last_commit() : 0;
 }

@@ -57,6 +57,9 @@ class Commits {
   // its failure once; the commit before is still there then. If finish() returns, the commit of the last
   // begin() is durable.
   uint64_t finish();
+  // After a failure, when nothing may be asked of other ranks any more: waits for the end of the commit in
+  // progress, and throws what it or the one before failed with, once.
+  void end();
   uint64_t last() const;  // the last commit in the tier; 0: none
   // The text of the commit that TierStart::resume went on from; empty otherwise.
   const std::string& taken_up_info() const { return taken_up_info_; }

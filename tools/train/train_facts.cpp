@@ -228,6 +228,12 @@ std::string trained_text(const TrainerOptions& options, const TrainerPlan& plan)
   return fmt::format("{}: {} parameters", text, grouped(plan.trainable_count));
 }
 
+std::string ranks_text(const Communicator& ranks) {
+  uint32_t hosts = 0;
+  for (const RankPlace& place : ranks.places()) hosts = std::max(hosts, place.host + 1);
+  return fmt::format("{} on {}", ranks.size(), counted(hosts, "host"));
+}
+
 std::string batch_text(const TrainerOptions& options, const TrainingData& data) {
   const BatchConfig& batch = options.config.batch;
   const uint64_t samples = batch.train_batch_size();
@@ -284,6 +290,7 @@ std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOpt
   add("",
       fmt::format("{} tokens for training, {} held out; unigram loss {:.3f} nats per token",
                   grouped(data.train_token_count()), grouped(data.validation_token_count()), unigram_loss));
+  if (options.communicator != nullptr) add("ranks", ranks_text(*options.communicator));
   add("batch", batch_text(options, data));
   add("optimizer", optimizer_text(config));
   add("schedule", schedule_text(config, options.steps));

@@ -15,9 +15,21 @@ void TrainingRun::run() {
     tell_what_is_kept();
     const std::optional<Error> death = parts_.ranks.death_behind(failure);
     rank_died_ = death.has_value();
-    failure_ = death.value_or(failure);
+    failure_ = death ? *death : own_failure(failure);
   }
   parts_.trainer.offloader().wait_for_copies();  // a recorded copy is counted when it ends
+}
+
+// Where other ranks have ended because this one's commit failed, this one may have met their end before its
+// own failure.
+Error TrainingRun::own_failure(const Error& failure) {
+  if (failure.kind() != ErrorKind::peer) return failure;
+  try {
+    parts_.trainer.offloader().commits().end();
+  } catch (const Error& own) {
+    if (own.kind() != ErrorKind::peer) return own;
+  }
+  return failure;
 }
 
 void TrainingRun::train() {

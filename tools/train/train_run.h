@@ -43,6 +43,7 @@ class TrainingRun {
 
  private:
   void train();
+  Error own_failure(const Error& failure);
   void evaluate();
   void answer_requests();
   void tell_what_is_kept();

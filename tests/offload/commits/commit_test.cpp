@@ -182,14 +182,20 @@ TEST(Commit, LeavesTheCommitBeforeWholeUntilItIsDurable) {
   }
 }
 
-TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
+// Whose first commit fails.
+CommitCase failing_first() {
   CommitCase c;
-  c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
+  c.decorate = decorate_commits(c, [](std::unique_ptr<io::Engine> engine) {
     // Beyond every attempt to write the first block elsewhere.
     std::vector<io::Fault> faults;
     for (uint64_t index = 0; index < 16; ++index) faults.push_back({index, io::FaultKind::fail});
     return std::make_unique<io::FaultEngine>(std::move(engine), std::move(faults));
   });
+  return c;
+}
+
+TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
+  const CommitCase c = failing_first();
   const auto expected = states_without_commits(c, 2);
   const ScratchFolder folder;
   CommitRig rig(c, folder.path());
@@ -201,6 +207,17 @@ TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
   EXPECT_EQ(rig.state(), expected[2]);
   rig.offloader->commits().begin(step_info(2));
   EXPECT_GT(rig.offloader->commits().finish(), 0u);
+}
+
+TEST(Commit, SaysWhatItFailedWithToWhoeverWaitsForItsEnd) {
+  const ScratchFolder folder;
+  CommitRig rig(failing_first(), folder.path());
+  rig.step(1);
+  rig.offloader->commits().end();  // there was none
+  rig.offloader->commits().begin(step_info(1));
+  EXPECT_THROW(rig.offloader->commits().end(), Error);
+  rig.offloader->commits().end();
+  rig.step(2);
 }
 
 // A cleaner of temporary files must not make a run report commits that nobody can go on from.
