@@ -43,6 +43,7 @@ std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, ui
 
 DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32_t host) {
   DiskNeed need{.needed = plan.file_bytes()};
+  if (need.needed == 0) return need;
   std::vector<uint64_t> devices;
   for (const PathShare& share : share_disk(plan, options)) {
     struct stat folder;
@@ -59,7 +60,7 @@ DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32
   }
   std::ranges::sort(devices);
   devices.push_back(host);
-  need.drives = std::max<uint64_t>(checksum_of(std::as_bytes(std::span(devices))), 1);
+  need.drives = checksum_of(std::as_bytes(std::span(devices)));
   return need;
 }
 
@@ -70,6 +71,7 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
 
 void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options, const DiskNeed& own,
                        std::span<const DiskNeed> ranks) {
+  if (own.needed == 0) return;
   DiskNeed all{.free = own.free};
   size_t sharing = 0;
   for (const DiskNeed& one : ranks) {
@@ -79,7 +81,7 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options, co
     ++sharing;
   }
   const uint64_t room = all.free + all.held;
-  if (own.drives == 0 || own.needed == 0 || all.needed <= room) return;
+  if (all.needed <= room) return;
   const std::vector<PathShare> shares = share_disk(plan, options);
   std::string folders;
   for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();

@@ -16,12 +16,12 @@ namespace terrace {
 // the code that opens them.
 void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options);
 
-// The drives of one of several ranks, and what it asks of them, in bytes. Ranks tell it each other.
+// The drives of one of several ranks, and what it asks of them, in bytes. Ranks tell each other.
 struct DiskNeed {
-  uint64_t drives = 0;  // the same for ranks of one host that have the same drives; 0: they cannot be asked
-  uint64_t needed = 0;
-  uint64_t held = 0;  // by an existing tier, which the run takes up or removes
-  uint64_t free = 0;  // of the file systems, each counted once
+  uint64_t drives = 0;  // the same for ranks of one host that have the same drives
+  uint64_t needed = 0;  // 0 where nothing lives on nvme, and where the drives cannot be examined
+  uint64_t held = 0;    // by an existing tier, which the run takes up or removes
+  uint64_t free = 0;    // of the file systems, each counted once
 };
 // `host` is that of the rank among those of the run.
 DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32_t host);

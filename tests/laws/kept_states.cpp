@@ -61,14 +61,6 @@ void expect_ranks_gone_on_from(const Combination& c, const std::filesystem::path
 
 }  // namespace
 
-std::filesystem::path folder_of_rank(const Combination& c, const std::filesystem::path& folder,
-                                     uint32_t rank) {
-  if (rounds_of(c).ranks == 1) return folder;
-  const std::filesystem::path own = folder / fmt::format("rank{}", rank);
-  std::filesystem::create_directories(own);
-  return own;
-}
-
 std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
   // No commits are kept of masters that are the program's parameters. The placement law has the threads.
   only.insert(

@@ -34,10 +34,6 @@ struct StatesByStep {
 // With one rank: their number changes no bit.
 StatesByStep states_by_step(Combination combination, uint64_t steps);
 
-// The folder of a rank's paths below `folder`; of one rank, that itself.
-std::filesystem::path folder_of_rank(const Combination& combination, const std::filesystem::path& folder,
-                                     uint32_t rank);
-
 // The commit below `folder`, of all ranks, is that of the step `durable` or of a later one and leads on, with
 // a commit under way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be
 // refused instead where `may_be_corrupt`. Returns whether there was a commit.

@@ -187,6 +187,14 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
   return folders;
 }
 
+std::filesystem::path folder_of_rank(const Combination& c, const std::filesystem::path& folder,
+                                     uint32_t rank) {
+  if (rounds_of(c).ranks == 1) return folder;
+  const std::filesystem::path own = folder / fmt::format("rank{}", rank);
+  std::filesystem::create_directories(own);
+  return own;
+}
+
 // What is given up by the training that begins over it.
 static void leave_commit(Combination c, const LawSurroundings& surroundings) {
   set_level(c, kBegins, "anew");
@@ -442,7 +450,7 @@ void LawTraining::begin_save() {
     save_->commit = call_([&] { return offloader_->commits().pin(); });
   } else {
     for (uint32_t rank = 0; rank < options_.ranks; ++rank)
-      save_->shards.push_back(tier_folders(c_, folder_.parent_path() / fmt::format("rank{}", rank)));
+      save_->shards.push_back(tier_folders(c_, folder_of_rank(c_, folder_.parent_path(), rank)));
     save_->number = offloader_->commits().last();
   }
   save_->thread = std::thread([save = save_.get()] { save->copy(); });

@@ -28,8 +28,7 @@ namespace terrace::laws {
 using DecorateEngine = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
 
 struct LawSurroundings {
-  // In which a folder is made for each path; of several ranks it is "rank<number>" beside those of the
-  // others.
+  // Each path is a folder below it. Of several ranks each has its folder_of_rank().
   std::filesystem::path folder;
   TierStart start = TierStart::fresh;
   DecorateEngine decorate = nullptr;
@@ -43,6 +42,9 @@ std::unique_ptr<Model> make_law_model(const Combination& combination);
 // The folders of its tier below `folder`, made where they are missing.
 std::vector<std::filesystem::path> tier_folders(const Combination& combination,
                                                 const std::filesystem::path& folder);
+// The folder of a rank's paths below `folder`; of one rank, that itself.
+std::filesystem::path folder_of_rank(const Combination& combination, const std::filesystem::path& folder,
+                                     uint32_t rank);
 StepRounds rounds_of(const Combination& combination);
 bool is_layer_major(const Combination& combination);
 

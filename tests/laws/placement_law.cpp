@@ -107,9 +107,7 @@ Outcome PlacementLaw::train(const Combination& c) {
 
 Outcome PlacementLaw::train_rank(const Combination& c, Communicator* ranks) {
   RecordedSteps recorded;
-  const std::filesystem::path folder =
-      ranks == nullptr ? folder_ : folder_ / fmt::format("rank{}", ranks->rank());
-  std::filesystem::create_directories(folder);
+  const std::filesystem::path folder = folder_of_rank(c, folder_, ranks == nullptr ? 0 : ranks->rank());
   LawTraining training(
       c, {.folder = folder, .step_events = records_steps_ ? &recorded.events : nullptr, .ranks = ranks});
   Offloader& offloader = training.offloader();

@@ -99,14 +99,15 @@ Ending train(const Combination& c, const fs::path& folder, uint32_t faulty,
     LawTraining training(c, {.folder = folder_of_rank(c, folder, rank.rank()),
                              .decorate = engines_with_faults(*plans[rank.rank()], log),
                              .ranks = &rank});
+    std::exception_ptr failure;
     try {
       train_on(training, durable, [] {});
     } catch (...) {
-      training.finish_save();
-      if (rank.rank() == 0) ending.saved = training.saved();
-      throw;
+      failure = std::current_exception();
     }
+    training.finish_save();
     if (rank.rank() == 0) ending.saved = training.saved();
+    if (failure != nullptr) std::rethrow_exception(failure);
   });
   for (const auto& plan : plans) ending.transfers.push_back(plan->transfers());
   ending.durable = durable;
