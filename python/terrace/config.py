@@ -53,7 +53,7 @@ _NOT_IN_PYTHON = {
     "terrace.parameter_groups": "give parameter groups to the optimizer",
     "zero_optimization.offload_optimizer.ratio": "leave it at 1.0: updates run on the processor",
     "aio.use_gds": "leave it out",
-    "terrace.gpu_compute": "leave it out: the model computes",
+    "terrace.compute": "leave it out: the model computes",
 }
 
 

@@ -16,6 +16,7 @@ constexpr const char* kBatchSetting = "train_batch_size";
 constexpr const char* kMicroBatchSetting = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulationSetting = "gradient_accumulation_steps";
 constexpr const char* kGroupSetting = "terrace.gradient_group";
+constexpr const char* kComputeSetting = "terrace.compute";
 
 // A key, or with a point at its end a section. The accumulation of a rank is not one: it follows from the
 // number of ranks, which changes no number of a run.
@@ -59,6 +60,8 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
   }
   if (const uint32_t group = config.batch.rounds().group; group > 1)
     settings[kGroupSetting] = std::to_string(group);
+  if (config.terrace.compute != ComputeType::automatic)
+    settings[kComputeSetting] = name_of(config.terrace.compute);
   return settings;
 }
 

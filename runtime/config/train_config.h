@@ -157,10 +157,12 @@ std::optional<DeviceChoice> device_choice_from_name(std::string_view name);
 enum class GpuProducts : uint8_t { automatic, cublas_lt, own };
 std::optional<GpuProducts> gpu_products_from_name(std::string_view name);
 
-// Type of GPU matrix products: the parameters' own (activations are rounded to it) or fp32 (parameters are
-// widened).
-enum class GpuCompute : uint8_t { parameter_type, fp32 };
-std::optional<GpuCompute> gpu_compute_from_name(std::string_view name);
+// The type in which matrices are multiplied, with sums in fp32. fp32: parameters of 16 bits are widened. The
+// others round activations and gradients for a product, to bf16 or to the parameters' type, but on the
+// processor, which multiplies fp16 in fp32. automatic: parameter_type on a GPU, fp32 on the processor.
+enum class ComputeType : uint8_t { automatic, parameter_type, fp32, bf16 };
+std::string_view name_of(ComputeType type);
+std::optional<ComputeType> compute_type_from_name(std::string_view name);
 
 // How the ranks of a run reach each other. automatic: by MPI if its launcher has started them, else by
 // sockets. host: by sockets and memory of the one host that they share.
@@ -175,7 +177,7 @@ std::optional<NvmeShare> nvme_share_from_name(std::string_view name);
 struct TerraceConfig {
   DeviceChoice device = DeviceChoice::simulated;
   GpuProducts gpu_products = GpuProducts::automatic;
-  GpuCompute gpu_compute = GpuCompute::parameter_type;
+  ComputeType compute = ComputeType::automatic;
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements
@@ -245,6 +247,9 @@ struct TrainConfig {
   std::vector<ResolvedValue> resolved;  // every key that has an effect, in the order of the schema
   std::vector<std::string> warnings;    // for the log, one line or more each
 };
+
+// Returns the type in which the processor multiplies matrices: fp32 or bf16.
+DataType processor_products(const TrainConfig& config);
 
 // A value from another place than the file, for example the command line. It replaces the file's value.
 struct ConfigOverride {

@@ -80,8 +80,8 @@ struct Inference::Session {
         offload(offload_options(config, dry)),
         plan(make_plan(config, frozen_tensors(*model), dry, offload)),
         space(frozen_tensors(*model), plan.chunk_elements),
-        computing(
-            begin_computing(options.compute, offload.device_budget_bytes, config.terrace.strict, workers)),
+        computing(begin_computing(options.compute, offload.device_budget_bytes, config.terrace.strict,
+                                  workers, processor_products(config))),
         ops(computing->ops()),
         offloader(space, offload, dry.trace, computing->device(), workers, told),
         arena(offloader.work_memory()),

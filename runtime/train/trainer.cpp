@@ -119,7 +119,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       taken_up(commit_to_take_up(options, space, state.identity())),
       agreed(agreed_ranks(given.communicator, state.identity())),
       compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
-                              workers)),
+                              workers, processor_products(options.config))),
       dry_ops(make_dry_ops(setup.compute, workers)),
       offloader(space, offload_on(*compute, setup, options.communicator, options.config.placement.tier_name),
                 setup.dry.trace, compute->device(), workers, log),

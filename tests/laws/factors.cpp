@@ -97,6 +97,9 @@ constexpr std::array<std::string_view, 5> kBackEnds = {"threads", "messages", "p
 // micro-batches than 3.
 constexpr std::array<std::string_view, 3> kGroups = {"1", "2", "4"};
 
+// The type in which matrices are multiplied.
+constexpr std::array<std::string_view, 2> kComputes = {"fp32", "bf16"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -147,6 +150,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"ranks", kRankCounts},
     {"back end", kBackEnds},
     {"gradient group", kGroups},
+    {"compute", kComputes},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

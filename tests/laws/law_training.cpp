@@ -149,6 +149,7 @@ Training training_of(const Combination& c) {
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
   training.callers = callers_of(c);
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
+  training.products = level_of(c, kCompute) == "fp32" ? DataType::fp32 : DataType::bf16;
   return training;
 }
 
@@ -257,7 +258,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
       model_(make_law_model(combination)),
       space_(tensors_of(combination, *model_, caller_memory_), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),
-      ops_(workers_, best_instruction_set()) {
+      ops_(workers_, best_instruction_set(), training_.products) {
   if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over a commit")
     leave_commit(c_, surroundings);
   DryRun dry = dry_run_of(c_, *model_, workers_);

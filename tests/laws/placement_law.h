@@ -41,7 +41,7 @@ class PlacementLaw {
   uint64_t spilling_runs() const { return spilling_runs_; }
 
  private:
-  using ReferenceKey = std::array<uint8_t, 11>;
+  using ReferenceKey = std::array<uint8_t, 12>;
   Outcome train_rank(const Combination& combination, Communicator* ranks);
 
   std::filesystem::path folder_;

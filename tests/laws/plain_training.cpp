@@ -181,7 +181,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
   testing::give_to_caller(tensors, training.callers, memory);
   const FlatSpace space(tensors, kTileElements);
   Workers workers(1);
-  const HostOps ops(workers, best_instruction_set());
+  const HostOps ops(workers, best_instruction_set(), training.products);
   const DryRun dry = run_dry(model, training.accumulation, workers);
   std::vector<std::byte> work(dry.work_bytes + 64);
   void* begin = work.data();

@@ -19,9 +19,16 @@ namespace {
 
 // Makes the device that computes and logs what it is. Throws Error(device) if nothing can be computed on the
 // GPU, Error(config) if it cannot be done as configured.
-std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] const TerraceConfig& wanted,
+std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] const TrainConfig& config,
                                           [[maybe_unused]] Log& log) {
 #ifdef TERRACE_CUDA_KERNELS
+  const TerraceConfig& wanted = config.terrace;
+  if (wanted.compute == ComputeType::bf16 && config.precision != DataType::bf16) {
+    throw Error(ErrorKind::config, {"cannot multiply matrices in bf16", "terrace.compute",
+                                    fmt::format("parameters are {}, and a GPU multiplies in their type",
+                                                name_of(config.precision)),
+                                    "train in bf16, or leave the key out"});
+  }
   if (!gpu.facts().virtual_memory) {
     throw Error(ErrorKind::device, {"cannot use", gpu.facts().name,
                                     "it or its driver has no virtual memory management (cuMemMap)", ""});
@@ -35,8 +42,8 @@ std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] c
   log.info(fmt::format("computing on {}, products of matrices by {}", gpu.facts().name,
                        found.library != nullptr ? "cuBLASLt " + found.library->version_text()
                                                 : "the kernels of this build: " + found.reason));
-  return make_cuda_compute(gpu, {.library = std::move(found.library),
-                                 .rounds_rows = wanted.gpu_compute == GpuCompute::parameter_type});
+  return make_cuda_compute(
+      gpu, {.library = std::move(found.library), .rounds_rows = wanted.compute != ComputeType::fp32});
 #else
   throw Error(ErrorKind::device,
               {"cannot use", gpu.facts().name, "this build has no kernels for it: nvcc was not found", ""});
@@ -45,12 +52,13 @@ std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] c
 
 }  // namespace
 
-ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log, const Communicator* ranks) {
+ComputeChoice::ComputeChoice(const TrainConfig& config, Log& log, const Communicator* ranks) {
+  const TerraceConfig& wanted = config.terrace;
   if (wanted.device == DeviceChoice::simulated) return;
   try {
     const uint32_t gpu = ranks != nullptr ? gpu_of_rank(*ranks, static_cast<uint32_t>(CudaGpu::count())) : 0;
     gpu_ = CudaGpu::open(static_cast<int>(gpu), log);
-    compute_ = compute_on(*gpu_, wanted, log);
+    compute_ = compute_on(*gpu_, config, log);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;
     const ErrorParts& parts = error.parts();
@@ -60,12 +68,10 @@ ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log, const Commun
                    "see `terrace report`, or give --device simulated (terrace.device), which needs no GPU"});
     }
     gpu_.reset();
-    const bool wants_more =
-        wanted.gpu_products != GpuProducts::automatic || wanted.gpu_compute != GpuCompute::parameter_type;
-    log.info(
-        fmt::format("computing on the simulated device{}: {}: {}",
-                    wants_more ? ", where terrace.gpu_products and terrace.gpu_compute have no effect" : "",
-                    parts.subject, parts.reason));
+    const bool wants_more = wanted.gpu_products != GpuProducts::automatic;
+    log.info(fmt::format("computing on the simulated device{}: {}: {}",
+                         wants_more ? ", where terrace.gpu_products has no effect" : "", parts.subject,
+                         parts.reason));
   }
 }
 

@@ -18,7 +18,7 @@ class ComputeChoice {
  public:
   // Opens a GPU only if one is asked for: where there are several ranks, the one of this rank
   // (gpu_of_rank()). Throws Error(config) for a device that cannot be used. `log` outlives it.
-  ComputeChoice(const TerraceConfig& wanted, Log& log, const Communicator* ranks = nullptr);
+  ComputeChoice(const TrainConfig& config, Log& log, const Communicator* ranks = nullptr);
 
   // Returns null for the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }

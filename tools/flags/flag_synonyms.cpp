@@ -35,6 +35,7 @@ constexpr Synonym kSynonyms[] = {
     {"--sequence-length", "--context"},
     {"--block-size", "--context"},
     {"--model-max-length", "--context"},
+    {"--gpu-compute", "--compute"},
     {"--deepspeed", "--config"},
     {"--deepspeed-config", "--config"},
     {"--ds-config", "--config"},

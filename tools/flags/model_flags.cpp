@@ -26,7 +26,7 @@ TrainConfig config_of(const ModelFlags& flags) {
   };
   add("terrace.device", flags.device, "--device");
   add("terrace.gpu_products", flags.gpu_products, "--gpu-products");
-  add("terrace.gpu_compute", flags.gpu_compute, "--gpu-compute");
+  add("terrace.compute", flags.compute, "--compute");
   add("terrace.device_memory", flags.device_memory, "--device-memory");
   add("terrace.host_memory", flags.host_memory, "--host-memory");
   add("zero_optimization.offload_param.device", flags.parameters.empty() ? "cpu" : flags.parameters,
@@ -73,8 +73,9 @@ void ModelFlags::add_to(Command& app) {
   app.add_option("--gpu-products", gpu_products, "On a GPU: the library of matrix products (default auto)")
       .type_name("auto|cublaslt|own")
       .group(group);
-  app.add_option("--gpu-compute", gpu_compute, "On a GPU: the type of products (default parameter_type)")
-      .type_name("parameter_type|fp32")
+  app.add_option("--compute", compute,
+                 "The type of matrix products (default auto: fp32, on a GPU that of the parameters)")
+      .type_name("auto|parameter_type|fp32|bf16")
       .group(group);
   app.add_option("--device-memory", device_memory, "Hard budget of device memory")
       .type_name("SIZE")
@@ -135,7 +136,7 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
 
 std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
   for (const std::string& warning : config_.warnings) log.warning(warning);
-  compute_ = std::make_unique<ComputeChoice>(config_.terrace, log);
+  compute_ = std::make_unique<ComputeChoice>(config_, log);
   config_ = compute_->settle(config_, {}, log);
   auto inference = std::make_unique<Inference>(
       std::move(model_), InferenceOptions{config_, batch, sequence, evaluates, compute_->device()}, log);

@@ -19,7 +19,7 @@ struct ModelFlags {
   std::string type;
   std::string device;
   std::string gpu_products;
-  std::string gpu_compute;
+  std::string compute;
   std::string device_memory;
   std::string host_memory;
   std::string parameters;

@@ -263,7 +263,7 @@ int Plan::run() {
     if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
   }
   require_no_files(nvme_paths(options.config));
-  const ComputeChoice compute(options.config.terrace, console_);
+  const ComputeChoice compute(options.config, console_);
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   Workers workers = make_compute_threads(options.config.terrace);

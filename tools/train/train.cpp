@@ -66,7 +66,7 @@ class Train final : public Subcommand {
 
  private:
   TrainConfig settled(const TrainConfig& config) {
-    return ComputeChoice(config.terrace, console_).settle(config, flags_.replay_decisions, console_);
+    return ComputeChoice(config, console_).settle(config, flags_.replay_decisions, console_);
   }
   int explain() {
     print_result(config_explanation(settled(resolve_config(flags_)), flags_.explain));
@@ -203,7 +203,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   }
   ranks.take_paths(options.config);
   check_nvme_folders(options.config.placement);
-  const ComputeChoice compute(options.config.terrace, console_, ranks.communicator());
+  const ComputeChoice compute(options.config, console_, ranks.communicator());
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   ranks.apply_to(options);

@@ -109,8 +109,8 @@ void run(const std::string& folder, const std::string& token_path, const std::st
   StackArena dry_arena = StackArena::dry_run();
   UseRecorder recorder;
   const MicroBatch shape = samples.step(0);
-  model->train_micro_batch(HostOps(workers, best_instruction_set(), true), recorder, dry_arena, shape, 1.0f,
-                           "");
+  model->train_micro_batch(HostOps(workers, best_instruction_set(), DataType::fp32, true), recorder,
+                           dry_arena, shape, 1.0f, "");
   OffloadOptions options;
   options.parameters = options.states = Placement::cpu;
   options.work_bytes = round_up(dry_arena.peak_bytes(), 4096);

@@ -18,7 +18,7 @@ constexpr std::string_view kIopoll = "terrace.io_uring_iopoll";
 constexpr std::string_view kCompact = "terrace.compact_state";
 constexpr std::string_view kUpdate = "terrace.update";
 constexpr std::string_view kGpuProducts = "terrace.gpu_products";
-constexpr std::string_view kGpuCompute = "terrace.gpu_compute";
+constexpr std::string_view kCompute = "terrace.compute";
 constexpr std::string_view kRatio = "zero_optimization.offload_optimizer.ratio";
 constexpr std::string_view kGds = "aio.use_gds";
 
@@ -178,24 +178,58 @@ std::optional<GpuProducts> gpu_products_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<GpuCompute> gpu_compute_from_name(std::string_view name) {
-  if (name == "parameter_type") return GpuCompute::parameter_type;
-  if (name == "fp32") return GpuCompute::fp32;
+std::string_view name_of(ComputeType type) {
+  switch (type) {
+    case ComputeType::automatic:
+      return "auto";
+    case ComputeType::parameter_type:
+      return "parameter_type";
+    case ComputeType::fp32:
+      return "fp32";
+    case ComputeType::bf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+std::optional<ComputeType> compute_type_from_name(std::string_view name) {
+  for (const ComputeType type :
+       {ComputeType::automatic, ComputeType::parameter_type, ComputeType::fp32, ComputeType::bf16}) {
+    if (name == name_of(type)) return type;
+  }
   return std::nullopt;
+}
+
+DataType processor_products(const TrainConfig& config) {
+  const ComputeType type = config.terrace.compute;
+  const bool is_parameters = type == ComputeType::parameter_type && config.precision == DataType::bf16;
+  return type == ComputeType::bf16 || is_parameters ? DataType::bf16 : DataType::fp32;
 }
 
 void Resolver::resolve_gpu() {
   TerraceConfig& own = config_.terrace;
   own.device = *device_choice_from_name(text("terrace.device", "simulated"));
   own.gpu_products = *gpu_products_from_name(text(kGpuProducts, "auto"));
-  own.gpu_compute = *gpu_compute_from_name(text(kGpuCompute, "parameter_type"));
-  for (const std::string_view key : {kGpuProducts, kGpuCompute}) {
-    const ConfigEntry* entry = given(key);
-    if (entry == nullptr) continue;
-    if (own.device == DeviceChoice::simulated)
-      idle_.push_back({entry->written_key, "terrace.device is simulated"});
-    else if (key == kGpuCompute && config_.precision == DataType::fp32)
-      idle_.push_back({entry->written_key, "parameters are fp32"});
+  if (const ConfigEntry* entry = given(kGpuProducts);
+      entry != nullptr && own.device == DeviceChoice::simulated)
+    idle_.push_back({entry->written_key, "terrace.device is simulated"});
+  resolve_compute();
+}
+
+void Resolver::resolve_compute() {
+  TerraceConfig& own = config_.terrace;
+  own.compute = *compute_type_from_name(text(kCompute, "auto"));
+  const ConfigEntry* entry = given(kCompute);
+  if (entry == nullptr) return;
+  // The old name is of products on a GPU alone, where parameter_type is what auto is.
+  const bool is_old = entry->written_key != kCompute;
+  if (is_old && own.compute == ComputeType::parameter_type) own.compute = ComputeType::automatic;
+  const bool on_processor = own.device == DeviceChoice::simulated;
+  if (is_old && on_processor) {
+    idle_.push_back({entry->written_key, "terrace.device is simulated"});
+  } else if (own.compute == ComputeType::parameter_type && config_.precision == DataType::fp16 &&
+             on_processor) {
+    idle_.push_back({entry->written_key, "the processor multiplies fp16 parameters in fp32"});
   }
 }
 

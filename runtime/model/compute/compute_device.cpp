@@ -8,8 +8,8 @@ namespace {
 
 class SimulatedComputing final : public Computing {
  public:
-  SimulatedComputing(uint64_t budget_bytes, bool strict, Workers& workers)
-      : device_({budget_bytes, strict, 0, 0}), ops_(workers, best_instruction_set()) {}
+  SimulatedComputing(uint64_t budget_bytes, bool strict, Workers& workers, DataType products)
+      : device_({budget_bytes, strict, 0, 0}), ops_(workers, best_instruction_set(), products) {}
   Device& device() override { return device_; }
   const Ops& ops() const override { return ops_; }
   void wait() override {}  // each is over when its call returns
@@ -27,12 +27,12 @@ std::string ComputeDevice::why_no_file_reads(std::span<const std::filesystem::pa
 }
 
 std::unique_ptr<Ops> SimulatedCompute::make_dry_ops(Workers& workers) const {
-  return std::make_unique<HostOps>(workers, best_instruction_set(), true);
+  return std::make_unique<HostOps>(workers, best_instruction_set(), products_, true);
 }
 
 std::unique_ptr<Computing> SimulatedCompute::begin(uint64_t budget_bytes, bool strict,
                                                    Workers& workers) const {
-  return std::make_unique<SimulatedComputing>(budget_bytes, strict, workers);
+  return std::make_unique<SimulatedComputing>(budget_bytes, strict, workers, products_);
 }
 
 ComputeFacts facts_of(const ComputeDevice* device) {
@@ -44,9 +44,9 @@ std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers)
 }
 
 std::unique_ptr<Computing> begin_computing(const ComputeDevice* device, uint64_t budget_bytes, bool strict,
-                                           Workers& workers) {
+                                           Workers& workers, DataType processor_products) {
   return device != nullptr ? device->begin(budget_bytes, strict, workers)
-                           : SimulatedCompute().begin(budget_bytes, strict, workers);
+                           : SimulatedCompute(processor_products).begin(budget_bytes, strict, workers);
 }
 
 }  // namespace terrace

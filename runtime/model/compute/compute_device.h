@@ -59,15 +59,20 @@ class ComputeDevice {
 
 class SimulatedCompute final : public ComputeDevice {
  public:
+  // Operands of products are rounded to `products`, fp32 or bf16.
+  explicit SimulatedCompute(DataType products = DataType::fp32) : products_(products) {}
   ComputeFacts facts() const override { return {}; }
   std::unique_ptr<Ops> make_dry_ops(Workers& workers) const override;
   std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const override;
+
+ private:
+  const DataType products_;
 };
 
 // These functions take a device that may be null, which stands for the simulated one.
 ComputeFacts facts_of(const ComputeDevice* device);
 std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers);
 std::unique_ptr<Computing> begin_computing(const ComputeDevice* device, uint64_t budget_bytes, bool strict,
-                                           Workers& workers);
+                                           Workers& workers, DataType processor_products);
 
 }  // namespace terrace

@@ -11,8 +11,8 @@ using compute::Format;
 using compute::KernelOperand;
 using compute::KernelProduct;
 
-// How a product is cut into tasks, by its shape alone: row blocks of nearly equal size and columns as wide as
-// still gives every thread of a large machine something to do.
+// How a product is cut into tasks. No element depends on it, so it may depend on the threads: tiles are as
+// large as still gives every thread some, because a tile's operands are packed for it alone.
 struct Tiling {
   uint64_t row_tile;
   uint64_t row_tiles;
@@ -23,21 +23,33 @@ struct Tiling {
 };
 
 constexpr uint64_t kSliverRows = 12;
-constexpr uint64_t kWidestTile = 128;
-constexpr uint64_t kNarrowestTile = 64;
-constexpr uint64_t kEnoughTasks = 32;
+constexpr uint64_t kTallestTile = 2 * compute::kRowBlock;
+constexpr uint64_t kWidestTile = 256;
+constexpr uint64_t kTilesOfAThread = 4;
 static_assert(kWidestTile <= compute::kColumnBlock);
 
-Tiling tiling_of(const ProductShape& shape) {
+// Tiles of nearly equal size, of at most `most` rows.
+Tiling tiling_of(const ProductShape& shape, uint64_t most_rows, uint64_t columns) {
   Tiling tiling{};
-  const uint64_t row_blocks = std::max<uint64_t>(divide_up(shape.rows, compute::kRowBlock), 1);
-  tiling.row_tile = std::max(round_up(divide_up(shape.rows, row_blocks), kSliverRows), kSliverRows);
+  const uint64_t row_tiles = std::max<uint64_t>(divide_up(shape.rows, most_rows), 1);
+  tiling.row_tile = std::max(round_up(divide_up(shape.rows, row_tiles), kSliverRows), kSliverRows);
   tiling.row_tiles = divide_up(shape.rows, tiling.row_tile);
-  tiling.column_tile = kWidestTile;
-  tiling.column_tiles = divide_up(shape.columns, tiling.column_tile);
-  if (tiling.count() < kEnoughTasks) {
-    tiling.column_tile = kNarrowestTile;
-    tiling.column_tiles = divide_up(shape.columns, tiling.column_tile);
+  tiling.column_tile = columns;
+  tiling.column_tiles = divide_up(shape.columns, columns);
+  return tiling;
+}
+
+// `tallest`: the most rows of a tile.
+Tiling tiling_for(const ProductShape& shape, uint64_t tallest, size_t threads) {
+  struct Size {
+    uint64_t rows, columns;
+  };
+  Tiling tiling{};
+  for (const Size size :
+       {Size{tallest, kWidestTile}, Size{compute::kRowBlock, kWidestTile},
+        Size{compute::kRowBlock, kWidestTile / 2}, Size{compute::kRowBlock, kWidestTile / 4}}) {
+    tiling = tiling_of(shape, size.rows, size.columns);
+    if (tiling.count() >= kTilesOfAThread * threads) break;
   }
   return tiling;
 }
@@ -101,8 +113,8 @@ ThreadScratch::ThreadScratch(StackArena& arena, const Workers& workers, uint64_t
       stride_(round_up(floats_per_thread, StackArena::kAlignment / sizeof(float))),
       floats_(arena.allocate<float>(stride_ * workers.thread_count())) {}
 
-Products::Products(Workers& workers, InstructionSet set)
-    : workers_(workers), kernels_(compute::kernels_of(set)) {}
+Products::Products(Workers& workers, InstructionSet set, DataType type)
+    : workers_(workers), kernels_(compute::kernels_of(set)), product_(compute::product_kernel(set, type)) {}
 
 uint64_t Products::workspace_floats() {
   return compute::kProductWorkspaceFloats + kTileFloats;
@@ -111,18 +123,18 @@ uint64_t Products::workspace_floats() {
 void Products::multiply(const ProductShape& shape, const Operand& a, const Operand& b,
                         const ProductTarget& target, const ThreadScratch& scratch) const {
   check(target, shape);
-  const Tiling tiling = tiling_of(shape);
+  const Tiling tiling = tiling_for(shape, kTallestTile, workers_.thread_count());
   workers_.parallel_for(tiling.count(), [&](size_t index) {
     const Tile tile = tile_at(tiling, shape, index);
     KernelProduct product = product_of(tile, shape.depth, a, b, scratch.mine());
     set_target(product, tile, target);
-    kernels_.product(product);
+    product_(product);
   });
 }
 
 void Products::multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
                              const GradientTarget& target, const ThreadScratch& scratch) const {
-  const Tiling tiling = tiling_of(shape);
+  const Tiling tiling = tiling_for(shape, compute::kRowBlock, workers_.thread_count());
   const Format format = compute::format_of(target.type);
   workers_.parallel_for(tiling.count(), [&](size_t index) {
     const Tile tile = tile_at(tiling, shape, index);
@@ -131,7 +143,7 @@ void Products::multiply_into(const ProductShape& shape, const Operand& a, const 
     KernelProduct product = product_of(tile, shape.depth, a, b, workspace);
     product.c = values;
     product.c_stride = tile.columns;
-    kernels_.product(product);
+    product_(product);
     for (uint64_t row = 0; row < tile.rows; ++row) {
       const uint64_t first = (tile.row + row) * shape.columns + tile.column;
       kernels_.land(values + row * tile.columns, target.view.data + first * bytes_of(target.type), format,
@@ -146,7 +158,7 @@ void Products::multiply_here(const ProductShape& shape, const Operand& a, const 
   const Tile all{0, shape.rows, 0, shape.columns};
   KernelProduct product = product_of(all, shape.depth, a, b, workspace);
   set_target(product, all, target);
-  kernels_.product(product);
+  product_(product);
 }
 
 }  // namespace terrace

@@ -5,6 +5,9 @@
 // value. So it depends on no blocking and no thread, and AVX2 and AVX-512 agree. Operands are fp32, bf16 or
 // fp16; 16 bits are widened while a block is packed. Nothing here allocates: packing memory comes from the
 // caller.
+//
+// Products in bf16 round both operands to bf16 and sum in fp32, as the processor's own bf16 instruction does
+// (internal/kernels.h); every instruction set gives the same bits, with that instruction or without it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +23,8 @@ namespace terrace {
 
 namespace compute {
 struct Kernels;
-}
+struct KernelProduct;
+}  // namespace compute
 
 // A gradient to write, and the type of its elements.
 struct GradientTarget {
@@ -67,8 +71,8 @@ class ThreadScratch {
 
 class Products {
  public:
-  // `set` must be supported here.
-  Products(Workers& workers, InstructionSet set);
+  // `set` must be supported here; operands are rounded to `type`, fp32 or bf16.
+  Products(Workers& workers, InstructionSet set, DataType type = DataType::fp32);
 
   // Floats of scratch that a thread needs for a product.
   static uint64_t workspace_floats();
@@ -87,6 +91,7 @@ class Products {
  private:
   Workers& workers_;
   const compute::Kernels& kernels_;
+  void (*const product_)(const compute::KernelProduct& product);
 };
 
 }  // namespace terrace

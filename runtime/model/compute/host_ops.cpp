@@ -14,8 +14,11 @@ constexpr uint64_t kTaskElements = 16 * 1024;
 
 }  // namespace
 
-HostOps::HostOps(Workers& workers, InstructionSet set, bool dry_run)
-    : Ops(dry_run), workers_(workers), kernels_(compute::kernels_of(set)), products_(workers, set) {}
+HostOps::HostOps(Workers& workers, InstructionSet set, DataType products, bool dry_run)
+    : Ops(dry_run),
+      workers_(workers),
+      kernels_(compute::kernels_of(set)),
+      products_(workers, set, products) {}
 
 void HostOps::send_ids(std::span<const int32_t>, std::span<int32_t>) const {
   TERRACE_ASSERT(false, "token ids are read where they are");

@@ -18,10 +18,13 @@ namespace terrace {
 
 class HostOps final : public Ops {
  public:
-  // The rows of probabilities in attention's memory, per thread and whatever the sequence.
-  static constexpr uint64_t kQueryBlock = 96;
+  // The probabilities in attention's memory, per thread and whatever the sequence: queries by keys. Both are
+  // even, so that no pair of a product in bf16 lies in two tiles.
+  static constexpr uint64_t kQueryBlock = 192;
+  static constexpr uint64_t kKeyTile = 256;
 
-  HostOps(Workers& workers, InstructionSet set, bool dry_run = false);
+  // Operands of products are rounded to `products`, fp32 or bf16.
+  HostOps(Workers& workers, InstructionSet set, DataType products = DataType::fp32, bool dry_run = false);
 
   std::span<int32_t> memory_for_ids(uint64_t, StackArena&) const override { return {}; }
   void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const override;

@@ -87,7 +87,9 @@ struct AttentionShape {
   uint64_t heads = 0;
   uint64_t key_value_heads = 0;  // divides heads
   uint64_t head_size = 0;
+  uint64_t past = 0;  // keys and values of each sample before its first query; not in a backward pass
   uint64_t tokens() const { return batch * sequence; }
+  uint64_t key_tokens() const { return past + sequence; }  // of a sample
   uint64_t query_width() const { return heads * head_size; }
   uint64_t key_value_width() const { return key_value_heads * head_size; }
 };

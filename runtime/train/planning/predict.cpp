@@ -87,7 +87,7 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
   question.round_ns = time.rate_ns;
   MachineRates rates = measure_rates(question, workers);
   if (config.batch.ranks > 1 && config.ranks_on_host > 1) measure_rank_rates(time.rate_ns, rates);
-  TrialPlace place;
+  TrialPlace place{.products = processor_products(config)};
   if (facts_of(setup.compute).own_memory) {
     place = {setup.compute, setup.plan.memory.device_bytes};
     rates.device = measure_device_rates(*setup.compute, question,

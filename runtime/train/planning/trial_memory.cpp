@@ -63,8 +63,9 @@ std::vector<std::byte> first_values(const Model& model, TensorId tensor, const T
 
 class HostTrial final : public TrialMemory {
  public:
-  HostTrial(const Model& model, const std::vector<TensorSpec>& tensors, uint64_t work_bytes, Workers& workers)
-      : ops_(workers, best_instruction_set()) {
+  HostTrial(const Model& model, const std::vector<TensorSpec>& tensors, uint64_t work_bytes,
+            DataType products, Workers& workers)
+      : ops_(workers, best_instruction_set(), products) {
     const Shares shares = shares_of(tensors, work_bytes, kHostBytes);
     memory_ = PageMapping::populated(round_up(shares.all_bytes(), page_bytes()), true, kPurpose);
     use(memory_.memory(), tensors, shares);
@@ -147,7 +148,8 @@ uint64_t least_trial_bytes(const std::vector<TensorSpec>& tensors, uint64_t work
 std::unique_ptr<TrialMemory> make_trial_memory(const Model& model, const std::vector<TensorSpec>& tensors,
                                                uint64_t work_bytes, const TrialPlace& place,
                                                Workers& workers) {
-  if (place.compute == nullptr) return std::make_unique<HostTrial>(model, tensors, work_bytes, workers);
+  if (place.compute == nullptr)
+    return std::make_unique<HostTrial>(model, tensors, work_bytes, place.products, workers);
   return std::make_unique<DeviceTrial>(model, tensors, work_bytes, place, workers);
 }
 

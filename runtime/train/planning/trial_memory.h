@@ -20,6 +20,7 @@ namespace terrace {
 struct TrialPlace {
   const ComputeDevice* compute = nullptr;  // null: the host
   uint64_t device_bytes = 0;               // the most memory to take of a device
+  DataType products = DataType::fp32;      // in which the host multiplies matrices
 };
 
 class TrialMemory {

@@ -67,9 +67,35 @@ TEST(TrainConfigSettings, SaysWhichKeysOfAGpuAreIdle) {
               ElementsAre(HasSubstr("terrace (terrace.device is simulated): gpu_products, gpu_compute")));
   const TrainConfig there =
       parse(R"({"terrace": {"device": "cuda", "gpu_products": "own", "gpu_compute": "fp32"}})");
-  EXPECT_THAT(there.warnings, ElementsAre(HasSubstr("terrace (parameters are fp32): gpu_compute")));
+  EXPECT_THAT(there.warnings, ElementsAre());
   EXPECT_EQ(there.terrace.gpu_products, GpuProducts::own);
-  EXPECT_EQ(there.terrace.gpu_compute, GpuCompute::fp32);
+  EXPECT_EQ(there.terrace.compute, ComputeType::fp32);
+}
+
+TEST(TrainConfigSettings, MultipliesInTheTypeThatIsAskedFor) {
+  const auto products = [](const std::string& rest) {
+    return processor_products(parse(R"({"terrace": {"compute": )" + rest));
+  };
+  EXPECT_EQ(processor_products(parse("{}")), DataType::fp32);
+  EXPECT_EQ(products(R"("auto"}, "bf16": {"enabled": true}})"), DataType::fp32);
+  EXPECT_EQ(products(R"("fp32"}, "bf16": {"enabled": true}})"), DataType::fp32);
+  EXPECT_EQ(products(R"("bf16"}})"), DataType::bf16);
+  EXPECT_EQ(products(R"("BF16"}, "fp16": {"enabled": true}})"), DataType::bf16);
+  EXPECT_EQ(products(R"("parameter_type"}, "bf16": {"enabled": true}})"), DataType::bf16);
+  EXPECT_EQ(products(R"("parameter_type"}})"), DataType::fp32);
+  const TrainConfig fp16 = parse(R"({"terrace": {"compute": "parameter_type"}, "fp16": {"enabled": true}})");
+  EXPECT_EQ(processor_products(fp16), DataType::fp32);
+  EXPECT_THAT(fp16.warnings,
+              ElementsAre(HasSubstr("the processor multiplies fp16 parameters in fp32): compute")));
+  EXPECT_THAT(config_test::problem(R"({"terrace": {"compute": "fp8"}})"), HasSubstr("fp32, bf16"));
+}
+
+// The old name was of a GPU alone: a file that has it computes on the processor as it did.
+TEST(TrainConfigSettings, TakesTheOldNameOfComputeForAGpuAlone) {
+  const TrainConfig old =
+      parse(R"({"terrace": {"gpu_compute": "parameter_type", "device": "auto"}, "bf16": {"enabled": true}})");
+  EXPECT_EQ(old.terrace.compute, ComputeType::automatic);
+  EXPECT_EQ(processor_products(old), DataType::fp32);
 }
 
 TEST(TrainConfigSettings, LetsFp16WinOverAutomaticBf16) {

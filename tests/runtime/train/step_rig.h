@@ -25,7 +25,8 @@ class StepRig {
         data(TrainerRun::tokens(run.data), {kContext, options.config.terrace.seed, run.validation_fraction}),
         setup(set_up_training(options.config, options.model, workers)),
         space(setup.tensors, setup.plan.chunk_elements),
-        compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, false, workers)),
+        compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, false, workers,
+                                processor_products(options.config))),
         offloader(space, setup.offload, setup.dry.trace, compute->device(), workers, log),
         between(offloader) {
     offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {

@@ -85,6 +85,7 @@ class Resolver {
   void explain_stage();
   void resolve_aio();
   void resolve_gpu();
+  void resolve_compute();
   void resolve_terrace();
   void resolve_file_reads();
   void resolve_update();

@@ -13,4 +13,13 @@ const Kernels& kernels_of(InstructionSet set) {
   return kernels_scalar;
 }
 
+ProductKernel product_kernel(InstructionSet set, DataType type) {
+  TERRACE_ASSERT(type != DataType::fp16, "no product rounds its operands to fp16");
+  if (type == DataType::fp32) return kernels_of(set).product;
+#if defined(__x86_64__)
+  if (set == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16")) return product_of_pairs;
+#endif
+  return kernels_of(set).product_bf16;
+}
+
 }  // namespace terrace::compute

@@ -11,6 +11,11 @@ namespace terrace::compute {
 // `set` must be supported on this machine.
 const Kernels& kernels_of(InstructionSet set);
 
+using ProductKernel = void (*)(const KernelProduct& product);
+// The kernel of products whose operands are rounded to `type`, fp32 or bf16: the processor's own instructions
+// where it has them, else those of the set, with the same bits.
+ProductKernel product_kernel(InstructionSet set, DataType type);
+
 constexpr Format format_of(DataType type) {
   return type == DataType::fp32 ? Format::fp32 : type == DataType::bf16 ? Format::bf16 : Format::fp16;
 }

@@ -9,6 +9,11 @@
 // one chain over the depth in ascending order, c = fma(a, b, c) with AVX2 and AVX-512 and c = c + a * b
 // without them. It starts from zero or from a given value and depends on no blocking. Sums over a row use 16
 // lanes and one fixed tree.
+//
+// product_bf16 has the arithmetic of VDPBF16PS (Intel's manual, volume 2) in every table, bit for bit: both
+// operands rounded to bf16, the depths of a pair in the order 1, 0, 3, 2, ..., the last pair filled up with a
+// zero, c = fma(a, b, c) in fp32 rounded to nearest even, denormal operands and results as zeros. Which NaN
+// stands for one is left open.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +48,12 @@ struct KernelProduct {
 // The blocks of a product. A block of A and a block of B share the second-level cache of 1 MiB; a sliver of A
 // (12 rows) lives in the first-level cache. The row block and the column block are multiples of every
 // kernel's sliver.
-inline constexpr uint64_t kRowBlock = 264;
+inline constexpr uint64_t kRowBlock = 252;
 inline constexpr uint64_t kColumnBlock = 256;
-inline constexpr uint64_t kDepthBlock = 256;
+inline constexpr uint64_t kLineBytes = 768;  // of a row of A, a column of B: 192 fp32 or 384 bf16
 inline constexpr uint64_t kLargestSliverFloats = 12 * 32;
 inline constexpr uint64_t kProductWorkspaceFloats =
-    kRowBlock * kDepthBlock + kDepthBlock * kColumnBlock + kLargestSliverFloats;
-static_assert(kRowBlock % 12 == 0 && kRowBlock % 6 == 0 && kColumnBlock % 32 == 0);
+    (kRowBlock + kColumnBlock) * kLineBytes / sizeof(float) + kLargestSliverFloats;
 static_assert(kProductWorkspaceFloats % 16 == 0, "workspaces of neighbouring threads stay aligned");
 
 // The most columns that column_sums and its kin take at once.
@@ -57,6 +61,8 @@ inline constexpr uint64_t kColumnSlab = 64;
 
 struct Kernels {
   void (*product)(const KernelProduct& product);
+  // The same with both operands rounded to bf16.
+  void (*product_bf16)(const KernelProduct& product);
 
   // Any format -> fp32.
   void (*widen)(const void* from, Format format, float* to, uint64_t count);
@@ -116,6 +122,9 @@ extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+
+// product_bf16 by the instructions of AVX512_BF16, with the same bits.
+void product_of_pairs(const KernelProduct& product);
 #endif
 
 }  // namespace terrace::compute

@@ -12,6 +12,8 @@ namespace {
 #include <terrace/runtime/model/compute/internal/vectors.inc>
 
 #include <terrace/runtime/model/compute/internal/product.inc>
+
+#include <terrace/runtime/model/compute/internal/float_panels.inc>
 #include <terrace/runtime/model/compute/internal/rows.inc>
 #include <terrace/runtime/model/compute/internal/rows_llama.inc>
 

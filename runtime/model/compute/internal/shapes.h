@@ -50,12 +50,13 @@ template <typename Float>
 void require_attention_rows(const AttentionShape& shape, const AttentionRows<Float>& rows) {
   TERRACE_ASSERT(shape.key_value_heads != 0 && shape.heads % shape.key_value_heads == 0,
                  "the heads are not a multiple of the key-value heads");
-  const auto holds = [&](size_t elements, uint64_t stride, uint64_t width) {
-    return stride >= width && elements >= (shape.tokens() - 1) * stride + width;
+  const auto holds = [&](size_t elements, uint64_t count, uint64_t stride, uint64_t width) {
+    return stride >= width && elements >= (count - 1) * stride + width;
   };
-  TERRACE_ASSERT(holds(rows.queries.size(), rows.query_stride, shape.query_width()) &&
-                     holds(rows.keys.size(), rows.key_value_stride, shape.key_value_width()) &&
-                     holds(rows.values.size(), rows.key_value_stride, shape.key_value_width()),
+  const uint64_t keys = shape.batch * shape.key_tokens();
+  TERRACE_ASSERT(holds(rows.queries.size(), shape.tokens(), rows.query_stride, shape.query_width()) &&
+                     holds(rows.keys.size(), keys, rows.key_value_stride, shape.key_value_width()) &&
+                     holds(rows.values.size(), keys, rows.key_value_stride, shape.key_value_width()),
                  "attention's rows have another size");
 }
 
