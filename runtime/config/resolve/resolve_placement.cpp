@@ -223,7 +223,10 @@ void Resolver::resolve_compute() {
   if (entry == nullptr) return;
   // The old name is of products on a GPU alone, where parameter_type is what auto is.
   const bool is_old = entry->written_key != kCompute;
-  if (is_old && own.compute == ComputeType::parameter_type) own.compute = ComputeType::automatic;
+  if (is_old && own.compute == ComputeType::parameter_type) {
+    own.compute = ComputeType::automatic;
+    record(kCompute, json_quoted("auto"));
+  }
   const bool on_processor = own.device == DeviceChoice::simulated;
   if (is_old && on_processor) {
     idle_.push_back({entry->written_key, "terrace.device is simulated"});
