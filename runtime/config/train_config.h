@@ -21,6 +21,7 @@
 #include <terrace/offload/options/update_rates.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/runtime/config/lr_schedule.h>
+#include <terrace/runtime/config/product_type.h>
 
 namespace terrace {
 
@@ -159,8 +160,9 @@ std::optional<GpuProducts> gpu_products_from_name(std::string_view name);
 
 // The type in which matrices are multiplied, with sums in fp32. fp32: parameters of 16 bits are widened. The
 // others round activations and gradients for a product, to bf16 or to the parameters' type, but on the
-// processor, which multiplies fp16 in fp32. automatic: parameter_type on a GPU, fp32 on the processor.
-enum class ComputeType : uint8_t { automatic, parameter_type, fp32, bf16 };
+// processor, which multiplies fp16 in fp32. bf16_amx: bf16 with the sums of AMX, on the processor alone.
+// automatic: parameter_type on a GPU, fp32 on the processor.
+enum class ComputeType : uint8_t { automatic, parameter_type, fp32, bf16, bf16_amx };
 std::string_view name_of(ComputeType type);
 std::optional<ComputeType> compute_type_from_name(std::string_view name);
 
@@ -248,8 +250,8 @@ struct TrainConfig {
   std::vector<std::string> warnings;    // for the log, one line or more each
 };
 
-// Returns the type in which the processor multiplies matrices: fp32 or bf16.
-DataType processor_products(const TrainConfig& config);
+// Returns the type in which the processor multiplies matrices.
+ProductType processor_products(const TrainConfig& config);
 
 // A value from another place than the file, for example the command line. It replaces the file's value.
 struct ConfigOverride {

@@ -98,7 +98,7 @@ constexpr std::array<std::string_view, 5> kBackEnds = {"threads", "messages", "p
 constexpr std::array<std::string_view, 3> kGroups = {"1", "2", "4"};
 
 // The type in which matrices are multiplied.
-constexpr std::array<std::string_view, 2> kComputes = {"fp32", "bf16"};
+constexpr auto kComputes = testing::enumerator_names<ProductType>();
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.

@@ -149,7 +149,7 @@ Training training_of(const Combination& c) {
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
   training.callers = callers_of(c);
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
-  training.products = level_of(c, kCompute) == "fp32" ? DataType::fp32 : DataType::bf16;
+  training.products = static_cast<ProductType>(c[kCompute]);
   return training;
 }
 

@@ -35,7 +35,7 @@ struct Training {
   double clip_norm = 0;
   OptimizerSettings optimizer = law_optimizer("adamw");
   DataType moment_type = DataType::fp32;
-  DataType products = DataType::fp32;  // of matrices
+  ProductType products = ProductType::fp32;  // of matrices
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
   testing::Callers callers = testing::Callers::none;  // the norm's sums are in the order of the flat space

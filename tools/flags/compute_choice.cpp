@@ -23,6 +23,10 @@ std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] c
                                           [[maybe_unused]] Log& log) {
 #ifdef TERRACE_CUDA_KERNELS
   const TerraceConfig& wanted = config.terrace;
+  if (wanted.compute == ComputeType::bf16_amx) {
+    throw Error(ErrorKind::config, {"cannot multiply matrices with the sums of AMX", "terrace.compute",
+                                    "a GPU computes", "set it to bf16, or terrace.device to simulated"});
+  }
   if (wanted.compute == ComputeType::bf16 && config.precision != DataType::bf16) {
     throw Error(ErrorKind::config, {"cannot multiply matrices in bf16", "terrace.compute",
                                     fmt::format("parameters are {}, and a GPU multiplies in their type",

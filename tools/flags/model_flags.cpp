@@ -75,7 +75,7 @@ void ModelFlags::add_to(Command& app) {
       .group(group);
   app.add_option("--compute", compute,
                  "The type of matrix products (default auto: fp32, on a GPU that of the parameters)")
-      .type_name("auto|parameter_type|fp32|bf16")
+      .type_name("auto|parameter_type|fp32|bf16|bf16_amx")
       .group(group);
   app.add_option("--device-memory", device_memory, "Hard budget of device memory")
       .type_name("SIZE")

@@ -151,7 +151,8 @@ std::string precision_text(const TrainConfig& config) {
       fmt::format("{} parameters and gradients, fp32 master weights", name_of(config.precision));
   if (config.batch.micro_batches > 1 && config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
     text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
-  if (processor_products(config) == DataType::bf16) text += ", matrices multiplied in bf16";
+  if (const ProductType products = processor_products(config); products != ProductType::fp32)
+    text += fmt::format(", matrices multiplied in {}", name_of(products));
   if (config.precision != DataType::fp16) return text;
   return text + (config.fp16.loss_scale > 0
                      ? fmt::format(", loss scale {}", config.fp16.loss_scale)

@@ -62,10 +62,11 @@ void run(const std::vector<std::string>& arguments) {
                              targets = random_tokens(config, sequence, 1);
   const MicroBatch batch{tokens, targets, 1, sequence};
   Workers workers(std::stoul(arguments[2]));
-  const HostOps ops(workers, best_instruction_set(), options.type);
+  const ProductType products = options.type == DataType::bf16 ? ProductType::bf16 : ProductType::fp32;
+  const HostOps ops(workers, best_instruction_set(), products);
   StackArena dry = StackArena::dry_run();
-  model->train_micro_batch(HostOps(workers, best_instruction_set(), options.type, true), parameters, dry,
-                           batch, 1.0f, "");
+  model->train_micro_batch(HostOps(workers, best_instruction_set(), products, true), parameters, dry, batch,
+                           1.0f, "");
   testing::WorkMemory work(dry.peak_bytes());
   const SteadyClock clock;
   for (std::string line; std::getline(std::cin, line);) {

@@ -109,7 +109,7 @@ void run(const std::string& folder, const std::string& token_path, const std::st
   StackArena dry_arena = StackArena::dry_run();
   UseRecorder recorder;
   const MicroBatch shape = samples.step(0);
-  model->train_micro_batch(HostOps(workers, best_instruction_set(), DataType::fp32, true), recorder,
+  model->train_micro_batch(HostOps(workers, best_instruction_set(), ProductType::fp32, true), recorder,
                            dry_arena, shape, 1.0f, "");
   OffloadOptions options;
   options.parameters = options.states = Placement::cpu;

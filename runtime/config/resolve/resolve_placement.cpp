@@ -188,22 +188,25 @@ std::string_view name_of(ComputeType type) {
       return "fp32";
     case ComputeType::bf16:
       return "bf16";
+    case ComputeType::bf16_amx:
+      return "bf16_amx";
   }
   return "unknown";
 }
 
 std::optional<ComputeType> compute_type_from_name(std::string_view name) {
-  for (const ComputeType type :
-       {ComputeType::automatic, ComputeType::parameter_type, ComputeType::fp32, ComputeType::bf16}) {
+  for (const ComputeType type : {ComputeType::automatic, ComputeType::parameter_type, ComputeType::fp32,
+                                 ComputeType::bf16, ComputeType::bf16_amx}) {
     if (name == name_of(type)) return type;
   }
   return std::nullopt;
 }
 
-DataType processor_products(const TrainConfig& config) {
+ProductType processor_products(const TrainConfig& config) {
   const ComputeType type = config.terrace.compute;
+  if (type == ComputeType::bf16_amx) return ProductType::bf16_amx;
   const bool is_parameters = type == ComputeType::parameter_type && config.precision == DataType::bf16;
-  return type == ComputeType::bf16 || is_parameters ? DataType::bf16 : DataType::fp32;
+  return type == ComputeType::bf16 || is_parameters ? ProductType::bf16 : ProductType::fp32;
 }
 
 void Resolver::resolve_gpu() {

@@ -8,7 +8,7 @@ namespace {
 
 class SimulatedComputing final : public Computing {
  public:
-  SimulatedComputing(uint64_t budget_bytes, bool strict, Workers& workers, DataType products)
+  SimulatedComputing(uint64_t budget_bytes, bool strict, Workers& workers, ProductType products)
       : device_({budget_bytes, strict, 0, 0}), ops_(workers, best_instruction_set(), products) {}
   Device& device() override { return device_; }
   const Ops& ops() const override { return ops_; }
@@ -44,7 +44,7 @@ std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers)
 }
 
 std::unique_ptr<Computing> begin_computing(const ComputeDevice* device, uint64_t budget_bytes, bool strict,
-                                           Workers& workers, DataType processor_products) {
+                                           Workers& workers, ProductType processor_products) {
   return device != nullptr ? device->begin(budget_bytes, strict, workers)
                            : SimulatedCompute(processor_products).begin(budget_bytes, strict, workers);
 }

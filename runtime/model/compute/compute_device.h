@@ -59,20 +59,19 @@ class ComputeDevice {
 
 class SimulatedCompute final : public ComputeDevice {
  public:
-  // Operands of products are rounded to `products`, fp32 or bf16.
-  explicit SimulatedCompute(DataType products = DataType::fp32) : products_(products) {}
+  explicit SimulatedCompute(ProductType products = ProductType::fp32) : products_(products) {}
   ComputeFacts facts() const override { return {}; }
   std::unique_ptr<Ops> make_dry_ops(Workers& workers) const override;
   std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const override;
 
  private:
-  const DataType products_;
+  const ProductType products_;
 };
 
 // These functions take a device that may be null, which stands for the simulated one.
 ComputeFacts facts_of(const ComputeDevice* device);
 std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers);
 std::unique_ptr<Computing> begin_computing(const ComputeDevice* device, uint64_t budget_bytes, bool strict,
-                                           Workers& workers, DataType processor_products);
+                                           Workers& workers, ProductType processor_products);
 
 }  // namespace terrace

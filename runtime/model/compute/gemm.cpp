@@ -113,7 +113,7 @@ ThreadScratch::ThreadScratch(StackArena& arena, const Workers& workers, uint64_t
       stride_(round_up(floats_per_thread, StackArena::kAlignment / sizeof(float))),
       floats_(arena.allocate<float>(stride_ * workers.thread_count())) {}
 
-Products::Products(Workers& workers, InstructionSet set, DataType type)
+Products::Products(Workers& workers, InstructionSet set, ProductType type)
     : workers_(workers), kernels_(compute::kernels_of(set)), product_(compute::product_kernel(set, type)) {}
 
 uint64_t Products::workspace_floats() {

@@ -18,6 +18,7 @@
 #include <terrace/memory/host/stack_arena.h>
 #include <terrace/offload/lease/parameter_access.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/config/product_type.h>
 
 namespace terrace {
 
@@ -71,8 +72,8 @@ class ThreadScratch {
 
 class Products {
  public:
-  // `set` must be supported here; operands are rounded to `type`, fp32 or bf16.
-  Products(Workers& workers, InstructionSet set, DataType type = DataType::fp32);
+  // `set` must be supported here.
+  Products(Workers& workers, InstructionSet set, ProductType type = ProductType::fp32);
 
   // Floats of scratch that a thread needs for a product.
   static uint64_t workspace_floats();

@@ -14,7 +14,7 @@ constexpr uint64_t kTaskElements = 16 * 1024;
 
 }  // namespace
 
-HostOps::HostOps(Workers& workers, InstructionSet set, DataType products, bool dry_run)
+HostOps::HostOps(Workers& workers, InstructionSet set, ProductType products, bool dry_run)
     : Ops(dry_run),
       workers_(workers),
       kernels_(compute::kernels_of(set)),

@@ -23,8 +23,8 @@ class HostOps final : public Ops {
   static constexpr uint64_t kQueryBlock = 192;
   static constexpr uint64_t kKeyTile = 256;
 
-  // Operands of products are rounded to `products`, fp32 or bf16.
-  HostOps(Workers& workers, InstructionSet set, DataType products = DataType::fp32, bool dry_run = false);
+  HostOps(Workers& workers, InstructionSet set, ProductType products = ProductType::fp32,
+          bool dry_run = false);
 
   std::span<int32_t> memory_for_ids(uint64_t, StackArena&) const override { return {}; }
   void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const override;

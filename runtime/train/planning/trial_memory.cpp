@@ -64,7 +64,7 @@ std::vector<std::byte> first_values(const Model& model, TensorId tensor, const T
 class HostTrial final : public TrialMemory {
  public:
   HostTrial(const Model& model, const std::vector<TensorSpec>& tensors, uint64_t work_bytes,
-            DataType products, Workers& workers)
+            ProductType products, Workers& workers)
       : ops_(workers, best_instruction_set(), products) {
     const Shares shares = shares_of(tensors, work_bytes, kHostBytes);
     memory_ = PageMapping::populated(round_up(shares.all_bytes(), page_bytes()), true, kPurpose);

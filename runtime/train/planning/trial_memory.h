@@ -18,9 +18,9 @@ namespace terrace {
 
 // The place of a trial.
 struct TrialPlace {
-  const ComputeDevice* compute = nullptr;  // null: the host
-  uint64_t device_bytes = 0;               // the most memory to take of a device
-  DataType products = DataType::fp32;      // in which the host multiplies matrices
+  const ComputeDevice* compute = nullptr;    // null: the host
+  uint64_t device_bytes = 0;                 // the most memory to take of a device
+  ProductType products = ProductType::fp32;  // of the host
 };
 
 class TrialMemory {

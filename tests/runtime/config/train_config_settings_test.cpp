@@ -76,15 +76,16 @@ TEST(TrainConfigSettings, MultipliesInTheTypeThatIsAskedFor) {
   const auto products = [](const std::string& rest) {
     return processor_products(parse(R"({"terrace": {"compute": )" + rest));
   };
-  EXPECT_EQ(processor_products(parse("{}")), DataType::fp32);
-  EXPECT_EQ(products(R"("auto"}, "bf16": {"enabled": true}})"), DataType::fp32);
-  EXPECT_EQ(products(R"("fp32"}, "bf16": {"enabled": true}})"), DataType::fp32);
-  EXPECT_EQ(products(R"("bf16"}})"), DataType::bf16);
-  EXPECT_EQ(products(R"("BF16"}, "fp16": {"enabled": true}})"), DataType::bf16);
-  EXPECT_EQ(products(R"("parameter_type"}, "bf16": {"enabled": true}})"), DataType::bf16);
-  EXPECT_EQ(products(R"("parameter_type"}})"), DataType::fp32);
+  EXPECT_EQ(processor_products(parse("{}")), ProductType::fp32);
+  EXPECT_EQ(products(R"("auto"}, "bf16": {"enabled": true}})"), ProductType::fp32);
+  EXPECT_EQ(products(R"("fp32"}, "bf16": {"enabled": true}})"), ProductType::fp32);
+  EXPECT_EQ(products(R"("bf16"}})"), ProductType::bf16);
+  EXPECT_EQ(products(R"("BF16"}, "fp16": {"enabled": true}})"), ProductType::bf16);
+  EXPECT_EQ(products(R"("parameter_type"}, "bf16": {"enabled": true}})"), ProductType::bf16);
+  EXPECT_EQ(products(R"("parameter_type"}})"), ProductType::fp32);
+  EXPECT_EQ(products(R"("bf16_amx"}})"), ProductType::bf16_amx);
   const TrainConfig fp16 = parse(R"({"terrace": {"compute": "parameter_type"}, "fp16": {"enabled": true}})");
-  EXPECT_EQ(processor_products(fp16), DataType::fp32);
+  EXPECT_EQ(processor_products(fp16), ProductType::fp32);
   EXPECT_THAT(fp16.warnings,
               ElementsAre(HasSubstr("the processor multiplies fp16 parameters in fp32): compute")));
   EXPECT_THAT(config_test::problem(R"({"terrace": {"compute": "fp8"}})"), HasSubstr("fp32, bf16"));
@@ -95,7 +96,7 @@ TEST(TrainConfigSettings, TakesTheOldNameOfComputeForAGpuAlone) {
   const TrainConfig old =
       parse(R"({"terrace": {"gpu_compute": "parameter_type", "device": "auto"}, "bf16": {"enabled": true}})");
   EXPECT_EQ(old.terrace.compute, ComputeType::automatic);
-  EXPECT_EQ(processor_products(old), DataType::fp32);
+  EXPECT_EQ(processor_products(old), ProductType::fp32);
 }
 
 TEST(TrainConfigSettings, LetsFp16WinOverAutomaticBf16) {

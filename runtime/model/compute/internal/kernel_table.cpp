@@ -2,6 +2,11 @@
 
 #include <string>
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace terrace::compute {
 
 const Kernels& kernels_of(InstructionSet set) {
@@ -13,13 +18,26 @@ const Kernels& kernels_of(InstructionSet set) {
   return kernels_scalar;
 }
 
-ProductKernel product_kernel(InstructionSet set, DataType type) {
-  TERRACE_ASSERT(type != DataType::fp16, "no product rounds its operands to fp16");
-  if (type == DataType::fp32) return kernels_of(set).product;
 #if defined(__x86_64__)
-  if (set == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16")) return product_of_pairs;
+// The system keeps the tiles of a thread only for a process that has asked for it.
+static bool may_use_tiles() {
+  constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+}
 #endif
-  return kernels_of(set).product_bf16;
+
+ProductKernel product_kernel(InstructionSet set, ProductType type) {
+  const Kernels& kernels = kernels_of(set);
+  if (type == ProductType::fp32) return kernels.product;
+#if defined(__x86_64__)
+  static const bool has_tiles = may_use_tiles();
+  const bool is_bf16 = type == ProductType::bf16;
+  if (set == InstructionSet::avx512 && is_bf16 && __builtin_cpu_supports("avx512bf16"))
+    return product_of_pairs;
+  if (set == InstructionSet::avx512 && !is_bf16 && has_tiles) return product_of_tiles;
+#endif
+  return type == ProductType::bf16 ? kernels.product_bf16 : kernels.product_bf16_amx;
 }
 
 }  // namespace terrace::compute

@@ -4,6 +4,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/data_type.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/config/product_type.h>
 #include <terrace/runtime/model/compute/internal/kernels.h>
 
 namespace terrace::compute {
@@ -12,9 +13,9 @@ namespace terrace::compute {
 const Kernels& kernels_of(InstructionSet set);
 
 using ProductKernel = void (*)(const KernelProduct& product);
-// The kernel of products whose operands are rounded to `type`, fp32 or bf16: the processor's own instructions
-// where it has them, else those of the set, with the same bits.
-ProductKernel product_kernel(InstructionSet set, DataType type);
+// The kernel of products of the type: the processor's own instructions where it has them, else those of the
+// set, with the same bits.
+ProductKernel product_kernel(InstructionSet set, ProductType type);
 
 constexpr Format format_of(DataType type) {
   return type == DataType::fp32 ? Format::fp32 : type == DataType::bf16 ? Format::bf16 : Format::fp16;

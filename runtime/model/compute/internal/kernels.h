@@ -12,8 +12,10 @@
 //
 // product_bf16 has the arithmetic of VDPBF16PS (Intel's manual, volume 2) in every table, bit for bit: both
 // operands rounded to bf16, the depths of a pair in the order 1, 0, 3, 2, ..., the last pair filled up with a
-// zero, c = fma(a, b, c) in fp32 rounded to nearest even, denormal operands and results as zeros. Which NaN
-// stands for one is left open.
+// zero, c = fma(a, b, c) in fp32 rounded to nearest even, denormal operands and results as zeros.
+// product_bf16_amx has that of TDPBF16PS: for every 32 depths, the last ones filled up with zeros, one chain
+// over the even and one over the odd depths in ascending order, each from zero; c = c + (even + odd); rounded
+// and flushed in the same way. Which NaN stands for one is left open.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +52,11 @@ struct KernelProduct {
 // kernel's sliver.
 inline constexpr uint64_t kRowBlock = 252;
 inline constexpr uint64_t kColumnBlock = 256;
-inline constexpr uint64_t kLineBytes = 768;  // of a row of A, a column of B: 192 fp32 or 384 bf16
-inline constexpr uint64_t kLargestSliverFloats = 12 * 32;
+inline constexpr uint64_t kLineBytes = 768;       // of a row of A, a column of B: 192 fp32 or 384 bf16
+inline constexpr uint64_t kPackedRowBlock = 256;  // with the rows that fill up its last panel
+inline constexpr uint64_t kLargestSliverFloats = 32 * 32;
 inline constexpr uint64_t kProductWorkspaceFloats =
-    (kRowBlock + kColumnBlock) * kLineBytes / sizeof(float) + kLargestSliverFloats;
+    (kPackedRowBlock + kColumnBlock) * kLineBytes / sizeof(float) + kLargestSliverFloats;
 static_assert(kProductWorkspaceFloats % 16 == 0, "workspaces of neighbouring threads stay aligned");
 
 // The most columns that column_sums and its kin take at once.
@@ -61,8 +64,9 @@ inline constexpr uint64_t kColumnSlab = 64;
 
 struct Kernels {
   void (*product)(const KernelProduct& product);
-  // The same with both operands rounded to bf16.
+  // The same with both operands rounded to bf16, in the order of AVX512_BF16 and in that of AMX.
   void (*product_bf16)(const KernelProduct& product);
+  void (*product_bf16_amx)(const KernelProduct& product);
 
   // Any format -> fp32.
   void (*widen)(const void* from, Format format, float* to, uint64_t count);
@@ -123,8 +127,9 @@ extern const Kernels kernels_scalar;
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 
-// product_bf16 by the instructions of AVX512_BF16, with the same bits.
+// product_bf16 by the instructions of AVX512_BF16 and product_bf16_amx by those of AMX, with the same bits.
 void product_of_pairs(const KernelProduct& product);
+void product_of_tiles(const KernelProduct& product);
 #endif
 
 }  // namespace terrace::compute

@@ -14,8 +14,10 @@ namespace {
 
 #include <terrace/runtime/model/compute/internal/vectors.inc>
 
-#include <terrace/runtime/model/compute/internal/pair_panels.inc>
+#include <terrace/runtime/model/compute/internal/brains.inc>
 #include <terrace/runtime/model/compute/internal/product.inc>
+
+#include <terrace/runtime/model/compute/internal/pair_panels.inc>
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include <terrace/runtime/model/compute/internal/kernel_table.h>
 
 #include "compute_test_support.h"
+#include "emulated_tiles.h"
 #include "support/work_memory.h"
 
 namespace terrace::testing::gemm_bf16_test {
@@ -34,19 +36,41 @@ float rounded(float value) {
   return to_float(to_bf16(value));
 }
 
-// The specification: pairs of depths in the order 1, 0, 3, 2, ...; a depth that is missing counts as zero.
-std::vector<float> reference(const ProductShape& shape, const std::vector<float>& a,
+// The element (i, j) of the specification from `value` on; depths that are missing count as zeros.
+struct Chain {
+  const ProductShape& shape;
+  const std::vector<float>&a, &b;
+  uint64_t i, j;
+
+  float step(uint64_t p, float value) const {
+    const bool there = p < shape.depth;
+    return one_step(there ? rounded(a[i * shape.depth + p]) : 0.0f,
+                    there ? rounded(b[p * shape.columns + j]) : 0.0f, value);
+  }
+  // AVX512_BF16: pairs of depths in the order 1, 0, 3, 2, ...
+  float pairs(float value) const {
+    for (uint64_t p = 0; p < shape.depth; p += 2) value = step(p, step(p + 1, value));
+    return value;
+  }
+  // AMX: the sums of the even and of the odd depths of each 32, and their sum.
+  float tiles(float value) const {
+    for (uint64_t first = 0; first < shape.depth; first += 32) {
+      float even = 0.0f, odd = 0.0f;
+      for (uint64_t p = first; p < first + 32; p += 2) even = step(p, even), odd = step(p + 1, odd);
+      value = normal_or_zero(normal_or_zero(value) + normal_or_zero(even + odd));
+    }
+    return value;
+  }
+};
+
+std::vector<float> reference(ProductType type, const ProductShape& shape, const std::vector<float>& a,
                              const std::vector<float>& b, const std::vector<float>& start) {
   std::vector<float> c(start);
   for (uint64_t i = 0; i < shape.rows; ++i) {
     for (uint64_t j = 0; j < shape.columns; ++j) {
+      const Chain chain{shape, a, b, i, j};
       float& value = c[i * shape.columns + j];
-      for (uint64_t k = 0; k < (shape.depth + 1) / 2 * 2; ++k) {
-        const uint64_t p = k ^ 1;
-        const bool there = p < shape.depth;
-        value = one_step(there ? rounded(a[i * shape.depth + p]) : 0.0f,
-                         there ? rounded(b[p * shape.columns + j]) : 0.0f, value);
-      }
+      value = type == ProductType::bf16 ? chain.pairs(value) : chain.tiles(value);
     }
   }
   return c;
@@ -76,42 +100,67 @@ const std::vector<ProductShape> kShapes = {
     {96, 96, 64}, {64, 7, 300},  {1, 600, 20},  {600, 1, 20},  {133, 129, 64}, {2, 40, 1026},
 };
 
+// What a product is made of, in one of its stored forms.
+struct Stored {
+  DataType type;
+  bool transposed;
+};
+
+// c = c + a * b by the kernel, b stored so and a turned as b is.
+std::vector<float> multiplied(const std::function<void(const Operand&, const Operand&, float*)>& multiply,
+                              const ProductShape& shape, const Stored& stored, const std::vector<float>& a,
+                              const std::vector<float>& b, const std::vector<float>& start) {
+  const std::vector<float> left = stored.transposed ? turned(a, shape.rows, shape.depth) : a;
+  const std::vector<float> right = stored.transposed ? turned(b, shape.depth, shape.columns) : b;
+  const std::vector<Bf16> brains = rounded_to<Bf16>(right);
+  const std::vector<Fp16> halves = rounded_to<Fp16>(right);
+  const void* data[] = {right.data(), brains.data(), halves.data()};
+  std::vector<float> c = start;
+  multiply({.data = left.data(),
+            .stride = stored.transposed ? shape.rows : shape.depth,
+            .transposed = stored.transposed},
+           {.data = data[static_cast<size_t>(stored.type)],
+            .stride = stored.transposed ? shape.depth : shape.columns,
+            .type = stored.type,
+            .transposed = stored.transposed},
+           c.data());
+  return c;
+}
+
+void expect_chains(
+    ProductType type,
+    const std::function<void(const ProductShape&, const Operand&, const Operand&, float*)>& multiply) {
+  for (const ProductShape& shape : kShapes) {
+    const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
+    const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
+    const std::vector<float> start = random_values(shape.rows * shape.columns, 3);
+    for (const DataType data : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+      std::vector<float> values = b;
+      if (data == DataType::bf16) values = as_floats(rounded_to<Bf16>(b));
+      if (data == DataType::fp16) values = as_floats(rounded_to<Fp16>(b));
+      const std::vector<float> expected = reference(type, shape, a, values, start);
+      for (const bool transposed : {false, true}) {
+        const auto of_shape = [&](const Operand& left, const Operand& right, float* c) {
+          multiply(shape, left, right, c);
+        };
+        expect_same(multiplied(of_shape, shape, {data, transposed}, a, b, start), expected,
+                    name_of(data).data());
+      }
+    }
+  }
+}
+
 class ProductInBf16 : public ForEachInstructionSet {};
 
 TEST_P(ProductInBf16, IsTheInstructionsChainForEveryShapeAndOperand) {
   Workers workers(2);
-  const Products products(workers, GetParam(), DataType::bf16);
   WorkMemory work(kWorkBytes);
-  for (const ProductShape& shape : kShapes) {
-    const StackArena::Frame frame(work.arena());
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
-    const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-    const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
-    const std::vector<float> start = random_values(shape.rows * shape.columns, 3);
-    const std::vector<float> a_turned = turned(a, shape.rows, shape.depth);
-    for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-      std::vector<float> values = b;
-      if (type == DataType::bf16) values = as_floats(rounded_to<Bf16>(b));
-      if (type == DataType::fp16) values = as_floats(rounded_to<Fp16>(b));
-      const std::vector<float> expected = reference(shape, a, values, start);
-      for (const bool transposed : {false, true}) {
-        const std::vector<float> stored = transposed ? turned(b, shape.depth, shape.columns) : b;
-        const std::vector<Bf16> brains = rounded_to<Bf16>(stored);
-        const std::vector<Fp16> halves = rounded_to<Fp16>(stored);
-        const void* data[] = {stored.data(), brains.data(), halves.data()};
-        std::vector<float> c = start;
-        products.multiply(shape,
-                          {.data = transposed ? a_turned.data() : a.data(),
-                           .stride = transposed ? shape.rows : shape.depth,
-                           .transposed = transposed},
-                          {.data = data[static_cast<size_t>(type)],
-                           .stride = transposed ? shape.depth : shape.columns,
-                           .type = type,
-                           .transposed = transposed},
-                          {.data = c.data(), .stride = shape.columns, .accumulate = true}, scratch);
-        expect_same(c, expected, name_of(type).data());
-      }
-    }
+  const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+  for (const ProductType type : {ProductType::bf16, ProductType::bf16_amx}) {
+    const Products products(workers, GetParam(), type);
+    expect_chains(type, [&](const ProductShape& shape, const Operand& a, const Operand& b, float* c) {
+      products.multiply(shape, a, b, {.data = c, .stride = shape.columns, .accumulate = true}, scratch);
+    });
   }
 }
 
@@ -120,21 +169,65 @@ INSTANTIATE_TEST_SUITE_P(Sets, ProductInBf16,
                                              supported_instruction_sets().end()),
                          set_name);
 
-// Every kernel that this machine can run.
-std::vector<std::pair<const char*, compute::ProductKernel>> all_kernels() {
-  std::vector<std::pair<const char*, compute::ProductKernel>> kernels;
-  for (const InstructionSet set : supported_instruction_sets())
-    kernels.push_back({name_of(set).data(), compute::kernels_of(set).product_bf16});
-  kernels.push_back({"the fastest", compute::product_kernel(best_instruction_set(), DataType::bf16)});
+// Memory for the panels of one kernel.
+class Workspace {
+ public:
+  float* begin() {
+    const uintptr_t over = reinterpret_cast<uintptr_t>(floats_.data()) % 64;
+    return floats_.data() + (64 - over) % 64 / sizeof(float);
+  }
+
+ private:
+  std::vector<float> floats_ = std::vector<float>(compute::kProductWorkspaceFloats + 16);
+};
+
+#if defined(__x86_64__)
+// No machine here has AMX: its kernel is executed over tiles that are emulated.
+TEST(ProductByTiles, IsTheChainOfAmxForEveryShapeAndOperand) {
+  if (!is_supported(InstructionSet::avx512)) GTEST_SKIP() << "this machine has no AVX-512";
+  Workspace workspace;
+  expect_chains(ProductType::bf16_amx, [&](const ProductShape& shape, const Operand& a, const Operand& b,
+                                           float* c) {
+    const auto operand = [](const Operand& from) {
+      return compute::KernelOperand{from.data, from.stride, compute::format_of(from.type), from.transposed};
+    };
+    product_of_emulated_tiles({.rows = shape.rows,
+                               .columns = shape.columns,
+                               .depth = shape.depth,
+                               .a = operand(a),
+                               .b = operand(b),
+                               .c = c,
+                               .c_stride = shape.columns,
+                               .start = c,
+                               .start_stride = shape.columns,
+                               .workspace = workspace.begin()});
+  });
+}
+#endif
+
+using NamedKernel = std::pair<const char*, compute::ProductKernel>;
+
+// Every kernel of the type that this machine can run.
+std::vector<NamedKernel> all_kernels(ProductType type) {
+  std::vector<NamedKernel> kernels;
+  for (const InstructionSet set : supported_instruction_sets()) {
+    const compute::Kernels& table = compute::kernels_of(set);
+    kernels.push_back(
+        {name_of(set).data(), type == ProductType::bf16 ? table.product_bf16 : table.product_bf16_amx});
+  }
+  kernels.push_back({"the fastest", compute::product_kernel(best_instruction_set(), type)});
+#if defined(__x86_64__)
+  if (type == ProductType::bf16_amx && is_supported(InstructionSet::avx512))
+    kernels.push_back({"emulated tiles", product_of_emulated_tiles});
+#endif
   return kernels;
 }
 
 // c = start + a * b for single numbers, a pair of depths in each element.
 std::vector<float> pairs_by(compute::ProductKernel kernel, const std::vector<float>& a,
                             const std::vector<float>& b, const std::vector<float>& start) {
-  std::vector<float> workspace(compute::kProductWorkspaceFloats + 16), c(start.size());
-  float* const aligned =
-      workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64 / 4;
+  Workspace workspace;
+  std::vector<float> c(start.size());
   for (size_t i = 0; i < start.size(); ++i) {
     kernel({.rows = 1,
             .columns = 1,
@@ -145,7 +238,7 @@ std::vector<float> pairs_by(compute::ProductKernel kernel, const std::vector<flo
             .c_stride = 1,
             .start = &start[i],
             .start_stride = 1,
-            .workspace = aligned});
+            .workspace = workspace.begin()});
   }
   return c;
 }
@@ -180,12 +273,15 @@ TEST(ProductInBf16OfEveryKernel, TakesTinyHugeAndBrokenNumbersAsTheInstructionDo
     };
     add(number(0), number(1), number(2), number(3), number(4));
   }
-  std::vector<float> expected;
-  for (size_t i = 0; i < start.size(); ++i) {
-    expected.push_back(one_step(rounded(a[2 * i]), rounded(b[2 * i]),
-                                one_step(rounded(a[2 * i + 1]), rounded(b[2 * i + 1]), start[i])));
+  for (const ProductType type : {ProductType::bf16, ProductType::bf16_amx}) {
+    std::vector<float> expected;
+    for (size_t i = 0; i < start.size(); ++i) {
+      const std::vector<float> left = {a[2 * i], a[2 * i + 1]}, right = {b[2 * i], b[2 * i + 1]};
+      expected.push_back(reference(type, {1, 1, 2}, left, right, {start[i]}).front());
+    }
+    for (const auto& [name, kernel] : all_kernels(type))
+      expect_same(pairs_by(kernel, a, b, start), expected, name);
   }
-  for (const auto& [name, kernel] : all_kernels()) expect_same(pairs_by(kernel, a, b, start), expected, name);
 }
 
 }  // namespace

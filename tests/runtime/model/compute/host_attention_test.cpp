@@ -47,7 +47,7 @@ class HostAttention : public ForEachInstructionSet {
 };
 
 TEST_P(HostAttention, ARowDependsOnWhatItSeesAlone) {
-  for (const DataType type : {DataType::fp32, DataType::bf16}) {
+  for (const ProductType type : {ProductType::fp32, ProductType::bf16, ProductType::bf16_amx}) {
     const HostOps ops(workers_, GetParam(), type);
     const Rows all = attend(ops, 0, kTokens);
     for (const uint64_t first : {0, 1, 95, 191, 192, 255, 256, 300, 511, 512, 529}) {
@@ -68,7 +68,7 @@ TEST_P(HostAttention, ARowDependsOnWhatItSeesAlone) {
 }
 
 TEST_P(HostAttention, TakesNoMoreMemoryForALongerSequence) {
-  const HostOps ops(workers_, GetParam(), DataType::fp32, true);
+  const HostOps ops(workers_, GetParam(), ProductType::fp32, true);
   const auto bytes_of = [&](uint64_t tokens, bool backward) {
     const AttentionShape shape{
         .batch = 1, .sequence = tokens, .heads = 2, .key_value_heads = 2, .head_size = 64};

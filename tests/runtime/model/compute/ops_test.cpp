@@ -271,7 +271,7 @@ const std::vector<Call> kCalls = {
 };
 
 TEST_P(Operation, DryRunNeedsTheSameScratchAndTouchesNothing) {
-  const HostOps dry_ops(workers_, GetParam(), DataType::fp32, true);
+  const HostOps dry_ops(workers_, GetParam(), ProductType::fp32, true);
   for (size_t i = 0; i < kCalls.size(); ++i) {
     WorkMemory work(32 * kMiB);
     Buffers real(false), nothing(true);

@@ -135,7 +135,7 @@ TEST_P(EveryFamily, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
 
     const auto owner = config.make();
     Workers workers(2);
-    const HostOps ops(workers, best_instruction_set(), DataType::fp32, true);
+    const HostOps ops(workers, best_instruction_set(), ProductType::fp32, true);
     RecordingAccess access;
     StackArena arena = StackArena::dry_run();
     ActivationRecorder recorder;
@@ -168,8 +168,8 @@ TEST_P(EveryFamily, EvaluatesToTheLossOfTrainingWithInferenceUsesOnly) {
 
   RecordingAccess access;
   StackArena dry = StackArena::dry_run();
-  owner->evaluate(HostOps(workers, best_instruction_set(), DataType::fp32, true), access, dry, tokens.view(),
-                  "eval/");
+  owner->evaluate(HostOps(workers, best_instruction_set(), ProductType::fp32, true), access, dry,
+                  tokens.view(), "eval/");
   EXPECT_EQ(access.uses(), parameters.uses());
   EXPECT_EQ(dry.peak_bytes(), work.arena().peak_bytes());
 }
@@ -206,7 +206,7 @@ TEST_P(EveryFamily, GivesTheLogitsOfTheNextToken) {
   }
   RecordingAccess access;
   StackArena dry = StackArena::dry_run();
-  owner->next_token_logits(HostOps(workers, best_instruction_set(), DataType::fp32, true), access, dry,
+  owner->next_token_logits(HostOps(workers, best_instruction_set(), ProductType::fp32, true), access, dry,
                            tokens.view(), logits, "next/");
   EXPECT_EQ(access.uses(), uses);
   EXPECT_EQ(dry.peak_bytes(), peak_bytes);
