@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/model/weights/load_weights.h>
 #include <terrace/runtime/train/checkpoint/checkpoint_values.h>
@@ -23,23 +26,44 @@ std::vector<TensorSpec> frozen_tensors(const Model& model) {
   return tensors;
 }
 
+MicroBatch dry_batch(uint32_t batch, uint32_t sequence) {
+  const std::span<const int32_t> nowhere(static_cast<const int32_t*>(nullptr), size_t{batch} * sequence);
+  return {nowhere, nowhere, batch, sequence};
+}
+
+// The tokens of a sequence that a cache of this inference holds.
+uint32_t tokens_of_cache(const Model& model, const InferenceOptions& options) {
+  return std::min(options.sequence, model.cacheable_tokens());
+}
+
+// The longest sequence without a cache, all of a cache's tokens at once, and its last token alone: one of
+// them needs most memory. All use the same tensors in the same order.
+void run_next_tokens_dry(const Model& model, const InferenceOptions& options, const Ops& ops, bool caches,
+                         UseRecorder& recorder, StackArena& arena) {
+  const std::span<float> logits(static_cast<float*>(nullptr),
+                                size_t{options.batch} * model.config().vocabulary);
+  const auto run = [&](UseRecorder& uses, uint32_t sequence, KeyValueCache* cache) {
+    model.next_token_logits(ops, uses, arena, dry_batch(options.batch, sequence), logits, "", cache);
+  };
+  if (!caches) return run(recorder, options.sequence, nullptr);
+  const uint32_t held = tokens_of_cache(model, options);
+  KeyValueCache cache = model.make_cache(arena, options.batch, held);
+  UseRecorder same_uses;
+  if (held < options.sequence) run(same_uses, options.sequence, nullptr);
+  run(recorder, held, &cache);
+  cache.hold(held - 1);
+  run(same_uses, 1, &cache);
+}
+
 // What is asked of the model, run dry. An evaluation uses what the next tokens use.
-DryRun run_dry(const Model& model, const InferenceOptions& options, Workers& workers) {
-  const std::unique_ptr<const Ops> dry_ops = make_dry_ops(options.compute, workers);
-  const Ops& ops = *dry_ops;
-  const uint64_t tokens = uint64_t{options.batch} * options.sequence;
-  const MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
-                         {static_cast<int32_t*>(nullptr), tokens},
-                         options.batch,
-                         options.sequence};
+DryRun run_dry(const Model& model, const InferenceOptions& options, bool caches, Workers& workers) {
+  const std::unique_ptr<const Ops> ops = make_dry_ops(options.compute, workers);
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
   if (options.evaluates) {
-    model.evaluate(ops, recorder, arena, batch, "");
+    model.evaluate(*ops, recorder, arena, dry_batch(options.batch, options.sequence), "");
   } else {
-    const std::span<float> nowhere(static_cast<float*>(nullptr),
-                                   size_t{options.batch} * model.config().vocabulary);
-    model.next_token_logits(ops, recorder, arena, batch, nowhere, "");
+    run_next_tokens_dry(model, options, *ops, caches, recorder, arena);
   }
   return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), 0, 0, {}, facts_of(options.compute)};
 }
@@ -53,20 +77,110 @@ TrainConfig without_states(TrainConfig config) {
   return config;
 }
 
+// Everything that is decided before memory is allocated.
+struct PlannedInference {
+  DryRun dry;
+  OffloadOptions offload;
+  TrainerPlan plan;
+  CacheOutcome cache;
+};
+
+PlannedInference plan_inference(const Model& model, const InferenceOptions& options,
+                                const TrainConfig& config, bool caches, Workers& workers) {
+  PlannedInference planned;
+  planned.dry = run_dry(model, options, caches, workers);
+  planned.offload = offload_options(config, planned.dry);
+  planned.plan = make_plan(config, frozen_tensors(model), planned.dry, planned.offload);
+  return planned;
+}
+
+// With a cache if the budgets hold one, else without.
+PlannedInference plan_inference(const Model& model, const InferenceOptions& options,
+                                const TrainConfig& config, Workers& workers) {
+  if (options.evaluates || !options.caches) return plan_inference(model, options, config, false, workers);
+  StackArena arena = StackArena::dry_run();
+  CacheOutcome outcome;
+  outcome.bytes = model.make_cache(arena, options.batch, tokens_of_cache(model, options)).bytes();
+  try {
+    PlannedInference planned = plan_inference(model, options, config, true, workers);
+    outcome.is_used = true;
+    planned.cache = outcome;
+    return planned;
+  } catch (const ShortageError& shortage) {
+    for (const TierShortage& tier : shortage.tiers())
+      if (tier.tier == "device") outcome.device_needed_bytes = tier.needed_bytes;
+  }
+  PlannedInference planned = plan_inference(model, options, config, false, workers);
+  planned.cache = outcome;
+  return planned;
+}
+
+// HeldTokens: a cache of keys and values, and the tokens that they are of.
+class HeldTokens {
+ public:
+  HeldTokens(const Model& model, const InferenceOptions& options, StackArena& arena)
+      : cache_(model.make_cache(arena, options.batch, tokens_of_cache(model, options))) {
+    tokens_.reserve(size_t{options.batch} * cache_.shape().capacity);
+    rest_.reserve(tokens_.capacity());
+  }
+
+  KeyValueCache& cache() { return cache_; }
+  bool has_room_for(const MicroBatch& asked) const { return asked.sequence <= cache_.shape().capacity; }
+  // Holds what begins every sequence that is asked about, and returns the tokens after it. They lie in this
+  // object until the next call.
+  MicroBatch rest_of(const MicroBatch& asked);
+  // The cache now holds all of these tokens.
+  void remember(const MicroBatch& asked) {
+    tokens_.assign(asked.tokens.begin(), asked.tokens.end());
+    batch_ = asked.batch, sequence_ = asked.sequence;
+  }
+
+ private:
+  uint32_t held_of(const MicroBatch& asked) const;
+
+  KeyValueCache cache_;
+  std::vector<int32_t> tokens_;  // of the last call, [batch_, sequence_]
+  std::vector<int32_t> rest_;
+  uint32_t batch_ = 0;
+  uint32_t sequence_ = 0;
+};
+
+// One token of each sequence is computed in any case.
+uint32_t HeldTokens::held_of(const MicroBatch& asked) const {
+  if (asked.batch != batch_) return 0;
+  uint32_t held = std::min(cache_.tokens(), asked.sequence - 1);
+  for (size_t sample = 0; sample < batch_; ++sample) {
+    const int32_t* const now = asked.tokens.data() + sample * asked.sequence;
+    const int32_t* const before = tokens_.data() + sample * sequence_;
+    held = static_cast<uint32_t>(std::mismatch(now, now + held, before).first - now);
+  }
+  return held;
+}
+
+MicroBatch HeldTokens::rest_of(const MicroBatch& asked) {
+  const uint32_t held = held_of(asked);
+  cache_.hold(held);
+  rest_.clear();
+  for (size_t sample = 0; sample < asked.batch; ++sample) {
+    const auto tokens = asked.tokens.subspan(sample * asked.sequence, asked.sequence).subspan(held);
+    rest_.insert(rest_.end(), tokens.begin(), tokens.end());
+  }
+  return {rest_, rest_, asked.batch, asked.sequence - held};
+}
+
 }  // namespace
 
 struct Inference::Session {
   TrainConfig config;
   std::unique_ptr<Model> model;
   Workers workers;
-  DryRun dry;
-  OffloadOptions offload;
-  TrainerPlan plan;
+  const PlannedInference planned;
   FlatSpace space;
   std::unique_ptr<Computing> computing;
   const Ops& ops;
   Offloader offloader;
   StackArena arena;
+  std::optional<HeldTokens> held;
   uint32_t batch;
   uint32_t sequence;
   bool evaluates;
@@ -76,19 +190,19 @@ struct Inference::Session {
       : config(without_states(options.config)),
         model(std::move(given)),
         workers(make_compute_threads(config.terrace)),
-        dry(run_dry(*model, options, workers)),
-        offload(offload_options(config, dry)),
-        plan(make_plan(config, frozen_tensors(*model), dry, offload)),
-        space(frozen_tensors(*model), plan.chunk_elements),
-        computing(begin_computing(options.compute, offload.device_budget_bytes, config.terrace.strict,
+        planned(plan_inference(*model, options, config, workers)),
+        space(frozen_tensors(*model), planned.plan.chunk_elements),
+        computing(begin_computing(options.compute, planned.offload.device_budget_bytes, config.terrace.strict,
                                   workers, processor_products(config))),
         ops(computing->ops()),
-        offloader(space, offload, dry.trace, computing->device(), workers, told),
+        offloader(space, planned.offload, planned.dry.trace, computing->device(), workers, told),
         arena(offloader.work_memory()),
         batch(options.batch),
         sequence(options.sequence),
         evaluates(options.evaluates),
-        log(told) {}
+        log(told) {
+    if (planned.cache.is_used) held.emplace(*model, options, arena);
+  }
 
   void require(const MicroBatch& asked) const {
     TERRACE_ASSERT(
@@ -105,7 +219,10 @@ const Model& Inference::model() const {
   return *session_->model;
 }
 const TrainerPlan& Inference::plan() const {
-  return session_->plan;
+  return session_->planned.plan;
+}
+const CacheOutcome& Inference::cache() const {
+  return session_->planned.cache;
 }
 
 void Inference::load_folder(const std::filesystem::path& folder) {
@@ -138,8 +255,15 @@ float Inference::evaluate(const MicroBatch& batch) {
 void Inference::next_token_logits(const MicroBatch& batch, std::span<float> logits) {
   Session& p = *session_;
   p.require(batch);
+  const bool is_held = p.held && p.held->has_room_for(batch);
   p.offloader.begin_evaluation();
-  p.model->next_token_logits(p.ops, p.offloader, p.arena, batch, logits, "");
+  if (is_held) {
+    p.model->next_token_logits(p.ops, p.offloader, p.arena, p.held->rest_of(batch), logits, "",
+                               &p.held->cache());
+    p.held->remember(batch);
+  } else {
+    p.model->next_token_logits(p.ops, p.offloader, p.arena, batch, logits, "");
+  }
   p.offloader.end_evaluation();
 }
 

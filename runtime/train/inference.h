@@ -22,6 +22,16 @@ struct InferenceOptions {
   uint32_t sequence = 0;                   // the longest sequence
   bool evaluates = true;                   // false: only next tokens, which take less device memory
   const ComputeDevice* compute = nullptr;  // null: the simulated device; outlives the inference
+  // Keep the keys and values of tokens between calls of next_token_logits(), if the device budget has room
+  // for them beside the run. Only where nothing is evaluated.
+  bool caches = false;
+};
+
+// CacheOutcome: what became of the cache of keys and values.
+struct CacheOutcome {
+  bool is_used = false;
+  uint64_t bytes = 0;                // of the cache, used or not; 0: none was asked for
+  uint64_t device_needed_bytes = 0;  // if the budgets did not hold it: the device budget that does, else 0
 };
 
 class Inference {
@@ -35,6 +45,7 @@ class Inference {
 
   const Model& model() const;
   const TrainerPlan& plan() const;
+  const CacheOutcome& cache() const;
 
   // Call one of these first. Both throw Error for weights that are missing, damaged or of another model.
   void load_folder(const std::filesystem::path& folder);  // a Hugging Face folder
@@ -42,7 +53,8 @@ class Inference {
 
   // Returns the mean loss over the tokens of at most `batch` sequences of at most `sequence` tokens.
   float evaluate(const MicroBatch& batch);
-  // Writes the logits of the token after the last of each sequence, [batch, vocabulary].
+  // Writes the logits of the token after the last of each sequence, [batch, vocabulary]. With a cache, only
+  // the tokens are computed that do not begin the sequences of the last call; the logits are the same.
   void next_token_logits(const MicroBatch& batch, std::span<float> logits);
 
  private:

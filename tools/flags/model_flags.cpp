@@ -134,12 +134,15 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
   model_ = make_model(parse_model_config(read_text(json), json.string(), &ignored), options);
 }
 
-std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
+std::unique_ptr<Inference> TrainedModel::load(const InferenceNeeds& needs, Log& log) {
   for (const std::string& warning : config_.warnings) log.warning(warning);
   compute_ = std::make_unique<ComputeChoice>(config_, log);
   config_ = compute_->settle(config_, {}, log);
-  auto inference = std::make_unique<Inference>(
-      std::move(model_), InferenceOptions{config_, batch, sequence, evaluates, compute_->device()}, log);
+  auto inference =
+      std::make_unique<Inference>(std::move(model_),
+                                  InferenceOptions{config_, needs.batch, needs.sequence, needs.evaluates,
+                                                   compute_->device(), needs.caches},
+                                  log);
   const TrainerPlan& plan = inference->plan();
   log.info(fmt::format("{}: {} of parameters; device {} ({}), host {} ({})", inference->model().description(),
                        format_bytes(plan.param_bytes), format_bytes(plan.device.bytes), plan.device.origin,

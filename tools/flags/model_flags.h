@@ -31,6 +31,14 @@ struct ModelFlags {
   void add_to(Command& app);
 };
 
+// What is asked of a model: InferenceOptions without what ModelFlags say.
+struct InferenceNeeds {
+  uint32_t batch = 1;
+  uint32_t sequence = 0;
+  bool evaluates = true;
+  bool caches = false;
+};
+
 // TrainedModel: a model that was found but not loaded: its configuration is read, its weights are not.
 class TrainedModel {
  public:
@@ -41,7 +49,7 @@ class TrainedModel {
   // Returns the Hugging Face folder; empty for a checkpoint.
   const std::filesystem::path& folder() const { return folder_; }
   // Plans, allocates and reads the weights, and reports to `log`. Call it once.
-  std::unique_ptr<Inference> load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log);
+  std::unique_ptr<Inference> load(const InferenceNeeds& needs, Log& log);
 
  private:
   TrainConfig config_;

@@ -91,7 +91,7 @@ int Eval::run() {
                  "give more data, or a shorter context"});
   }
   console_.info(fmt::format("data: {}", tokens.description()));
-  const std::unique_ptr<Inference> inference = model.load(batch_, context_, true, console_);
+  const std::unique_ptr<Inference> inference = model.load({batch_, context_}, console_);
   const std::string description = inference->model().description();
   const uint64_t begin = clock.now_ns();
   const Sums sums = evaluate(tokens, data.tokenizer(), *inference);

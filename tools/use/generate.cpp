@@ -1,5 +1,6 @@
-// `terrace generate`: continues a text with a trained model, token by token on stdout. It keeps nothing
-// between tokens: each is computed from the whole sequence again.
+// `terrace generate`: continues a text with a trained model, token by token on stdout. Where the device
+// budget has room for the keys and values of all tokens, a token is one row through the model; else it is
+// computed from the whole sequence again. The text is the same.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/units.h>
 #include <terrace/runtime/model/compute/counter_random.h>
 #include <terrace/runtime/model/transformer/sampling.h>
 #include <terrace/runtime/train/data/byte_tokens.h>
@@ -25,7 +27,9 @@ namespace {
 constexpr uint64_t kGenerationStream = 0x6765'6e65'7261'7465;  // "generate"
 
 constexpr const char* kGenerateExamples =
-    "The whole sequence is computed again for every token: long texts take long.\n\n"
+    "The keys and values of all tokens are kept in device memory, so that a token is one row through the "
+    "model. Where the budget does not hold them, and for a text longer than the model's context, the whole "
+    "sequence is computed again for every token.\n\n"
     "Examples:\n"
     "  terrace generate --checkpoint checkpoints --prompt \"Permission is hereby granted\" --max-new-tokens "
     "100\n"
@@ -73,6 +77,12 @@ class Vocabulary {
   std::optional<Tokenizer> tokenizer_;
 };
 
+// How tokens were computed, for the last line.
+std::string way_of(const CacheOutcome& cache) {
+  if (!cache.is_used) return "each from the whole sequence again";
+  return fmt::format("with {} of keys and values kept", format_bytes(cache.bytes));
+}
+
 class Generate final : public Subcommand {
  public:
   explicit Generate(Command& app) {
@@ -94,6 +104,9 @@ class Generate final : public Subcommand {
                "Choose among the most likely that sum up to this (default 1)", group);
     add_whole_number(
         command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Seed of the choices (default 42)", group);
+    command
+        .add_flag("--no-cache", no_cache_, "Keep no keys and values: the same text, slower, in less memory")
+        .group(group);
     command.footer(kGenerateExamples);
   }
 
@@ -101,6 +114,7 @@ class Generate final : public Subcommand {
   int run() override;
 
  private:
+  void report_missing_cache(const CacheOutcome& cache);
   uint64_t go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
                  uint32_t longest);
 
@@ -111,6 +125,7 @@ class Generate final : public Subcommand {
   uint64_t max_new_tokens_ = 64;
   SamplingOptions sampling_;
   uint64_t seed_ = 42;
+  bool no_cache_ = false;
   Console console_;
 };
 
@@ -121,7 +136,8 @@ int Generate::run() {
   const std::vector<int32_t> tokens = vocabulary.tokens_of(prompt_);
   const auto longest =
       static_cast<uint32_t>(std::min<uint64_t>(tokens.size() + max_new_tokens_, config.context));
-  const std::unique_ptr<Inference> inference = model.load(1, longest, false, console_);
+  const std::unique_ptr<Inference> inference = model.load({1, longest, false, !no_cache_}, console_);
+  report_missing_cache(inference->cache());
   if (tokens.size() + max_new_tokens_ > config.context) {
     console_.info(fmt::format("a longer text than the model's context: the last {} tokens count", longest));
   }
@@ -129,9 +145,20 @@ int Generate::run() {
   const uint64_t begin = clock.now_ns();
   const uint64_t count = go_on(*inference, vocabulary, tokens, longest);
   const double seconds = static_cast<double>(clock.now_ns() - begin) * 1e-9;
-  console_.info(
-      fmt::format("{} tokens in {}, each from the whole sequence again", count, seconds_text(seconds)));
+  console_.info(fmt::format("{} tokens in {}, {:.1f} tokens/s, {}", count, seconds_text(seconds),
+                            static_cast<double>(count) / seconds, way_of(inference->cache())));
   return kDone;
+}
+
+void Generate::report_missing_cache(const CacheOutcome& cache) {
+  if (cache.is_used || cache.bytes == 0) return;
+  const std::string advice = cache.device_needed_bytes == 0
+                                 ? "a larger --device-memory holds them"
+                                 : fmt::format("--device-memory {} holds them", cache.device_needed_bytes);
+  console_.info(fmt::format(
+      "the budgets have no room for the {} of keys and values of all tokens, so that each token is computed "
+      "from the whole sequence again; {}",
+      format_bytes(cache.bytes), advice));
 }
 
 uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,

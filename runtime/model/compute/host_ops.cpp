@@ -40,6 +40,15 @@ void HostOps::copy(std::span<const float> x, std::span<float> y) const {
   if (!dry_run_) std::copy(x.begin(), x.end(), y.begin());
 }
 
+void HostOps::copy_rows(const RowCopyShape& shape, std::span<const float> x, std::span<float> y) const {
+  compute::require_copied_rows(shape, x.size(), y.size());
+  if (dry_run_) return;
+  for_row_blocks(shape.rows, shape.width, [&](uint64_t first, uint64_t count) {
+    for (uint64_t row = first; row < first + count; ++row)
+      std::copy_n(x.data() + row * shape.from_stride, shape.width, y.data() + row * shape.to_stride);
+  });
+}
+
 void HostOps::set_zero(std::span<float> x) const {
   if (!dry_run_) std::fill(x.begin(), x.end(), 0.0f);
 }

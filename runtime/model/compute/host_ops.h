@@ -35,6 +35,7 @@ class HostOps final : public Ops {
   void finish() const override {}
   void forget_results() const noexcept override {}
   void copy(std::span<const float> x, std::span<float> y) const override;
+  void copy_rows(const RowCopyShape& shape, std::span<const float> x, std::span<float> y) const override;
   void set_zero(std::span<float> x) const override;
 
   void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens, ParameterView table,

@@ -40,9 +40,10 @@ struct EmbeddingShape {
 
 struct PositionShape {
   uint64_t batch = 0;
-  uint64_t sequence = 0;  // tokens of one sample; at most `context`
+  uint64_t sequence = 0;  // tokens of one sample; first + sequence is at most `context`
   uint64_t width = 0;
   uint64_t context = 0;  // rows of the position table
+  uint64_t first = 0;    // the position of each sample's first token; 0 in a backward pass
 };
 
 // The places of a micro-batch's tokens grouped by token id, ascending within an id. The places of `id` end at
@@ -55,6 +56,14 @@ struct TokenOrder {
 struct RowShape {
   uint64_t rows = 0;
   uint64_t width = 0;
+};
+
+// Rows of two matrices whose rows lie `stride` elements apart.
+struct RowCopyShape {
+  uint64_t rows = 0;
+  uint64_t width = 0;
+  uint64_t from_stride = 0;
+  uint64_t to_stride = 0;
 };
 
 struct NormShape {
@@ -87,15 +96,19 @@ struct AttentionShape {
   uint64_t heads = 0;
   uint64_t key_value_heads = 0;  // divides heads
   uint64_t head_size = 0;
-  uint64_t past = 0;  // keys and values of each sample before its first query; not in a backward pass
+  // Keys and values of each sample before its first query, and rows after its last that nobody reads; neither
+  // in a backward pass.
+  uint64_t past = 0;
+  uint64_t spare = 0;
   uint64_t tokens() const { return batch * sequence; }
-  uint64_t key_tokens() const { return past + sequence; }  // of a sample
+  uint64_t key_tokens() const { return past + sequence; }     // of a sample
+  uint64_t key_rows() const { return key_tokens() + spare; }  // from sample to sample
   uint64_t query_width() const { return heads * head_size; }
   uint64_t key_value_width() const { return key_value_heads * head_size; }
 };
 
-// Queries, keys and values of all tokens, a row per token, head by head. Rows lie `stride` elements apart, so
-// that all three may be columns of one matrix.
+// Queries, keys and values of all tokens, a row per token, head by head; a sample has key_rows() of keys and
+// values. Rows lie `stride` elements apart, so that all three may be columns of one matrix.
 template <typename Float>
 struct AttentionRows {
   std::span<Float> queries;
@@ -113,7 +126,8 @@ struct RotaryShape {
   uint64_t head_size = 0;  // even
 };
 
-// The cosine and sine of every place in a sample and every pair: [sequence, head_size / 2].
+// The cosine and sine of every place in a sample and every pair: [sequence, head_size / 2]. The first place
+// has the position of the sample's first token.
 struct RotaryTable {
   std::span<float> cosines;
   std::span<float> sines;
@@ -175,6 +189,7 @@ class Ops {
   // --- Moving numbers ---
   // y = x; the two do not overlap.
   virtual void copy(std::span<const float> x, std::span<float> y) const = 0;
+  virtual void copy_rows(const RowCopyShape& shape, std::span<const float> x, std::span<float> y) const = 0;
   virtual void set_zero(std::span<float> x) const = 0;
 
   // --- The operations ---

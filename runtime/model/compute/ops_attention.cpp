@@ -32,7 +32,7 @@ Head head_of(const AttentionShape& shape, uint64_t query_stride, uint64_t key_va
              uint64_t head) {
   const uint64_t group = shape.heads / shape.key_value_heads, token = sample * shape.sequence;
   return {.first_query = token * query_stride + head * shape.head_size,
-          .first_key_value = sample * shape.key_tokens() * key_value_stride + head / group * shape.head_size,
+          .first_key_value = sample * shape.key_rows() * key_value_stride + head / group * shape.head_size,
           .first_y = token * shape.query_width() + head * shape.head_size,
           .first_number = (sample * shape.heads + head) * shape.sequence};
 }
@@ -229,7 +229,6 @@ void HostOps::attention_backward(const AttentionShape& shape, const AttentionRow
   compute::require_attention_rows(shape, inputs);
   compute::require_attention_results(shape, y.size(), log_sums.size());
   compute::require_attention_gradients(shape, inputs, dy.size(), gradients);
-  TERRACE_ASSERT(shape.past == 0, "the gradients of earlier tokens are of another pass");
   const StackArena::Frame frame(arena);
   const uint64_t score_floats = tile_floats(shape);
   const uint64_t size = shape.head_size, head_floats = shape.sequence * size;

@@ -73,7 +73,8 @@ void HostOps::position_forward(const PositionShape& shape, ParameterView table, 
   compute::require_position_rows(shape, y.size());
   const uint64_t width = shape.width;
   const StackArena::Frame frame(arena);
-  const std::span<const float> positions = as_floats(table, shape.sequence * width, arena);
+  const std::span<const float> positions =
+      as_floats(compute::rows_from(table, shape.first, width), shape.sequence * width, arena);
   if (dry_run_) return;
   for_row_blocks(shape.batch * shape.sequence, width, [&](uint64_t first, uint64_t count) {
     for (uint64_t row = first; row < first + count; ++row) {
@@ -86,6 +87,7 @@ void HostOps::position_forward(const PositionShape& shape, ParameterView table, 
 void HostOps::position_backward(const PositionShape& shape, std::span<const float> dy,
                                 const GradientTarget& gradient, StackArena& arena) const {
   compute::require_position_rows(shape, dy.size());
+  TERRACE_ASSERT(shape.first == 0, "the gradients of earlier tokens are of another pass");
   const uint64_t width = shape.width;
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, width);

@@ -45,6 +45,13 @@ void check_tokens(const ModelConfig& config, const MicroBatch& batch, bool dry_r
   if (!dry_run) check_ids(config, batch.tokens);
 }
 
+void check_cache(const KeyValueCache& cache, const MicroBatch& batch) {
+  const KeyValueCache::Shape& shape = cache.shape();
+  TERRACE_ASSERT(batch.batch <= shape.batch && cache.tokens() + batch.sequence <= shape.capacity,
+                 fmt::format("{} x {} tokens after {}, in a cache of {} x {}", batch.batch, batch.sequence,
+                             cache.tokens(), shape.batch, shape.capacity));
+}
+
 void check_batch(const ModelConfig& config, const MicroBatch& batch, bool dry_run) {
   check_tokens(config, batch, dry_run);
   TERRACE_ASSERT(batch.targets.size() == batch.tokens.size(),
@@ -105,9 +112,10 @@ float Decoder::evaluate(const Ops& ops, ParameterAccess& access, StackArena& are
 
 void Decoder::next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                 const MicroBatch& batch, std::span<float> logits,
-                                std::string_view operation_prefix) const {
+                                std::string_view operation_prefix, KeyValueCache* cache) const {
   check_tokens(config_, batch, ops.is_dry_run());
-  DecoderPass({config_, options_, tensors_, ops, access, arena, batch, operation_prefix})
+  if (cache != nullptr) check_cache(*cache, batch);
+  DecoderPass({config_, options_, tensors_, ops, access, arena, batch, operation_prefix, nullptr, cache})
       .next_token_logits(logits);
 }
 

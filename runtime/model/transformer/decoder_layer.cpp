@@ -27,6 +27,22 @@ AttentionRows<float> DecoderPass::allocate_qkv(uint32_t layer) {
   return {all, from(all, queries), from(all, queries + keys), width, width};
 }
 
+AttentionRows<const float> DecoderPass::seen_by_attention(uint32_t layer, const AttentionRows<float>& qkv) {
+  if (cache == nullptr) return read_only(qkv);
+  const AttentionShape shape = attention_shape();
+  const uint64_t width = shape.key_value_width();
+  const RowCopyShape copied{shape.sequence, width, qkv.key_value_stride, width};
+  const auto add = [&](std::span<const float> rows, std::span<float> held) {
+    for (uint64_t sample = 0; sample < shape.batch; ++sample) {
+      ops.copy_rows(copied, from(rows, sample * shape.sequence * qkv.key_value_stride),
+                    from(held, (sample * shape.key_rows() + shape.past) * width));
+    }
+  };
+  add(qkv.keys, cache->keys(layer));
+  add(qkv.values, cache->values(layer));
+  return {qkv.queries, cache->keys(layer), cache->values(layer), qkv.query_stride, width};
+}
+
 LayerActivations DecoderPass::allocate_layer() {
   const bool gated = tensors.layers.front().up.has_value();
   LayerActivations kept;
@@ -81,7 +97,8 @@ void DecoderPass::attention_forward(uint32_t layer, std::span<const float> x, co
     }
   }
   rotate(kept.qkv, false);
-  ops.attention_forward(attention_shape(), read_only(kept.qkv), kept.attention, kept.log_sums, arena);
+  ops.attention_forward(attention_shape(), seen_by_attention(layer, kept.qkv), kept.attention, kept.log_sums,
+                        arena);
   {
     const Lease lease(access, key(layer, ".attn.proj", phase), TensorList(own.attention_output), phase.kind);
     linear_forward(lease, own.attention_output, kept.attention, kept.middle);

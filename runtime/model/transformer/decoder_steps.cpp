@@ -70,8 +70,8 @@ void DecoderPass::prepare_rotation() {
   ops.fill_rotary(
       rotary_, half,
       [&](const RotaryTable& table, std::span<float> frequencies) {
-        fill_rotary_frequencies(config, batch.sequence, frequencies);
-        fill_rotary_table(config, batch.sequence, frequencies, table.cosines, table.sines);
+        fill_rotary_frequencies(config, first_position() + batch.sequence, frequencies);
+        fill_rotary_table(config, first_position(), frequencies, table.cosines, table.sines);
       },
       arena);
 }

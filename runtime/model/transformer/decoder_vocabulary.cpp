@@ -20,7 +20,7 @@ void DecoderPass::embed_positions(std::span<float> x, Phase phase) {
   if (!tensors.positions) return;
   const Lease lease(access, OperationKey(prefix, "embedding.positions", phase.suffix),
                     TensorList(*tensors.positions), phase.kind);
-  ops.position_forward({batch.batch, batch.sequence, config.width, config.positions},
+  ops.position_forward({batch.batch, batch.sequence, config.width, config.positions, first_position()},
                        view(lease, *tensors.positions), x, arena);
 }
 
@@ -158,6 +158,7 @@ void DecoderPass::next_token_logits(std::span<float> logits) {
   }
   ops.fetch(results, logits);
   ops.finish();
+  if (cache != nullptr) cache->hold(cache->tokens() + batch.sequence);
 }
 
 }  // namespace terrace::decoder

@@ -21,6 +21,7 @@
 #include <terrace/offload/lease/parameter_access.h>
 #include <terrace/runtime/model/compute/ops.h>
 #include <terrace/runtime/model/transformer/adapter.h>
+#include <terrace/runtime/model/transformer/key_value_cache.h>
 #include <terrace/runtime/model/transformer/model_config.h>
 
 namespace terrace {
@@ -117,9 +118,19 @@ class Model {
 
   // Writes the logits of the token after the last of each sequence, [batch, vocabulary], to `logits`. Targets
   // are not read. Uses and errors are those of evaluate().
+  //
+  // With `cache`, from make_cache(), `batch` has the tokens after those that the cache holds, for no more
+  // samples, and the cache holds them too afterwards. HostOps give the logits that the whole sequences have
+  // without a cache, bit for bit. If it throws, the cache holds what it held before.
   virtual void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                  const MicroBatch& batch, std::span<float> logits,
-                                 std::string_view operation_prefix) const = 0;
+                                 std::string_view operation_prefix, KeyValueCache* cache = nullptr) const = 0;
+  // Returns how many tokens of a sequence a cache can hold: the context, or less where the keys of a longer
+  // sequence depend on its length (RopeScalingKind::dynamic).
+  uint32_t cacheable_tokens() const;
+  // Returns an empty cache for `batch` sequences of at most `tokens` tokens, no more than cacheable_tokens().
+  // Its memory is of the arena, in the caller's frame.
+  KeyValueCache make_cache(StackArena& arena, uint32_t batch, uint32_t tokens) const;
 
   uint64_t parameter_count() const;
   // Returns "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".

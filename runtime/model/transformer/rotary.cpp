@@ -88,18 +88,19 @@ void fill_rotary_frequencies(const ModelConfig& config, uint64_t sequence, std::
   }
 }
 
-void fill_rotary_table(const ModelConfig& config, uint64_t sequence, std::span<const float> frequencies,
+void fill_rotary_table(const ModelConfig& config, uint64_t first, std::span<const float> frequencies,
                        std::span<float> cosines, std::span<float> sines) {
   const uint64_t half = frequencies.size();
-  TERRACE_ASSERT(cosines.size() == sequence * half && sines.size() == cosines.size(),
+  TERRACE_ASSERT(cosines.size() % half == 0 && sines.size() == cosines.size(),
                  "a rotary table has another size");
+  const uint64_t sequence = cosines.size() / half;
   const float factor = config.rope.kind == RopeScalingKind::yarn ? yarn_attention_factor(config.rope) : 1.0f;
-  for (uint64_t position = 0; position < sequence; ++position) {
+  for (uint64_t place = 0; place < sequence; ++place) {
     for (uint64_t i = 0; i < half; ++i) {
       // The angle is rounded to fp32, as transformers does.
-      const double angle = static_cast<float>(position) * frequencies[i];
-      cosines[position * half + i] = static_cast<float>(std::cos(angle)) * factor;
-      sines[position * half + i] = static_cast<float>(std::sin(angle)) * factor;
+      const double angle = static_cast<float>(first + place) * frequencies[i];
+      cosines[place * half + i] = static_cast<float>(std::cos(angle)) * factor;
+      sines[place * half + i] = static_cast<float>(std::sin(angle)) * factor;
     }
   }
 }

@@ -91,8 +91,9 @@ class PoisonedModel final : public Model {
     return model_->evaluate(ops, poisoned, arena, batch, prefix);
   }
   void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
-                         std::span<float> logits, std::string_view prefix) const override {
-    model_->next_token_logits(ops, access, arena, batch, logits, prefix);
+                         std::span<float> logits, std::string_view prefix,
+                         KeyValueCache* cache) const override {
+    model_->next_token_logits(ops, access, arena, batch, logits, prefix, cache);
   }
 
  private:

@@ -17,6 +17,7 @@ namespace compute {
 
 struct AttentionCall {
   uint64_t batch, sequence, heads, key_value_heads, size, query_stride, key_value_stride;
+  uint64_t past, key_rows;  // keys before the first query, rows of keys from sample to sample
   float factor;
   const float *queries, *keys, *values;
   const float *y, *dy, *dots;         // backward; dots as log_sums
@@ -33,7 +34,7 @@ struct HeadPlace {
 __device__ inline HeadPlace place_of(const AttentionCall& call, uint64_t sample, uint64_t head) {
   const uint64_t token = sample * call.sequence, group = call.heads / call.key_value_heads;
   return {.query = token * call.query_stride + head * call.size,
-          .key_value = token * call.key_value_stride + head / group * call.size,
+          .key_value = sample * call.key_rows * call.key_value_stride + head / group * call.size,
           .y = (token * call.heads + head) * call.size,
           .number = (sample * call.heads + head) * call.sequence};
 }
@@ -56,8 +57,9 @@ struct RunningRows {
   }
 };
 
-// Makes scores of a tile of keys probabilities, relative to the largest score so far. A row sees a key of
-// every tile it is shown, so that its largest score is finite.
+// Makes scores of a tile of keys probabilities, relative to the largest score so far. Every row sees the first
+// key, so that its largest score is finite; a tile of which it sees nothing changes no bit. `first_query` is
+// the position of the tile's first query.
 template <typename T>
 __device__ inline void weigh_keys(const AttentionCall& call, uint64_t first_query, uint64_t first_key,
                                   typename T::Pairs& scores, RunningRows<T>& rows) {
@@ -92,16 +94,18 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 2) attend(AttentionCall call)
   const uint64_t tiles = divide_up(call.sequence, T::kTile);
   for (uint64_t item = blockIdx.x; item < call.batch * call.heads * tiles; item += gridDim.x) {
     const uint64_t head = item / tiles, first = (tiles - 1 - item % tiles) * T::kTile;  // the longest first
+    const uint64_t end = call.sequence < first + T::kTile ? call.sequence : first + T::kTile;
+    const uint64_t key_end = call.past + end;  // of what the last query sees
     const HeadPlace at = place_of(call, head / call.heads, head % call.heads);
     const HeadRows queries{call.queries + at.query, call.query_stride, first, call.sequence};
-    HeadRows keys{call.keys + at.key_value, call.key_value_stride, 0, call.sequence};
-    HeadRows values{call.values + at.key_value, call.key_value_stride, 0, call.sequence};
+    HeadRows keys{call.keys + at.key_value, call.key_value_stride, 0, key_end};
+    HeadRows values{call.values + at.key_value, call.key_value_stride, 0, key_end};
     RunningRows<T> rows;
-    for (uint64_t first_key = 0; first_key <= first; first_key += T::kTile) {
+    for (uint64_t first_key = 0; first_key < key_end; first_key += T::kTile) {
       keys.first = values.first = first_key;
       typename T::Pairs scores;
       multiply_rows<T>(queries, keys, call.size, slices, scores);
-      weigh_keys<T>(call, first, first_key, scores, rows);
+      weigh_keys<T>(call, call.past + first, first_key, scores, rows);
       store_weights<T>(scores, weights);
       add_weighted_rows<T>(weights, values, call.size, slice_of_values, rows.columns);
     }
@@ -280,6 +284,8 @@ AttentionCall call_of(const AttentionShape& shape, const AttentionRows<const flo
   call.heads = shape.heads;
   call.key_value_heads = shape.key_value_heads;
   call.size = shape.head_size;
+  call.past = shape.past;
+  call.key_rows = shape.key_rows();
   call.query_stride = inputs.query_stride;
   call.key_value_stride = inputs.key_value_stride;
   call.factor = 1.0f / std::sqrt(static_cast<float>(shape.head_size));

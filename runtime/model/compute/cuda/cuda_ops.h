@@ -99,6 +99,7 @@ class CudaOps final : public Ops {
   void finish() const override;
   void forget_results() const noexcept override;
   void copy(std::span<const float> x, std::span<float> y) const override;
+  void copy_rows(const RowCopyShape& shape, std::span<const float> x, std::span<float> y) const override;
   void set_zero(std::span<float> x) const override;
 
   // Attention takes nothing from the arena in the forward pass, and a number per head and token in the

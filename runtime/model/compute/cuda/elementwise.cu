@@ -113,6 +113,17 @@ struct Widen {
   }
 };
 
+struct CopyRows {
+  RowCopyShape shape;
+  const float* x;
+  float* y;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const uint64_t row = i / shape.width, column = i % shape.width;
+    store(y + row * shape.to_stride + column, load<kCount>(x + row * shape.from_stride + column));
+  }
+};
+
 // An element is the pair `i`: of a row, a head and an angle.
 struct Rotate {
   uint64_t sequence, heads, half;
@@ -179,6 +190,14 @@ void CudaOps::forget_results() const noexcept {
 void CudaOps::copy(std::span<const float> x, std::span<float> y) const {
   TERRACE_ASSERT(x.size() == y.size(), "a copy keeps the shape");
   convert_to_float({std::as_bytes(x).data(), DataType::fp32}, y);
+}
+
+void CudaOps::copy_rows(const RowCopyShape& shape, std::span<const float> x, std::span<float> y) const {
+  compute::require_copied_rows(shape, x.size(), y.size());
+  if (dry_run_) return;
+  const bool in_quads = shape.width % 4 == 0 && shape.from_stride % 4 == 0 && shape.to_stride % 4 == 0;
+  launch_elements(launch_, compute::CopyRows{shape, x.data(), y.data()}, shape.rows * shape.width,
+                  in_quads && are_aligned_for_quads({{x.data()}, {y.data()}}));
 }
 
 void CudaOps::set_zero(std::span<float> x) const {

@@ -234,13 +234,15 @@ void CudaOps::position_forward(const PositionShape& shape, ParameterView table, 
                                StackArena&) const {
   compute::require_position_rows(shape, y.size());
   if (dry_run_) return;
-  launch_elements(launch_, compute::AddPositions{shape, table, y.data()}, y.size(),
-                  shape.width % 4 == 0 && are_aligned_for_quads({{table.data, table.type}, {y.data()}}));
+  const ParameterView rows = compute::rows_from(table, shape.first, shape.width);
+  launch_elements(launch_, compute::AddPositions{shape, rows, y.data()}, y.size(),
+                  shape.width % 4 == 0 && are_aligned_for_quads({{rows.data, rows.type}, {y.data()}}));
 }
 
 void CudaOps::position_backward(const PositionShape& shape, std::span<const float> dy,
                                 const GradientTarget& gradient, StackArena&) const {
   compute::require_position_rows(shape, dy.size());
+  TERRACE_ASSERT(shape.first == 0, "the gradients of earlier tokens are of another pass");
   if (dry_run_ || gradient.view.data == nullptr) return;
   launch_elements(
       launch_, compute::PositionBackward{shape, dy.data(), gradient}, shape.context * shape.width,

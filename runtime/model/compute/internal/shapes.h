@@ -15,6 +15,14 @@ namespace terrace::compute {
 
 // ---- Rows
 
+inline void require_copied_rows(const RowCopyShape& shape, size_t x, size_t y) {
+  const auto holds = [&](size_t size, uint64_t stride) {
+    return stride >= shape.width && size >= (shape.rows - 1) * stride + shape.width;
+  };
+  TERRACE_ASSERT(shape.rows > 0 && holds(x, shape.from_stride) && holds(y, shape.to_stride),
+                 "copied rows have another size");
+}
+
 inline void require_norm_rows(const NormShape& shape, std::initializer_list<size_t> sizes) {
   const auto holds = [&](size_t size) { return size == shape.rows * shape.width; };
   TERRACE_ASSERT(std::all_of(sizes.begin(), sizes.end(), holds), "a norm's rows have another size");
@@ -53,7 +61,7 @@ void require_attention_rows(const AttentionShape& shape, const AttentionRows<Flo
   const auto holds = [&](size_t elements, uint64_t count, uint64_t stride, uint64_t width) {
     return stride >= width && elements >= (count - 1) * stride + width;
   };
-  const uint64_t keys = shape.batch * shape.key_tokens();
+  const uint64_t keys = shape.batch * shape.key_rows() - shape.spare;
   TERRACE_ASSERT(holds(rows.queries.size(), shape.tokens(), rows.query_stride, shape.query_width()) &&
                      holds(rows.keys.size(), keys, rows.key_value_stride, shape.key_value_width()) &&
                      holds(rows.values.size(), keys, rows.key_value_stride, shape.key_value_width()),
@@ -67,6 +75,7 @@ inline void require_attention_results(const AttentionShape& shape, size_t y, siz
 
 inline void require_attention_gradients(const AttentionShape& shape, const AttentionRows<const float>& inputs,
                                         size_t dy, const AttentionRows<float>& gradients) {
+  TERRACE_ASSERT(shape.past == 0 && shape.spare == 0, "the gradients of earlier tokens are of another pass");
   require_attention_rows(shape, gradients);
   TERRACE_ASSERT(gradients.query_stride == inputs.query_stride &&
                      gradients.key_value_stride == inputs.key_value_stride &&
@@ -93,7 +102,7 @@ inline void require_embedding_order(const EmbeddingShape& shape, const TokenOrde
 
 inline void require_position_rows(const PositionShape& shape, size_t y) {
   TERRACE_ASSERT(y == shape.batch * shape.sequence * shape.width, "an embedding's rows have another size");
-  TERRACE_ASSERT(shape.sequence <= shape.context, "more tokens than positions");
+  TERRACE_ASSERT(shape.first + shape.sequence <= shape.context, "more tokens than positions");
 }
 
 inline void require_loss_rows(const VocabularyShape& part, size_t x, size_t targets) {
@@ -120,6 +129,12 @@ inline Operand rows_of(const float* data, uint64_t width, bool transposed = fals
 inline Operand transposed(Operand operand) {
   operand.transposed = !operand.transposed;
   return operand;
+}
+
+// The rows of a table from `first` on; a dry run's null address stays null.
+inline ParameterView rows_from(ParameterView table, uint64_t first, uint64_t width) {
+  const uint64_t offset = table.data == nullptr ? 0 : first * width * bytes_of(table.type);
+  return {table.data + offset, table.type};
 }
 
 inline Operand matrix(ParameterView weight, uint64_t width, bool transposed) {

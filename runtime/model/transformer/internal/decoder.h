@@ -28,7 +28,8 @@ class Decoder final : public Model {
   float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view operation_prefix) const override;
   void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
-                         std::span<float> logits, std::string_view operation_prefix) const override;
+                         std::span<float> logits, std::string_view operation_prefix,
+                         KeyValueCache* cache) const override;
 
  private:
   ModelConfig config_;

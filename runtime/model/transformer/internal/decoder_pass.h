@@ -99,6 +99,7 @@ struct PassContext {
   MicroBatch batch;
   std::string_view prefix;
   ActivationStore* store = nullptr;
+  KeyValueCache* cache = nullptr;  // of the tokens before those of the batch, which go there too
 };
 
 // Layers [first, layers) cut into segments whose inputs are kept: `wanted` segments; 0: one per layer.
@@ -165,6 +166,8 @@ class DecoderPass : protected PassContext {
                           std::span<float> dx);
   bool below_attention_is_trained(uint32_t layer) const;
   AttentionRows<float> allocate_qkv(uint32_t layer);
+  // Returns what attention reads: with a cache, its keys and values, to which those of the batch are added.
+  AttentionRows<const float> seen_by_attention(uint32_t layer, const AttentionRows<float>& qkv);
   TensorList qkv_tensors(const LayerTensors& own) const;
   // Turns the gradients of queries and keys into those of their norms' inputs.
   void head_norms_backward(const Lease& lease, const LayerTensors& own, const LayerActivations& kept,
@@ -211,6 +214,7 @@ class DecoderPass : protected PassContext {
   void rotate(const AttentionRows<float>& rows, bool inverse);
 
   uint64_t tokens_count() const { return batch.tokens.size(); }
+  uint64_t first_position() const { return cache == nullptr ? 0 : cache->tokens(); }
   bool is_llama() const { return config.family != ModelFamily::gpt2; }
   std::span<float> allocate(uint64_t width) { return arena.allocate<float>(tokens_count() * width); }
   NormStatistics allocate_statistics(uint64_t rows) {
@@ -220,7 +224,11 @@ class DecoderPass : protected PassContext {
     return {rows, config.width, tensors.head.first_row(part), tensors.head.rows_of(part)};
   }
   AttentionShape attention_shape() const {
-    return {batch.batch, batch.sequence, config.heads, config.key_value_heads, config.head_size};
+    AttentionShape shape{batch.batch, batch.sequence, config.heads, config.key_value_heads, config.head_size};
+    if (cache == nullptr) return shape;
+    shape.past = cache->tokens();
+    shape.spare = cache->shape().capacity - shape.key_tokens();
+    return shape;
   }
   OperationKey key(uint32_t layer, std::string_view operation, Phase phase) const {
     return OperationKey::of_layer(prefix, layer, operation, phase.suffix);
