@@ -19,14 +19,15 @@ class HostAttention : public ForEachInstructionSet {
  protected:
   static constexpr uint64_t kHeads = 4, kShared = 2, kSize = 6, kTokens = 530;
 
-  // The rows of the queries [first, first + count), with the keys up to their last.
+  // The rows of the queries [first, first + count), with the keys up to their last; those after it are spare.
   Rows attend(const HostOps& ops, uint64_t first, uint64_t count) {
     const AttentionShape shape{.batch = 1,
                                .sequence = count,
                                .heads = kHeads,
                                .key_value_heads = kShared,
                                .head_size = kSize,
-                               .past = first};
+                               .past = first,
+                               .spare = kTokens - first - count};
     const uint64_t q = shape.query_width(), kv = shape.key_value_width();
     const auto part = [](const std::vector<float>& all, uint64_t begin, uint64_t size) {
       return std::span<const float>(all).subspan(begin, size);

@@ -94,6 +94,10 @@ TEST(Rotary, TurnsAsTransformersDoesWithEveryScaling) {
     fill_rotary_table(config, 0, frequencies, cosines, sines);
     EXPECT_NEAR(cosines[37 * 8 + 3], expected.cosine, 1e-6) << expected.name;
     EXPECT_NEAR(sines[37 * 8 + 3], expected.sine, 1e-6) << expected.name;
+    std::vector<float> later_cosines(2 * 8), later_sines(2 * 8);
+    fill_rotary_table(config, 36, frequencies, later_cosines, later_sines);
+    EXPECT_EQ(later_cosines[8 + 3], cosines[37 * 8 + 3]) << expected.name;
+    EXPECT_EQ(later_sines[8 + 3], sines[37 * 8 + 3]) << expected.name;
   }
 }
 

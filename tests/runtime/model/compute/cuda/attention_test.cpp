@@ -1,6 +1,8 @@
 // Attention: near the host's forward pass, the bits of its backward pass.
 #include "cuda_cases.h"
 
+#include <limits>
+
 #include "support/expect_error.h"
 #include "support/sanitized.h"
 
@@ -104,6 +106,66 @@ TEST_F(CudaAttention, TakesQueriesKeysAndValuesAsColumnsOfOneMatrix) {
   OnDevice<float> device_y(y.size()), device_log_sums(log_sums.size());
   CudaOps(products_, {}).attention_forward(shape, inputs_of(device_qkv), device_y, device_log_sums, arena_);
   expect_close(device_y.read(), y, 2e-6, "y");
+}
+
+// What attention gives for `count` queries of each sample from `first` on, with the keys up to the last of
+// them in rows that have room for `spare` more.
+struct PartOfAttention {
+  AttentionShape shape;
+  std::vector<float> queries, keys, values;
+
+  PartOfAttention(AttentionShape whole, const Problem& p, uint64_t first, uint64_t count, uint64_t spare)
+      : shape(whole) {
+    shape.sequence = count, shape.past = first, shape.spare = spare;
+    const uint64_t q = shape.query_width(), kv = shape.key_value_width();
+    const auto copy = [](const std::vector<float>& from, uint64_t begin, uint64_t size,
+                         std::vector<float>& to) {
+      to.insert(to.end(), from.begin() + static_cast<long>(begin),
+                from.begin() + static_cast<long>(begin + size));
+    };
+    for (uint64_t sample = 0; sample < shape.batch; ++sample) {
+      const uint64_t token = sample * whole.sequence;
+      copy(p.queries, (token + first) * q, count * q, queries);
+      copy(p.keys, token * kv, shape.key_tokens() * kv, keys);
+      copy(p.values, token * kv, shape.key_tokens() * kv, values);
+      keys.resize(keys.size() + spare * kv, std::numeric_limits<float>::quiet_NaN());
+      values.resize(keys.size(), std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+};
+
+TEST_F(CudaAttention, ARowDependsOnWhatItSeesAlone) {
+  for (const AttentionShape& whole : {AttentionShape{2, 140, 2, 1, 6}, AttentionShape{1, 70, 1, 1, 129}}) {
+    if (kSanitized && whole.head_size > 6) continue;
+    const Problem p(whole, host_, host_work_.arena());
+    const uint64_t q = whole.query_width(), kv = whole.key_value_width();
+    const OnDevice<float> queries(p.queries), keys(p.keys), values(p.values);
+    OnDevice<float> y(p.y.size()), log_sums(p.log_sums.size());
+    const CudaOps ops(products_, {});
+    ops.attention_forward(whole, {queries, keys, values, q, kv}, y, log_sums, arena_);
+    const std::vector<float> all = y.read(), all_sums = log_sums.read();
+    for (const uint64_t first : {0, 1, 31, 40, 63, 64, 69, 127, 139}) {
+      for (const uint64_t count : {uint64_t{1}, uint64_t{30}}) {
+        if (first + count > whole.sequence) continue;
+        SCOPED_TRACE(std::to_string(count) + " from " + std::to_string(first));
+        const PartOfAttention part(whole, p, first, count, first % 3);
+        const OnDevice<float> some_queries(part.queries), some_keys(part.keys), some_values(part.values);
+        OnDevice<float> some_y(part.queries.size()), some_sums(part.shape.tokens() * whole.heads);
+        ops.attention_forward(part.shape, {some_queries, some_keys, some_values, q, kv}, some_y, some_sums,
+                              arena_);
+        const std::vector<float> found = some_y.read(), found_sums = some_sums.read();
+        for (uint64_t sample = 0; sample < whole.batch; ++sample) {
+          for (uint64_t i = 0; i < count * q; ++i)
+            ASSERT_EQ(found[sample * count * q + i], all[(sample * whole.sequence + first) * q + i]);
+          for (uint64_t i = 0; i < whole.heads * count; ++i) {
+            const uint64_t head = sample * whole.heads + i / count;
+            ASSERT_EQ(found_sums[head * count + i % count],
+                      all_sums[head * whole.sequence + first + i % count]);
+          }
+        }
+      }
+    }
+  }
 }
 
 // Scores so far apart that whole tiles of weights vanish, and a largest score that comes last.

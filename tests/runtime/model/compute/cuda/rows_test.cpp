@@ -56,6 +56,25 @@ TEST_F(CudaKernels, ActivationsHaveTheHostsBits) {
   }
 }
 
+TEST_F(CudaKernels, CopiesRowsBetweenMatricesOfOtherWidths) {
+  for (const RowCopyShape& shape : {RowCopyShape{7, 12, 20, 16}, RowCopyShape{5, 6, 6, 9}}) {
+    const std::vector<float> x = random_values(6 * shape.from_stride + 12, 1);
+    std::vector<float> expected = random_values(6 * shape.to_stride + 12, 2);
+    const std::vector<float> before = expected;
+    host_.copy_rows(shape, x, expected);
+    for (uint64_t i = 0; i < expected.size(); ++i) {
+      const uint64_t row = i / shape.to_stride, column = i % shape.to_stride;
+      const bool is_copied = row < shape.rows && column < shape.width;
+      ASSERT_EQ(expected[i], is_copied ? x[row * shape.from_stride + column] : before[i]) << i;
+    }
+    in_every_way([&](const CudaOps& ops) {
+      OnDevice<float> y(before);
+      ops.copy_rows(shape, OnDevice<float>(x), y);
+      expect_bits(y.read(), expected, "copied rows");
+    });
+  }
+}
+
 TEST_F(CudaKernels, RotationHasTheHostsBits) {
   const RotaryShape shape{14, 7, 3, 10};
   const std::vector<float> cosines = random_values(35, 1), sines = random_values(35, 2);

@@ -72,11 +72,22 @@ TEST_F(CudaVocabulary, PositionsHaveTheHostsBits) {
     const std::vector<Bf16> table = table_of<Bf16>(shape.context * width, 1);
     std::vector<float> y = random_values(21 * width, 2);
     const std::vector<float> before = y, dy = random_values(y.size(), 3);
+    std::vector<float> later_y = y;
     host_.position_forward(shape, view(table), y, host_work_.arena());
+    PositionShape later = shape;
+    later.first = 2;
+    host_.position_forward(later, view(table), later_y, host_work_.arena());
+    for (uint64_t i = 0; i < later_y.size(); ++i) {
+      const uint64_t position = 2 + i / width % 7;
+      ASSERT_EQ(later_y[i], before[i] + to_float(table[position * width + i % width]));
+    }
     in_every_way([&](const CudaOps& ops) {
       OnDevice<float> y_d(before);
       ops.position_forward(shape, OnDevice<Bf16>(table).view(), y_d, arena_);
       expect_bits(y_d.read(), y, "rows");
+      OnDevice<float> later_d(before);
+      ops.position_forward(later, OnDevice<Bf16>(table).view(), later_d, arena_);
+      expect_bits(later_d.read(), later_y, "rows of later tokens");
       for (const bool accumulate : {false, true}) {
         std::vector<Bf16> gradient = table;
         OnDevice<Bf16> gradient_d(table);
