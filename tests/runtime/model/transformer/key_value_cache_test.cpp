@@ -171,6 +171,23 @@ TEST(KeyValueCache, HoldsWhatKeepsItsKeysWhileTheSequenceGrows) {
   }
 }
 
+// The last lease of a pass cannot be had.
+class FailingAccess final : public ParameterAccess {
+ public:
+  explicit FailingAccess(InMemoryParameters parameters) : parameters_(std::move(parameters)) {}
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
+    if (operation == "head.1/inference")
+      throw Error(ErrorKind::io, {"cannot read", "a part of the head", "a test", ""});
+    parameters_.begin_use(operation, tensors, kind);
+  }
+  void end_use() override { parameters_.end_use(); }
+  const std::byte* parameter(TensorId tensor) const override { return parameters_.parameter(tensor); }
+  GradientView gradient(TensorId tensor) override { return parameters_.gradient(tensor); }
+
+ private:
+  InMemoryParameters parameters_;
+};
+
 TEST(KeyValueCache, HoldsWhatItHeldBeforeAPassThatFailed) {
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set());
@@ -179,10 +196,10 @@ TEST(KeyValueCache, HoldsWhatItHeldBeforeAPassThatFailed) {
   KeyValueCache cache = run.model().make_cache(run.arena(), kBatch, 12);
   run.logits(0, 8, &cache);
   std::vector<float> logits(size_t{kBatch} * 150);
-  const std::vector<int32_t> wrong = {3, 150};
-  InMemoryParameters parameters = parameters_of(run.model());
-  EXPECT_THROW(run.model().next_token_logits(ops, parameters, run.arena(), {wrong, wrong, kBatch, 1}, logits,
-                                             "", &cache),
+  const std::vector<int32_t> others = {3, 5};
+  FailingAccess parameters(parameters_of(run.model()));
+  EXPECT_THROW(run.model().next_token_logits(ops, parameters, run.arena(), {others, others, kBatch, 1},
+                                             logits, "", &cache),
                Error);
   EXPECT_EQ(cache.tokens(), 8u);
   EXPECT_EQ(run.logits(8, 10, &cache), run.logits(0, 10, nullptr));

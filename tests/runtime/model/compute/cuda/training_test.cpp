@@ -443,5 +443,43 @@ TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {
   for (size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i], here[i], 1e-5);
 }
 
+// The own kernels give a row the same bits whatever rows are beside it; of the library nobody knows.
+TEST_P(CudaTraining, KeepsKeysAndValuesOnTheDevice) {
+  PlayedGpu gpu;
+  RunOptions run = on_gpu(gpu);
+  fs::path saved;
+  {
+    TrainerRun trained(run);
+    trained.train(1);
+    saved = trained.trainer->save({folder_.path(), trained.log});
+  }
+  const std::vector<int32_t> tokens = {1, 4, 9, 3, 12, 10, 10, 12};
+  const TrainerOptions options = options_of(run);
+  MemoryLog log;
+  const auto inference_of = [&](bool caches) {
+    auto inference = std::make_unique<Inference>(
+        make_model(options.model, model_options(options.config)),
+        InferenceOptions{options.config, 1, kContext, false, gpu.compute.get(), caches}, log);
+    inference->load_checkpoint(saved);
+    EXPECT_EQ(inference->cache().is_used, caches);
+    return inference;
+  };
+  const auto logits_of = [&](Inference& inference, uint32_t length) {
+    const std::span<const int32_t> seen = std::span<const int32_t>(tokens).first(length);
+    std::vector<float> logits(options.model.vocabulary);
+    inference.next_token_logits({seen, seen, 1, length}, logits);
+    return logits;
+  };
+  std::vector<std::vector<float>> expected;
+  {
+    const std::unique_ptr<Inference> without = inference_of(false);
+    for (uint32_t length = 3; length <= tokens.size(); ++length)
+      expected.push_back(logits_of(*without, length));
+  }
+  const std::unique_ptr<Inference> with = inference_of(true);
+  for (uint32_t length = 3; length <= tokens.size(); ++length)
+    EXPECT_EQ(logits_of(*with, length), expected[length - 3]) << length << " tokens";
+}
+
 }  // namespace
 }  // namespace terrace::trainer_tests::training_test
