@@ -193,7 +193,9 @@ TEST(Inference, GivesTheSameLogitsWithACache) {
       for (uint32_t length = 3; length <= kContext; ++length) expect_the_same(0, length);
       expect_the_same(0, kContext);                                                   // the same once more
       for (uint32_t first = 1; first < 4; ++first) expect_the_same(first, kContext);  // slides
-      expect_the_same(3, 6);     // a beginning of the last one
+      expect_the_same(3, 6);  // a beginning of the last one
+      expect_the_same(5, 9);
+      expect_the_same(3, 6);
       expect_the_same(3, 6, 1);  // fewer sequences, and all again
       expect_the_same(3, 7, 1);
       expect_the_same(3, 8);
