@@ -249,6 +249,15 @@ const std::vector<Call> kCalls = {
       ops.attention_forward(kAttention, attention_inputs(b), b.floats(1600), b.floats(200), arena);
     },
     [](const HostOps& ops, Buffers& b, StackArena& arena) {
+      AttentionShape shape = kAttention;
+      shape.sequence = 2, shape.past = 90, shape.spare = 8;
+      ops.attention_forward(shape, attention_inputs(b), b.floats(32), b.floats(4), arena);
+      ops.copy_rows({20, 8, 24, 8}, b.floats(480), b.floats(160));
+      PositionShape later = kPositions;
+      later.first = 2;
+      ops.position_forward(later, b.parameter(288), b.floats(480), arena);
+    },
+    [](const HostOps& ops, Buffers& b, StackArena& arena) {
       ops.attention_backward(kAttention, attention_inputs(b), b.floats(1600), b.floats(200), b.floats(1600),
                              attention_gradients(b), arena);
     },
