@@ -87,7 +87,7 @@ class Cache : public ::testing::TestWithParam<Case> {
 TEST_P(Cache, ChangesNoBitOfTheLogitsHoweverTheSequenceIsCut) {
   const auto [family, set] = GetParam();
   for (const DataType type : {DataType::fp32, DataType::bf16}) {
-    for (const DataType products : {DataType::fp32, DataType::bf16}) {
+    for (const ProductType products : {ProductType::fp32, ProductType::bf16, ProductType::bf16_amx}) {
       SCOPED_TRACE(std::string(name_of(type)) + ", products in " + std::string(name_of(products)));
       const HostOps ops(workers_, set, products);
       Sequences run(model_of(family, type), ops, 300);
@@ -119,7 +119,7 @@ TEST_P(Cache, DryRunsMakeTheSameUsesAndNeedTheSameMemory) {
   const std::vector<RecordedUse> first_uses = run.uses();
   run.logits(63, 64, &cache);
 
-  const HostOps dry_ops(workers_, set, DataType::fp32, true);
+  const HostOps dry_ops(workers_, set, ProductType::fp32, true);
   RecordingAccess first, last;
   StackArena dry = StackArena::dry_run();
   KeyValueCache dry_cache = run.model().make_cache(dry, kBatch, 64);
