@@ -3,6 +3,7 @@
 #include <string>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -22,7 +23,10 @@ const Kernels& kernels_of(InstructionSet set) {
 // The system keeps the tiles of a thread only for a process that has asked for it.
 static bool may_use_tiles() {
   constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+  constexpr unsigned kBf16OfTiles = 1u << 22, kTiles = 1u << 24;
+  unsigned a = 0, b = 0, c = 0, features = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return false;
+  return (features & kBf16OfTiles) != 0 && (features & kTiles) != 0 &&
          syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 #endif
