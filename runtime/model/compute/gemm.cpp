@@ -28,7 +28,7 @@ constexpr uint64_t kWidestTile = 256;
 constexpr uint64_t kTilesOfAThread = 4;
 static_assert(kWidestTile <= compute::kColumnBlock);
 
-// Tiles of nearly equal size, of at most `most` rows.
+// Tiles of nearly equal size, of at most `most_rows` rows and of `columns` columns.
 Tiling tiling_of(const ProductShape& shape, uint64_t most_rows, uint64_t columns) {
   Tiling tiling{};
   const uint64_t row_tiles = std::max<uint64_t>(divide_up(shape.rows, most_rows), 1);

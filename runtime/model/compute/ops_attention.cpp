@@ -1,8 +1,7 @@
-// Causal attention in tiles: a block of queries of one head meets the keys tile
-// by tile, so that only one tile of the probabilities exists at a time, and the
-// backward pass computes them again (as FlashAttention does, arXiv:2205.14135).
-// Tiles of keys begin at multiples of their size, whatever the queries: the
-// numbers of a row depend on nothing but what it sees.
+// Causal attention in tiles: a block of queries of one head meets the keys tile by tile, so that only one
+// tile of the probabilities exists at a time, and the backward pass computes them again (as FlashAttention
+// does, arXiv:2205.14135). Tiles of keys begin at multiples of their size, whatever the queries: the numbers
+// of a row depend on nothing but the keys that it sees.
 #include <terrace/runtime/model/compute/host_ops.h>
 #include <terrace/runtime/model/compute/internal/kernel_table.h>
 #include <terrace/runtime/model/compute/internal/shapes.h>
@@ -19,8 +18,7 @@ namespace {
 
 constexpr uint64_t kQueries = HostOps::kQueryBlock, kKeys = HostOps::kKeyTile;
 
-// Where the rows of one query head of one sample are: elements of its first
-// token.
+// Where the rows of one query head of one sample are: elements of its first token.
 struct Head {
   uint64_t first_query;
   uint64_t first_key_value;
@@ -51,8 +49,8 @@ uint64_t visible_keys(uint64_t position, uint64_t first_key, uint64_t columns) {
   return position < first_key ? 0 : std::min(position - first_key + 1, columns);
 }
 
-// A row of scores of a tile becomes probabilities relative to the largest score
-// so far; returns the factor for what was summed before.
+// Makes a row of scores of a tile probabilities relative to the largest score so far. Returns the factor for
+// the sums of the tiles before.
 float weigh_row(const compute::Kernels& kernels, float factor, uint64_t visible, float* score,
                 float& largest_so_far, float& sum) {
   if (visible == 0) return 1.0f;
@@ -134,8 +132,8 @@ void HostOps::attention_forward(const AttentionShape& shape, const AttentionRows
 
 namespace {
 
-// One query head of one sample: its rows, and where the gradients go. Those of
-// keys and values are the head's alone.
+// One query head of one sample: its rows, and where the gradients go. Those of keys and values are the head's
+// alone.
 struct HeadRows {
   const float *queries, *keys, *values, *y, *dy, *log_sums;
   float *dqueries, *dkeys, *dvalues;
@@ -149,8 +147,7 @@ struct TilePair {
   uint64_t first_query, rows, first_key, columns;
 };
 
-// Makes the scores of a tile probabilities, and the gradients of these the
-// gradients of the scores.
+// Makes the scores of a tile probabilities, and the gradients of these the gradients of the scores.
 void differentiate_tile(const AttentionShape& shape, const HeadRows& head, const TilePair& tile,
                         const compute::Kernels& kernels, const float* dots) {
   for (uint64_t row = 0; row < tile.rows; ++row) {
@@ -164,9 +161,9 @@ void differentiate_tile(const AttentionShape& shape, const HeadRows& head, const
   }
 }
 
-// With P the probabilities: dV = P^T dY; dP = dY V^T; dS = P (dP - rowsum(dY
-// Y)) / sqrt(size); dQ = dS K; dK = dS^T Q. dQ grows tile by tile of keys, dK
-// and dV block by block of queries: each is one chain in ascending order.
+// With P the probabilities: dV = P^T dY; dP = dY V^T; dS = P (dP - rowsum(dY Y)) / sqrt(size); dQ = dS K; dK
+// = dS^T Q. dQ grows tile by tile of keys, dK and dV block by block of queries: each is one chain in
+// ascending order.
 void tile_backward(const AttentionShape& shape, const HeadRows& head, const TilePair& tile,
                    const Products& products, const compute::Kernels& kernels, const float* dots,
                    float* workspace) {
@@ -219,9 +216,8 @@ void head_backward(const AttentionShape& shape, const HeadRows& head, const Prod
 
 }  // namespace
 
-// A task per query head. Where heads share keys and values, each leaves its
-// gradients of them apart, [batch, heads, sequence, head_size], and those of a
-// group are added in the order of its heads.
+// A task per query head. Where heads share keys and values, each leaves its gradients of them apart, [batch,
+// heads, sequence, head_size], and those of a group are added in the order of its heads.
 void HostOps::attention_backward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
                                  std::span<const float> y, std::span<const float> log_sums,
                                  std::span<const float> dy, const AttentionRows<float>& gradients,

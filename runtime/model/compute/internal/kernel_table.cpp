@@ -35,11 +35,12 @@ ProductKernel product_kernel(InstructionSet set, ProductType type) {
   const Kernels& kernels = kernels_of(set);
   if (type == ProductType::fp32) return kernels.product;
 #if defined(__x86_64__)
-  static const bool has_tiles = may_use_tiles();
-  const bool is_bf16 = type == ProductType::bf16;
-  if (set == InstructionSet::avx512 && is_bf16 && __builtin_cpu_supports("avx512bf16"))
+  if (set == InstructionSet::avx512 && type == ProductType::bf16 && __builtin_cpu_supports("avx512bf16"))
     return product_of_pairs;
-  if (set == InstructionSet::avx512 && !is_bf16 && has_tiles) return product_of_tiles;
+  if (set == InstructionSet::avx512 && type == ProductType::bf16_amx) {
+    static const bool has_tiles = may_use_tiles();
+    if (has_tiles) return product_of_tiles;
+  }
 #endif
   return type == ProductType::bf16 ? kernels.product_bf16 : kernels.product_bf16_amx;
 }

@@ -48,8 +48,7 @@ struct KernelProduct {
 };
 
 // The blocks of a product. A block of A and a block of B share the second-level cache of 1 MiB; a sliver of A
-// (12 rows) lives in the first-level cache. The row block and the column block are multiples of every
-// kernel's sliver.
+// (12 rows) lives in the first-level cache. The column block is a multiple of every kernel's sliver.
 inline constexpr uint64_t kRowBlock = 252;
 inline constexpr uint64_t kColumnBlock = 256;
 inline constexpr uint64_t kLineBytes = 768;       // of a row of A, a column of B: 192 fp32 or 384 bf16

@@ -21,8 +21,6 @@ namespace {
 #include <terrace/runtime/model/compute/internal/brains.inc>
 #include <terrace/runtime/model/compute/internal/product.inc>
 
-#include <terrace/runtime/model/compute/internal/pair_panels.inc>
-
 #include <terrace/runtime/model/compute/internal/tile_panels.inc>
 
 // The memory of LDTILECFG: all eight tiles have 16 rows of 64 bytes.

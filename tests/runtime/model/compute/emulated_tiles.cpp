@@ -73,8 +73,6 @@ using testing::tile_zero;
 #include <terrace/runtime/model/compute/internal/brains.inc>
 #include <terrace/runtime/model/compute/internal/product.inc>
 
-#include <terrace/runtime/model/compute/internal/pair_panels.inc>
-
 #include <terrace/runtime/model/compute/internal/tile_panels.inc>
 
 }  // namespace

@@ -66,6 +66,12 @@ class CudaTraining : public ::testing::TestWithParam<std::string> {
     run.device_memory = std::to_string(plan_training(options_of(run)).plan.memory.device_minimum_bytes);
     return run;
   }
+  // Returns the checkpoint of a training of one step.
+  fs::path saved_after_a_step(const RunOptions& run) const {
+    TrainerRun trained(run);
+    trained.train(1);
+    return trained.trainer->save({folder_.path(), trained.log});
+  }
   const ScratchFolder folder_;
 };
 
@@ -420,13 +426,8 @@ TEST_P(CudaTraining, TrainsAdaptersBesideFrozenWeights) {
 
 TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {
   PlayedGpu gpu;
-  RunOptions run = on_gpu(gpu);
-  fs::path saved;
-  {
-    TrainerRun trained(run);
-    trained.train(1);
-    saved = trained.trainer->save({folder_.path(), trained.log});
-  }
+  const RunOptions run = on_gpu(gpu);
+  const fs::path saved = saved_after_a_step(run);
   const std::vector<int32_t> tokens = {1, 4, 9, 3, 12, 10, 10, 12}, targets = {4, 9, 3, 12, 10, 10, 12, 3};
   const auto asked = [&](const ComputeDevice* compute, std::vector<float>& logits) {
     const TrainerOptions options = options_of(run);
@@ -446,13 +447,8 @@ TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {
 // The own kernels give a row the same bits whatever rows are beside it; of the library nobody knows.
 TEST_P(CudaTraining, KeepsKeysAndValuesOnTheDevice) {
   PlayedGpu gpu;
-  RunOptions run = on_gpu(gpu);
-  fs::path saved;
-  {
-    TrainerRun trained(run);
-    trained.train(1);
-    saved = trained.trainer->save({folder_.path(), trained.log});
-  }
+  const RunOptions run = on_gpu(gpu);
+  const fs::path saved = saved_after_a_step(run);
   const std::vector<int32_t> tokens = {1, 4, 9, 3, 12, 10, 10, 12};
   const TrainerOptions options = options_of(run);
   MemoryLog log;
