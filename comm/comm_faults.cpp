@@ -32,9 +32,11 @@ std::exception_ptr CommFaults::before(const CommOperation& operation) {
 
 void CommFaults::after(const CommOperation& operation) {
   if (!happens(CommFaultKind::corrupt, operation)) return;
-  for (uint32_t other = 0; other < operation.rank_count(); ++other) {
+  for (uint32_t i = 0; i < operation.group.count; ++i) {
+    const uint32_t other = operation.group.rank(i);
+    if (other == operation.rank) continue;
     const CommPart part = operation.part_of(other);
-    if (other == operation.rank || part.absent || part.bytes == 0) continue;
+    if (part.absent || part.bytes == 0) continue;
     part.memory[0] ^= std::byte{1};
     return;
   }

@@ -17,11 +17,13 @@
 
 #include <terrace/base/copy_observer.h>
 #include <terrace/base/event.h>
+#include <terrace/comm/rank_group.h>
 
 namespace terrace {
 
-enum class Lane : uint8_t { gather, exchange, control, commit };
-inline constexpr size_t kLaneCount = 4;
+// The lanes between hosts are for what ranks of one place on their hosts exchange beside the other lanes.
+enum class Lane : uint8_t { gather, exchange, gather_between_hosts, exchange_between_hosts, control, commit };
+inline constexpr size_t kLaneCount = 6;
 constexpr size_t index_of(Lane lane) {
   return static_cast<size_t>(lane);
 }
@@ -71,6 +73,7 @@ class Communicator {
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return static_cast<uint32_t>(places_.size()); }
   std::span<const RankPlace> places() const { return places_; }
+  RankGroup all() const { return {0, 1, size()}; }
 
   // Both may be called by any one thread at a time for each lane, and block while too many operations of the
   // lane wait. `after` is null or was begun before; if it failed on one rank, the operation fails on all.
@@ -82,10 +85,17 @@ class Communicator {
   // the others arrive.
   virtual void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after,
                           Event& done, const CommNote& note) = 0;
-  // to[r] goes to rank r, from[r] arrives from it, with as many bytes as that rank sends. The own parts are
-  // not looked at.
-  virtual void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                        Event& done, const CommNote& note) = 0;
+  // to[r] goes to rank r, from[r] arrives from it, with as many bytes as that rank sends. The ranks of
+  // `group`, of which this is one, take part; each of them asks for the same operation of the lane with the
+  // same group, and an operation that fails does so on all of them. The own parts, and those of ranks outside
+  // the group, are not looked at.
+  virtual void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                               std::span<CommPart> from, const Event* after, Event& done,
+                               const CommNote& note) = 0;
+  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
+                Event& done, const CommNote& note) {
+    exchange_within(all(), lane, to, from, after, done, note);
+  }
   // Gives every rank the bytes of all, in the order of ranks, and blocks until they are there. `all` is
   // size() times as long as `mine`. Throws where an operation would fail. A lane has either ballots or
   // operations.

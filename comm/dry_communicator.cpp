@@ -17,13 +17,14 @@ void DryCommunicator::all_gather(Lane lane, std::span<std::byte>, uint64_t part_
   done.complete_one();
 }
 
-void DryCommunicator::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                               const Event* after, Event& done, const CommNote&) {
+void DryCommunicator::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                      std::span<CommPart> from, const Event* after, Event& done,
+                                      const CommNote&) {
   TERRACE_ASSERT(after == nullptr || after->done(), "nothing takes time in a dry run");
   LaneCounters& counters = counters_[index_of(lane)];
   ++counters.operations;
   for (uint32_t r = 0; r < from.size(); ++r) {
-    if (r == rank() && from.size() == size()) continue;
+    if (from.size() == size() && (r == rank() || !group.has(r))) continue;
     counters.out_bytes += to[r].absent ? 0 : to[r].bytes;
     counters.in_bytes += from[r].bytes;
     from[r].absent = false;

@@ -18,8 +18,9 @@ class DryCommunicator : public Communicator {
                   const CommNote& note) override;
   // One part each way may stand for those of all other ranks: for thousands of ranks they would take more
   // time and memory than all else in a dry run.
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override;
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override;
   // Gives every rank the own words.
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave(std::string) override {}

@@ -56,7 +56,7 @@ bool HostPeers::advance(MessagePort& port) {
 
 void HostPeers::send_hello() {
   let_processes_read();
-  hellos_[rank_] = {.kernel = kernel_hash(),
+  hellos_[rank_] = {.host = host_hash(),
                     .process_namespace = process_namespace(),
                     .process = static_cast<uint64_t>(getpid()),
                     .word_address = reinterpret_cast<uint64_t>(&word_),
@@ -75,7 +75,7 @@ void HostPeers::try_others() {
     const PeerHello& hello = hellos_[other];
     if (hello.magic != kHelloMagic)
       throw PeerLoss{other, "its messages cannot be read; it may run another version of Terrace"};
-    if (hello.kernel != 0 && hello.kernel == hellos_[rank_].kernel) {
+    if (hello.host != 0 && hello.host == hellos_[rank_].host) {
       ++neighbour_count_;
       std::string reason = why_unreadable(other);
       if (reason.empty()) {
@@ -112,7 +112,7 @@ void HostPeers::conclude() {
   stage_ = Stage::over;
   if (neighbour_count_ == 0) return;
   for (uint32_t other = 0; other < hellos_.size() && reason_.empty(); ++other) {
-    if (other != rank_ && hellos_[other].kernel == hellos_[rank_].kernel && readers_[other] == std::byte{0})
+    if (other != rank_ && hellos_[other].host == hellos_[rank_].host && readers_[other] == std::byte{0})
       reason_ = fmt::format("rank {} cannot read that of rank {}, and says why", other, rank_);
   }
   sentence_ =

@@ -30,7 +30,7 @@ inline constexpr uint64_t kHelloMagic = 0x31504d5452524554;  // "TERRTMP1"
 // What a rank says of itself, in the machine's byte order.
 struct PeerHello {
   uint64_t magic = kHelloMagic;
-  uint64_t kernel = 0;             // kernel_hash()
+  uint64_t host = 0;               // host_hash()
   uint64_t process_namespace = 0;  // process_namespace()
   uint64_t process = 0;
   uint64_t word_address = 0;

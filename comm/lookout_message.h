@@ -42,7 +42,7 @@ enum class LookoutWord : uint32_t {
 };
 
 struct LookoutMessage {
-  static constexpr uint32_t kMagic = 0x324f4c54;  // "TLO2"
+  static constexpr uint32_t kMagic = 0x334f4c54;  // "TLO3"
   uint32_t magic = kMagic;
   LookoutWord word = LookoutWord::standing;
   uint32_t rank = 0;
@@ -58,7 +58,7 @@ struct LookoutMessage {
   uint32_t status = 0;
   std::array<char, 448> text{};  // up to a 0
 };
-static_assert(sizeof(LookoutMessage) == 544, "no padding whose bytes nobody has set");
+static_assert(sizeof(LookoutMessage) == 560, "no padding whose bytes nobody has set");
 
 LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text = {});
 LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t age_ms);

@@ -27,9 +27,10 @@ void MessageCommunicator::all_gather(Lane lane, std::span<std::byte> whole, uint
   thread_->enqueue(book_->all_gather(lane, whole, part_bytes, after, done, note));
 }
 
-void MessageCommunicator::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                                   const Event* after, Event& done, const CommNote& note) {
-  thread_->enqueue(book_->exchange(lane, to, from, after, done, note));
+void MessageCommunicator::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                          std::span<CommPart> from, const Event* after, Event& done,
+                                          const CommNote& note) {
+  thread_->enqueue(book_->exchange_within(group, lane, to, from, after, done, note));
 }
 
 void MessageCommunicator::ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) {

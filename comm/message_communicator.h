@@ -2,8 +2,8 @@
 // owns the library's port; it sleeps while nothing is asked for. Ranks of one host read large parts out of
 // each other's memory, in one copy, where the kernel lets them.
 //
-// All ranks exchange a header before an operation's bytes move, so that ranks which do different things, or a
-// rank that cannot take part, fail the operation on all of them. A rank that the port cannot reach fails
+// The ranks of an operation exchange a header before its bytes move, so that ranks which do different things,
+// or a rank that cannot take part, fail the operation on all of them. A rank that the port cannot reach fails
 // every operation that is not over, and every later one, with Error(peer) that names it.
 #pragma once
 
@@ -45,8 +45,9 @@ class MessageCommunicator final : public Communicator {
 
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override;
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override;
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave(std::string why) override { lose(rank(), std::move(why)); }
   CommCounters counters() const override;

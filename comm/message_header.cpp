@@ -44,8 +44,9 @@ MessageHeaders::MessageHeaders(uint32_t rank, uint32_t size)
       size_(size),
       header_bytes_(sizeof(HeaderWords) + size * sizeof(PartWords)),
       bytes_(size * header_bytes_),
-      words_(size),
-      posted_(size) {}
+      words_(size) {
+  posted_.reserve(size);
+}
 
 std::span<std::byte> MessageHeaders::of(uint32_t rank) {
   return std::span(bytes_).subspan(rank * header_bytes_, header_bytes_);
@@ -61,17 +62,21 @@ void MessageHeaders::write(const CommOperation& operation, std::exception_ptr fa
   words.index = operation.index;
   words.decision_count = operation.note.decision_count;
   words.part_bytes = operation.part_bytes;
+  words.group_first = operation.group.first;
+  words.group_stride = operation.group.stride;
+  words.group_count = operation.group.count;
   words.what_bytes = put_text(operation.note.what, words.what);
   if (failure != nullptr) words.text_bytes = put_text(words_of_failure(failure), words.text);
   failure_ = std::move(failure);
-  std::byte* at = of(rank_).data();
+  group_ = operation.group;
+  std::byte* const at = of(rank_).data();
   std::memcpy(at, &words, sizeof words);
-  at += sizeof words;
-  for (uint32_t other = 0; other < size_; ++other, at += sizeof(PartWords)) {
+  for (uint32_t i = 0; i < group_.count; ++i) {
+    const uint32_t other = group_.rank(i);
     const CommPart sent = operation.part_for(other), expected = operation.part_of(other);
     const PartWords of_part{sent.absent ? kAbsentBytes : sent.bytes, expected.bytes,
                             reinterpret_cast<uint64_t>(sent.memory)};
-    std::memcpy(at, of_part.data(), sizeof of_part);
+    std::memcpy(at + sizeof words + other * sizeof of_part, of_part.data(), sizeof of_part);
   }
 }
 
@@ -118,6 +123,7 @@ PostedOperation MessageHeaders::read(uint32_t rank) {
   operation.index = words.index;
   operation.note = {text_in(words.what, words.what_bytes), words.chunk, words.decision_count};
   operation.part_bytes = words.part_bytes;
+  operation.group = {words.group_first, words.group_stride, words.group_count};
   if (words.kind == CommKind::exchange) read_parts(operation);
   if (words.failed != 0)
     posted.failure =
@@ -126,8 +132,9 @@ PostedOperation MessageHeaders::read(uint32_t rank) {
 }
 
 CommVerdict MessageHeaders::verdict() {
-  for (uint32_t rank = 0; rank < size_; ++rank) posted_[rank] = read(rank);
-  posted_[rank_].failure = failure_;
+  posted_.clear();
+  for (uint32_t i = 0; i < group_.count; ++i) posted_.push_back(read(group_.rank(i)));
+  posted_[group_.index(rank_)].failure = failure_;
   return CommVerdict(posted_);
 }
 

@@ -1,10 +1,11 @@
-// MessageHeaders: what the ranks tell each other before an operation's bytes move, so that all of them find
-// the same verdict. A rank tells every other one the same: what it does, why it cannot, and the sizes of all
-// its parts.
+// MessageHeaders: what the ranks of an operation tell each other before its bytes move, so that all of them
+// find the same verdict. A rank tells every other one the same: what it does, why it cannot, and the sizes of
+// all its parts.
 //
 // A header, in the machine's byte order: HeaderWords, then for each rank what this one sends to it and
 // expects from it, and where the first lies: two uint64 of bytes and an address in the rank's own memory.
-// Sent bytes are kAbsentBytes where the part is absent.
+// Sent bytes are kAbsentBytes where the part is absent. What it says of ranks outside the group means
+// nothing.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace terrace {
 
-inline constexpr uint32_t kHeaderMagic = 0x32434d54;  // "TMC2"
+inline constexpr uint32_t kHeaderMagic = 0x33434d54;  // "TMC3"
 inline constexpr uint64_t kAbsentBytes = std::numeric_limits<uint64_t>::max();
 
 struct HeaderWords {
@@ -33,13 +34,17 @@ struct HeaderWords {
   uint64_t index = 0;
   uint64_t decision_count = 0;
   uint64_t part_bytes = 0;
+  uint32_t group_first = 0;
+  uint32_t group_stride = 1;
+  uint32_t group_count = 1;
+  uint32_t reserved_too = 0;
   uint32_t what_bytes = 0;
   uint32_t text_bytes = 0;
   // Longer texts are cut here.
   std::array<char, 80> what{};
   std::array<char, 640> text{};  // of the failure
 };
-static_assert(sizeof(HeaderWords) == 48 + 80 + 640, "no padding whose bytes nobody has set");
+static_assert(sizeof(HeaderWords) == 64 + 80 + 640, "no padding whose bytes nobody has set");
 
 // The headers of all ranks for one operation after the other of a lane. Not thread-safe. Allocates nothing
 // after it was made and has carried an exchange, while nothing fails.
@@ -47,13 +52,14 @@ class MessageHeaders {
  public:
   MessageHeaders(uint32_t rank, uint32_t size);
 
-  // Writes the own header. `failure` is why this rank cannot take part, or null.
+  // Writes the own header, and looks at those of the operation's group from now on. `failure` is why this
+  // rank cannot take part, or null.
   void write(const CommOperation& operation, std::exception_ptr failure);
   // The header of a rank: the own one to send, or where that of another rank arrives.
   std::span<std::byte> of(uint32_t rank);
 
-  // When all headers are there: whether the operation fails. The same on all ranks. Throws PeerLoss where a
-  // header cannot be read.
+  // When all headers of the group are there: whether the operation fails. The same on all its ranks. Throws
+  // PeerLoss where a header cannot be read.
   CommVerdict verdict();
   // Whether that rank has nothing for this one. The header of the rank is there.
   bool absent_from(uint32_t rank) const;
@@ -73,7 +79,8 @@ class MessageHeaders {
   std::vector<std::byte> bytes_;    // header after header, by rank
   std::vector<HeaderWords> words_;  // of the ranks, while a verdict is found
   std::vector<CommPart> parts_;     // by rank, what it sends and what it expects; empty before an exchange
-  std::vector<PostedOperation> posted_;
+  std::vector<PostedOperation> posted_;  // by the place in the group
+  RankGroup group_;
   std::exception_ptr failure_;  // of the own rank
 };
 

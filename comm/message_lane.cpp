@@ -9,16 +9,12 @@ namespace terrace {
 MessageLane::MessageLane(Lane lane, uint32_t rank, uint32_t size, uint64_t message_bytes, HostPeers& peers,
                          CommHook* hook, OperationBook& book)
     : hook_(hook),
+      size_(size),
       book_(book),
       headers_(rank, size),
       headers_out_(FlowDirection::send, rank, size, tag_of(lane, LaneMessage::header), message_bytes),
       headers_in_(FlowDirection::receive, rank, size, tag_of(lane, LaneMessage::header), message_bytes),
-      parts_(lane, rank, size, message_bytes, peers) {
-  for (uint32_t other = 0; other < size; ++other) {
-    headers_out_.set_part(other, headers_.of(rank));
-    headers_in_.set_part(other, headers_.of(other));
-  }
-}
+      parts_(lane, rank, size, message_bytes, peers) {}
 
 void MessageLane::take(const CommOperation& operation) {
   TERRACE_ASSERT(has_room(), "who gives an operation has asked for room");
@@ -58,6 +54,11 @@ bool MessageLane::advance_head(MessagePort& port) {
 void MessageLane::send_header() {
   head_begun_ns_ = head_->now_ns();
   headers_.write(*head_, head_->failure_before(hook_));
+  for (uint32_t other = 0; other < size_; ++other) {
+    const bool takes_part = head_->group.has(other);
+    headers_out_.set_part(other, takes_part ? headers_.of(head_->rank) : std::span<std::byte>());
+    headers_in_.set_part(other, takes_part ? headers_.of(other) : std::span<std::byte>());
+  }
   headers_in_.begin();
   headers_out_.begin();
   header_sent_ = true;

@@ -1,6 +1,6 @@
 // MessageLane: the operations of one lane of one rank on their way through a port. An operation waits for its
-// `after`, exchanges headers with all ranks, and moves its parts if nobody failed. While one moves its parts,
-// the next one exchanges its headers.
+// `after`, exchanges headers with the ranks of its group, and moves its parts if nobody failed. While one
+// moves its parts, the next one exchanges its headers.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,7 @@ class MessageLane {
   void send_header();
 
   CommHook* const hook_;
+  const uint32_t size_;
   OperationBook& book_;
   std::optional<CommOperation> head_;  // the one whose headers are exchanged
   bool header_sent_ = false;

@@ -92,8 +92,9 @@ class NcclCommunicator::GpuLane final : public LaneRunner {
   const Lane lane_;
   OperationBook book_;
   MessageHeaders headers_;
-  const size_t item_bytes_;      // of what a rank tells: a header, and where its parts lie
-  std::vector<std::byte> told_;  // by rank
+  const size_t item_bytes_;                     // of what a rank tells: a header, and where its parts lie
+  std::vector<std::byte> told_;                 // by rank
+  std::vector<CommPart> items_out_, items_in_;  // parts of told_: the own one for every rank, and theirs
   std::unique_ptr<const NcclCalls> calls_;
   SteadyClock clock_;
   std::atomic<uint32_t> waiting_{0};  // operations that are not over
@@ -118,6 +119,11 @@ NcclCommunicator::GpuLane::GpuLane(Communicator& inner, const NcclGpu& gpu, cons
       item_bytes_(headers_.of(0).size() + 1),
       told_(inner.size() * item_bytes_),
       queue_(*this, options.queue_depth) {
+  std::byte* const mine = told_.data() + inner.rank() * item_bytes_;
+  for (uint32_t r = 0; r < inner.size(); ++r) {
+    items_out_.push_back({mine, item_bytes_});
+    items_in_.push_back({told_.data() + r * item_bytes_, item_bytes_});
+  }
   begin(load);
 }
 
@@ -216,10 +222,11 @@ std::exception_ptr NcclCommunicator::GpuLane::meet(const CommOperation& operatio
   mine[header.size()] = std::byte{places_of(operation)};
   Event told;
   told.begin();
-  inner_.all_gather(lane_, told_, item_bytes_, nullptr, told, {.what = "headers"});
+  inner_.exchange_within(operation.group, lane_, items_out_, items_in_, nullptr, told, {.what = "headers"});
   told.wait_done();
   if (told.failed()) return end_at(operation, told.failure());
-  for (uint32_t rank = 0; rank < inner_.size(); ++rank) {
+  for (uint32_t i = 0; i < operation.group.count; ++i) {
+    const uint32_t rank = operation.group.rank(i);
     const std::byte* const item = told_.data() + rank * item_bytes_;
     if (rank != inner_.rank()) std::memcpy(headers_.of(rank).data(), item, header.size());
     places |= static_cast<uint8_t>(item[header.size()]);
@@ -230,9 +237,9 @@ std::exception_ptr NcclCommunicator::GpuLane::meet(const CommOperation& operatio
         Error(ErrorKind::misuse, {"cannot move bytes between a GPU and a host in", text_of(operation),
                                   "some of its parts lie on GPUs and some in host memory",
                                   "let all parts of an operation lie on GPUs, or none"}));
-  if (operation.kind == CommKind::exchange) {
-    for (uint32_t rank = 0; rank < inner_.size(); ++rank)
-      if (rank != inner_.rank()) operation.from[rank].absent = headers_.absent_from(rank);
+  for (uint32_t i = 0; i < operation.group.count && operation.kind == CommKind::exchange; ++i) {
+    const uint32_t rank = operation.group.rank(i);
+    if (rank != inner_.rank()) operation.from[rank].absent = headers_.absent_from(rank);
   }
   return nullptr;
 }
@@ -242,7 +249,8 @@ uint8_t NcclCommunicator::GpuLane::places_of(const CommOperation& operation) con
   const auto look = [&](const CommPart& part) {
     if (part.bytes > 0) places |= gpu_.has(part.memory, part.bytes) ? kOnGpu : kOnHost;
   };
-  for (uint32_t rank = 0; rank < inner_.size(); ++rank) {
+  for (uint32_t i = 0; i < operation.group.count; ++i) {
+    const uint32_t rank = operation.group.rank(i);
     if (rank == inner_.rank()) continue;
     look(operation.part_for(rank));
     look(operation.part_of(rank));
@@ -256,7 +264,7 @@ std::exception_ptr NcclCommunicator::GpuLane::move_by_inner(const CommOperation&
   CommNote note = operation.note;
   note.recorded = {};  // by this lane
   if (operation.kind == CommKind::exchange) {
-    inner_.exchange(lane_, operation.to, operation.from, nullptr, moved, note);
+    inner_.exchange_within(operation.group, lane_, operation.to, operation.from, nullptr, moved, note);
   } else {
     inner_.all_gather(lane_, operation.whole, operation.part_bytes, nullptr, moved, note);
   }
@@ -321,7 +329,8 @@ void NcclCommunicator::GpuLane::put_on_stream(const CommOperation& operation) {
   }
   check(calls_->group_start(), "ncclGroupStart");
   try {
-    for (uint32_t rank = 0; rank < inner_.size(); ++rank) {
+    for (uint32_t i = 0; i < operation.group.count; ++i) {
+      const uint32_t rank = operation.group.rank(i);
       if (rank == inner_.rank()) continue;
       const CommPart sent = operation.part_for(rank), received = operation.part_of(rank);
       const auto peer = static_cast<int>(rank);
@@ -385,10 +394,11 @@ void NcclCommunicator::all_gather(Lane lane, std::span<std::byte> whole, uint64_
   gpu_lane_->enqueue(gpu_lane_->book().all_gather(lane, whole, part_bytes, after, done, note));
 }
 
-void NcclCommunicator::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                                const Event* after, Event& done, const CommNote& note) {
-  if (lane != lane_) return inner_.exchange(lane, to, from, after, done, note);
-  gpu_lane_->enqueue(gpu_lane_->book().exchange(lane, to, from, after, done, note));
+void NcclCommunicator::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                       std::span<CommPart> from, const Event* after, Event& done,
+                                       const CommNote& note) {
+  if (lane != lane_) return inner_.exchange_within(group, lane, to, from, after, done, note);
+  gpu_lane_->enqueue(gpu_lane_->book().exchange_within(group, lane, to, from, after, done, note));
 }
 
 void NcclCommunicator::ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) {

@@ -56,8 +56,9 @@ class NcclCommunicator final : public Communicator {
 
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override;
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override;
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   // Aborts what is under way on the GPU, too.
   void leave(std::string why) override;

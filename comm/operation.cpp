@@ -45,13 +45,9 @@ void Communicator::set_places(std::vector<RankPlace> places) {
 }
 
 std::string_view name_of(Lane lane) {
-  constexpr std::array<std::string_view, kLaneCount> kNames = {"gather", "exchange", "control", "commit"};
+  constexpr std::array<std::string_view, kLaneCount> kNames = {
+      "gather", "exchange", "gather_between_hosts", "exchange_between_hosts", "control", "commit"};
   return kNames[index_of(lane)];
-}
-
-uint32_t CommOperation::rank_count() const {
-  if (kind == CommKind::exchange) return static_cast<uint32_t>(to.size());
-  return part_bytes > 0 ? static_cast<uint32_t>(whole.size() / part_bytes) : 0;
 }
 
 std::exception_ptr CommOperation::failure_before(CommHook* hook) const {
@@ -86,6 +82,10 @@ std::exception_ptr difference(const CommOperation& mine, const CommOperation& ot
   if (mine.kind != other.kind || mine.index != other.index || mine.note != other.note)
     return differs(
         fmt::format("it is at {}, where rank {} is at {}", text_of(other), mine.rank, text_of(mine)));
+  if (mine.group != other.group)
+    return differs(fmt::format("it has {} ranks from rank {} on in {}, where rank {} has {} from rank {} on",
+                               other.group.count, other.group.first, text_of(other), mine.rank,
+                               mine.group.count, mine.group.first));
   const CommPart sent = other.part_for(mine.rank), expected = mine.part_of(other.rank);
   const uint64_t bytes = sent.absent ? expected.bytes : sent.bytes;
   if (bytes == expected.bytes) return nullptr;

@@ -20,7 +20,8 @@ struct CommOperation {
   CommKind kind = CommKind::ballot;
   Lane lane = Lane::control;
   uint32_t rank = 0;
-  uint64_t index = 0;  // in its lane
+  uint64_t index = 0;    // in its lane
+  RankGroup group = {};  // the ranks that take part
   CommNote note = {};
   const Event* after = nullptr;
   Event* done = nullptr;
@@ -31,8 +32,6 @@ struct CommOperation {
   std::span<const CommPart> to = {};
   std::span<CommPart> from = {};
 
-  // The ranks that have a part in it.
-  uint32_t rank_count() const;
   // What a failed `after` of this rank failed with, or else what `hook`, which may be null, has it fail with;
   // null where the rank can take part. `after` is done.
   std::exception_ptr failure_before(CommHook* hook) const;

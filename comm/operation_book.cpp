@@ -23,6 +23,7 @@ CommOperation OperationBook::next(CommKind kind, Lane lane, const Event* after, 
   operation.lane = lane;
   operation.rank = rank_;
   operation.index = counts_[index_of(lane)].asked++;
+  operation.group = {0, 1, size_};
   operation.note = note;
   operation.after = after;
   operation.done = done;
@@ -38,10 +39,13 @@ CommOperation OperationBook::all_gather(Lane lane, std::span<std::byte> whole, u
   return operation;
 }
 
-CommOperation OperationBook::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                                      const Event* after, Event& done, const CommNote& note) {
+CommOperation OperationBook::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                             std::span<CommPart> from, const Event* after, Event& done,
+                                             const CommNote& note) {
   TERRACE_ASSERT(to.size() == size_ && from.size() == size_, "there is a part for every rank");
+  TERRACE_ASSERT(group.has(rank_) && group.rank(group.count - 1) < size_, "a group of this rank and others");
   CommOperation operation = next(CommKind::exchange, lane, after, &done, note);
+  operation.group = group;
   operation.to = to;
   operation.from = from;
   return operation;
@@ -60,7 +64,8 @@ CommOperation OperationBook::ballot(Lane lane, std::span<const std::byte> mine, 
 void OperationBook::count(const CommOperation& operation, uint64_t begun_ns) {
   Counts& counts = counts_[index_of(operation.lane)];
   uint64_t in_bytes = 0;
-  for (uint32_t other = 0; other < size_; ++other) {
+  for (uint32_t i = 0; i < operation.group.count; ++i) {
+    const uint32_t other = operation.group.rank(i);
     if (other == rank_) continue;
     const CommPart sent = operation.part_for(other), received = operation.part_of(other);
     if (!sent.absent) counts.out_bytes += sent.bytes;

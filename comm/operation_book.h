@@ -22,8 +22,9 @@ class OperationBook {
   // words in place in `all`, and `done` is null where it is carried out by the thread that asks.
   CommOperation all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after,
                            Event& done, const CommNote& note);
-  CommOperation exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                         const Event* after, Event& done, const CommNote& note);
+  CommOperation exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                std::span<CommPart> from, const Event* after, Event& done,
+                                const CommNote& note);
   CommOperation ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all, Event* done);
 
   // The operation was carried out, from `begun_ns` on: every part that is not absent has moved. Reports what

@@ -19,6 +19,11 @@ void PartMoves::begin(const CommOperation& operation, const MessageHeaders& head
   TERRACE_ASSERT(over(), "the parts of the operation before have moved");
   for (uint32_t other = 0; other < size_; ++other) {
     if (other == rank_) continue;
+    if (!operation.group.has(other)) {
+      set_sent(other, {});
+      set_received(other, {}, 0);
+      continue;
+    }
     const bool absent = headers.absent_from(other);
     if (operation.kind == CommKind::exchange) operation.from[other].absent = absent;
     const CommPart into = operation.part_of(other);

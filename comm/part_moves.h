@@ -28,7 +28,7 @@ class PartMoves {
   PartMoves(Lane lane, uint32_t rank, uint32_t size, uint64_t message_bytes, HostPeers& peers);
 
   // Begins with the parts of an operation, which tells the operation which of them are absent. The headers of
-  // all ranks are there, and everything is over.
+  // its group are there, and everything is over.
   void begin(const CommOperation& operation, const MessageHeaders& headers);
   // Moves on what can move and returns whether anything did. Throws PeerLoss.
   bool advance(MessagePort& port);

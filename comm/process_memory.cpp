@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -29,10 +30,12 @@ void let_processes_read() {
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // a kernel without Yama knows no such call, and needs none
 }
 
-uint64_t kernel_hash() {
+uint64_t host_hash() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
   if (!std::getline(file, text) || text.empty()) return 0;
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) == 0) text += name.data();
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char letter : text) hash = (hash ^ static_cast<uint8_t>(letter)) * 1099511628211u;
   return hash;

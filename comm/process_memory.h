@@ -24,9 +24,10 @@ int64_t read_process_memory(uint32_t process, std::span<const MemoryPiece> piece
 // Lets every process of this user read this one's memory, where the kernel asks for that (Yama).
 void let_processes_read();
 
-// The kernel that runs, as a text that no other has, and the namespace of processes of this one. Where one of
-// them differs, a process has no number here that the other could use. 0: the kernel does not say.
-uint64_t kernel_hash();
+// This host, as the kernel that runs and the name of the host make it, and the namespace of processes of this
+// one. Where one of them differs, ranks do not read each other: they are on different hosts, or a process has
+// no number here that the other could use. 0: the kernel does not say.
+uint64_t host_hash();
 uint64_t process_namespace();
 
 }  // namespace terrace

@@ -51,6 +51,17 @@ std::vector<RankPlace> introduce_ranks(Communicator& ranks, const OwnPlace& mine
   return places;
 }
 
+std::optional<HostLayout> layout_of(std::span<const RankPlace> places) {
+  const auto ranks = static_cast<uint32_t>(places.size());
+  const HostLayout layout{ranks, places.back().host + 1};
+  if (layout.hosts > ranks || ranks % layout.hosts != 0) return std::nullopt;
+  for (const RankPlace& place : places) {
+    if (place.host != layout.host_of(place.rank) || place.local_rank != layout.place_on_host(place.rank))
+      return std::nullopt;
+  }
+  return layout;
+}
+
 std::string text_of(const RankPlace& place, size_t ranks) {
   return fmt::format("rank {} of {} (host {}, process {})", place.rank, ranks, place.host_name,
                      place.process);

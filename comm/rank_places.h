@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,10 @@ OwnPlace own_place();
 // Every rank calls it, and nothing of the control lane is under way. Returns the places by rank; hosts are
 // numbered in the order of their first ranks.
 std::vector<RankPlace> introduce_ranks(Communicator& ranks, const OwnPlace& mine);
+
+// The hosts of the ranks. Without a value where these are not numbered host by host, or hosts have different
+// numbers of ranks.
+std::optional<HostLayout> layout_of(std::span<const RankPlace> places);
 
 // "rank 3 of 8 (host b, process 4711)".
 std::string text_of(const RankPlace& place, size_t ranks);

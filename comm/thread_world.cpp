@@ -1,5 +1,6 @@
 #include <terrace/comm/thread_world.h>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,33 +17,39 @@
 namespace terrace {
 namespace {
 
-// All of them are this process.
-std::vector<RankPlace> places_of(uint32_t ranks) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
+// All of them are this process, whatever hosts they stand for.
+std::vector<RankPlace> places_of(const HostLayout& layout) {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  const std::string host = name.data();
   std::vector<RankPlace> places;
-  for (uint32_t r = 0; r < ranks; ++r)
-    places.push_back({r, 0, r, host.data(), static_cast<uint64_t>(getpid())});
+  for (uint32_t r = 0; r < layout.ranks; ++r) {
+    const uint32_t number = layout.host_of(r);
+    places.push_back({r, number, layout.place_on_host(r),
+                      layout.hosts > 1 ? fmt::format("{}-{}", host, number) : host,
+                      static_cast<uint64_t>(getpid())});
+  }
   return places;
 }
 
 }  // namespace
 
-// Meeting: where the operations of one lane meet, one of each rank at a time.
+// Meeting: where the operations of one lane of the ranks of a group meet, one of each rank at a time.
 class ThreadWorld::Meeting {
  public:
-  explicit Meeting(uint32_t ranks) : posted_(ranks) {}
+  explicit Meeting(const RankGroup& group) : group_(group), posted_(group.count) {}
 
   // Waits until every rank has come with its next operation. Returns why this one fails, as all ranks' then
   // do; null: parts may be copied until part().
   std::exception_ptr meet(const CommOperation& operation, std::exception_ptr failure);
   // What another rank has come with.
-  const CommOperation& of(uint32_t rank) const { return posted_[rank].operation; }
+  const CommOperation& of(uint32_t rank) const { return posted_[group_.index(rank)].operation; }
   // Waits until every rank has copied what it came for.
   void part();
   void lose(uint32_t rank, const std::string& why);
 
  private:
+  const RankGroup group_;
   Mutex mutex_;
   std::condition_variable_any changed_;
   // Written by each rank before it has met; read by all until they part.
@@ -60,7 +67,7 @@ class ThreadWorld::Meeting {
 std::exception_ptr ThreadWorld::Meeting::meet(const CommOperation& operation, std::exception_ptr failure) {
   const MutexLock lock(mutex_);
   if (lost_rank_) return failed_there(operation, *lost_rank_, lost_);
-  posted_[operation.rank] = {operation, std::move(failure)};
+  posted_[group_.index(operation.rank)] = {operation, std::move(failure)};
   const uint64_t meeting = meetings_;
   if (++come_ == posted_.size()) {
     come_ = 0;
@@ -104,8 +111,9 @@ class ThreadWorld::Rank final : public Communicator, public LaneRunner {
 
   void all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes, const Event* after, Event& done,
                   const CommNote& note) override;
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override;
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override;
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave(std::string why) override { world_.lose(rank(), std::move(why)); }
   CommCounters counters() const override { return book_.counters(); }
@@ -120,11 +128,11 @@ class ThreadWorld::Rank final : public Communicator, public LaneRunner {
   ThreadWorld& world_;
   CommHook* const hook_;
   OperationBook book_;
-  std::array<std::unique_ptr<LaneQueue>, 2> queues_;  // of the lanes gather and exchange
+  std::array<std::unique_ptr<LaneQueue>, index_of(Lane::control)> queues_;  // of the lanes without ballots
 };
 
 ThreadWorld::Rank::Rank(ThreadWorld& world, uint32_t rank, const ThreadWorldOptions& options)
-    : Communicator(rank, places_of(options.ranks)),
+    : Communicator(rank, places_of({options.ranks, options.hosts})),
       world_(world),
       hook_(options.hook),
       book_(rank, options.ranks) {
@@ -141,9 +149,10 @@ void ThreadWorld::Rank::all_gather(Lane lane, std::span<std::byte> whole, uint64
   enqueue(book_.all_gather(lane, whole, part_bytes, after, done, note));
 }
 
-void ThreadWorld::Rank::exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from,
-                                 const Event* after, Event& done, const CommNote& note) {
-  enqueue(book_.exchange(lane, to, from, after, done, note));
+void ThreadWorld::Rank::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                                        std::span<CommPart> from, const Event* after, Event& done,
+                                        const CommNote& note) {
+  enqueue(book_.exchange_within(group, lane, to, from, after, done, note));
 }
 
 void ThreadWorld::Rank::ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -159,7 +168,7 @@ void ThreadWorld::Rank::run(const CommOperation& operation) noexcept {
 std::exception_ptr ThreadWorld::Rank::carry_out(const CommOperation& operation) noexcept {
   if (operation.after != nullptr) operation.after->wait_done();
   const uint64_t begun_ns = operation.now_ns();
-  Meeting& meeting = *world_.meetings_[index_of(operation.lane)];
+  Meeting& meeting = world_.meeting_of(operation.lane, operation.group);
   std::exception_ptr failure = meeting.meet(operation, operation.failure_before(hook_));
   if (failure != nullptr) return failure;
   copy_parts(operation, meeting);
@@ -170,8 +179,9 @@ std::exception_ptr ThreadWorld::Rank::carry_out(const CommOperation& operation) 
 }
 
 void ThreadWorld::Rank::copy_parts(const CommOperation& operation, const Meeting& meeting) {
-  for (uint32_t i = 1; i < size(); ++i) {
-    const uint32_t other = (rank() + i) % size();
+  const RankGroup& group = operation.group;
+  for (uint32_t i = 1; i < group.count; ++i) {
+    const uint32_t other = group.rank((group.index(rank()) + i) % group.count);
     const CommPart sent = meeting.of(other).part_for(rank());
     if (operation.kind == CommKind::exchange) operation.from[other].absent = sent.absent;
     if (sent.absent || sent.bytes == 0) continue;
@@ -183,8 +193,7 @@ void ThreadWorld::Rank::copy_parts(const CommOperation& operation, const Meeting
 
 ThreadWorld::ThreadWorld(ThreadWorldOptions options) {
   TERRACE_ASSERT(options.ranks > 0 && options.queue_depth > 0, "a world has a rank, and a queue room");
-  for (size_t lane = 0; lane < kLaneCount; ++lane)
-    meetings_.push_back(std::make_unique<Meeting>(options.ranks));
+  TERRACE_ASSERT(options.hosts > 0 && options.ranks % options.hosts == 0, "hosts have as many ranks each");
   for (uint32_t r = 0; r < options.ranks; ++r) ranks_.push_back(std::make_unique<Rank>(*this, r, options));
 }
 
@@ -201,8 +210,20 @@ Communicator& ThreadWorld::rank(uint32_t rank) {
   return *ranks_[rank];
 }
 
+ThreadWorld::Meeting& ThreadWorld::meeting_of(Lane lane, const RankGroup& group) {
+  const MutexLock lock(mutex_);
+  std::unique_ptr<Meeting>& meeting = meetings_[{lane, group}];
+  if (meeting == nullptr) {
+    meeting = std::make_unique<Meeting>(group);
+    if (lost_) meeting->lose(lost_->first, lost_->second);
+  }
+  return *meeting;
+}
+
 void ThreadWorld::lose(uint32_t rank, std::string why) {
-  for (const std::unique_ptr<Meeting>& meeting : meetings_) meeting->lose(rank, why);
+  const MutexLock lock(mutex_);
+  if (!lost_) lost_.emplace(rank, std::move(why));
+  for (const auto& [place, meeting] : meetings_) meeting->lose(lost_->first, lost_->second);
 }
 
 }  // namespace terrace

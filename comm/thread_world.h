@@ -4,10 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <terrace/base/mutex.h>
 #include <terrace/comm/communicator.h>
 #include <terrace/comm/operation.h>
 
@@ -15,6 +19,7 @@ namespace terrace {
 
 struct ThreadWorldOptions {
   uint32_t ranks = 1;
+  uint32_t hosts = 1;         // among which the places of the ranks are divided; divides them
   uint32_t queue_depth = 64;  // operations of a lane of a rank that may wait
   CommHook* hook = nullptr;   // outlives the world
 };
@@ -37,7 +42,13 @@ class ThreadWorld {
  private:
   class Meeting;
   class Rank;
-  std::vector<std::unique_ptr<Meeting>> meetings_;  // by lane
+  // Where the ranks of a group meet in a lane.
+  Meeting& meeting_of(Lane lane, const RankGroup& group);
+
+  Mutex mutex_;
+  // Made when the first rank comes.
+  std::map<std::pair<Lane, RankGroup>, std::unique_ptr<Meeting>> meetings_ TERRACE_GUARDED_BY(mutex_);
+  std::optional<std::pair<uint32_t, std::string>> lost_ TERRACE_GUARDED_BY(mutex_);  // the rank, and why
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

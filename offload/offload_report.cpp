@@ -20,13 +20,19 @@ OffloadCounters OffloadReport::counters() const {
   counters.gradient_read_bytes += r.gradients->landing_read_bytes();
   counters.gradient_write_bytes = r.gradients->landing_write_bytes();
   if (r.gathers != nullptr) {
-    counters.gather_in_bytes = r.gathers->in_bytes();
-    counters.gather_out_bytes = r.gathers->out_bytes();
+    const RankBytes& moved = r.gathers->moved();
+    counters.gather_in_bytes = moved.in;
+    counters.gather_out_bytes = moved.out;
+    counters.host_gather_in_bytes = moved.between_in;
+    counters.host_gather_out_bytes = moved.between_out;
     counters.h2d_bytes += r.gathers->h2d_bytes();
     counters.d2h_bytes += r.gathers->d2h_bytes();
   }
-  counters.exchange_in_bytes = r.gradients->in_bytes();
-  counters.exchange_out_bytes = r.gradients->out_bytes();
+  const RankBytes exchanged = r.gradients->moved();
+  counters.exchange_in_bytes = exchanged.in;
+  counters.exchange_out_bytes = exchanged.out;
+  counters.host_exchange_in_bytes = exchanged.between_in;
+  counters.host_exchange_out_bytes = exchanged.between_out;
   if (r.activations != nullptr) {
     counters.activation_d2h_bytes = r.activations->d2h_bytes();
     counters.activation_h2d_bytes = r.activations->h2d_bytes();

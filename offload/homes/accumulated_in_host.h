@@ -32,8 +32,7 @@ class AccumulatedInHost final : public GradientsBelowDevice {
   void finish_micro_batch(bool ends_step) override;
   DataType type(ChunkId) const override { return rules_.type; }
   uint64_t d2h_bytes() const override { return staging_->d2h_bytes(); }
-  uint64_t in_bytes() const override { return staging_->in_bytes(); }
-  uint64_t out_bytes() const override { return staging_->out_bytes(); }
+  RankBytes moved() const override { return staging_->moved(); }
 
  private:
   // The sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient does not

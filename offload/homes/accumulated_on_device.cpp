@@ -75,7 +75,7 @@ void AccumulatedOnDevice::add(const GradientLanding& own, const std::byte* gradi
 }
 
 const std::byte* AccumulatedOnDevice::bring(const GradientLanding& own, const std::byte* gradient) {
-  const uint64_t element_bytes = bytes_of(space_.section_of(own.chunk).type);
+  const uint64_t element_bytes = bytes_of(own.is_group_sum ? rules_.type : space_.section_of(own.chunk).type);
   const uint64_t first = own.runs.front().first_element * element_bytes;
   const uint64_t end = own.runs.back().end() * element_bytes;
   DeviceCopy arrived;

@@ -30,8 +30,7 @@ class AccumulatedOnDevice final : public GradientStore {
   void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
   uint64_t h2d_bytes() const override { return h2d_bytes_; }
   uint64_t d2h_bytes() const override { return exchange_ != nullptr ? exchange_->d2h_bytes() : 0; }
-  uint64_t in_bytes() const override { return exchange_ != nullptr ? exchange_->in_bytes() : 0; }
-  uint64_t out_bytes() const override { return exchange_ != nullptr ? exchange_->out_bytes() : 0; }
+  RankBytes moved() const override { return exchange_ != nullptr ? exchange_->moved() : RankBytes(); }
   void poll() override;
   void finish_micro_batch(bool ends_step) override;
   DataType type(ChunkId) const override { return rules_.type; }

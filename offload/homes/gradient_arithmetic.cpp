@@ -62,7 +62,8 @@ void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator
 void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
                                 const std::byte* gradient, bool takes_sum) {
   const Section& section = space_.section_of(landing.chunk);
-  const DataType type = section.type, sum_type = held_gradient_type(section, options_);
+  const DataType sum_type = held_gradient_type(section, options_);
+  const DataType type = landing.is_group_sum ? sum_type : section.type;
   const StepRounds rounds = rounds_of(options_);
   const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
   bool has_landed = false, has_sum = false;
@@ -84,7 +85,7 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
       sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
       has_sum = true;
     };
-    go_through(landing_steps(run, landing.micro_batch, gradient != nullptr, rounds), at,
+    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
                gradient != nullptr ? gradient + first * bytes_of(type) : nullptr, type, clear, add);
   }
   if (!has_landed || !takes_sum || has_sum) return;
@@ -98,7 +99,8 @@ void DeviceGradients::take(std::span<const ChunkId> chunks, Tiles) {
 
 void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
                           bool) {
-  const DataType type = space_.section_of(landing.chunk).type, sum_type = options_.accumulation_type;
+  const DataType sum_type = options_.accumulation_type;
+  const DataType type = landing.is_group_sum ? sum_type : space_.section_of(landing.chunk).type;
   const StepRounds rounds = rounds_of(options_);
   for (const GradientRun& run : landing.runs) {
     const auto clear = [&](std::byte* sum) { arithmetic_.set_zero(sum, sum_type, run.element_count); };
@@ -110,7 +112,7 @@ void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator
                               .count = run.element_count,
                               .first = replaces});
     };
-    go_through(landing_steps(run, landing.micro_batch, gradient != nullptr, rounds),
+    go_through(steps_of(run, landing, gradient != nullptr, rounds),
                sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds),
                gradient != nullptr ? gradient + run.first_element * bytes_of(type) : nullptr, type, clear,
                add);

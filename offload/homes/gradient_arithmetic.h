@@ -69,6 +69,11 @@ class GradientArithmetic {
     std::byte* const step = accumulator + element * bytes_of(type);
     return {step, rounds.has_groups() ? step + elements * bytes_of(type) : nullptr, type};
   }
+  static LandingSteps steps_of(const GradientRun& run, const GradientLanding& landing, bool has_gradient,
+                               const StepRounds& rounds) {
+    return landing.is_group_sum ? group_sum_steps(run, landing.micro_batch, rounds)
+                                : landing_steps(run, landing.micro_batch, has_gradient, rounds);
+  }
   // Goes through the steps of a landing, with `clear(sum)` and `add(sum, from, type of from, replaces)`.
   template <typename Clear, typename Add>
   static void go_through(const LandingSteps& steps, const Sums& sums, const std::byte* gradient,
@@ -77,7 +82,8 @@ class GradientArithmetic {
     if (steps.joins_before) add(sums.step, sums.group, sums.type, steps.is_first_group);
     if (steps.clears_group) clear(sums.group);
     if (gradient != nullptr)
-      add(sums.group != nullptr ? sums.group : sums.step, gradient, gradient_type, steps.replaces);
+      add(sums.group != nullptr && !steps.passes_group ? sums.group : sums.step, gradient, gradient_type,
+          steps.replaces);
     if (steps.joins_after) add(sums.step, sums.group, sums.type, false);
   }
 

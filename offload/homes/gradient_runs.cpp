@@ -29,6 +29,16 @@ LandingSteps landing_steps(const GradientRun& run, uint32_t micro_batch, bool ha
   return steps;
 }
 
+LandingSteps group_sum_steps(const GradientRun& run, uint32_t micro_batch, const StepRounds& rounds) {
+  LandingSteps steps;
+  steps.replaces = micro_batch < rounds.group;
+  steps.clears = run.is_first && !steps.replaces;
+  steps.joins_before = run.open_group > 0;
+  steps.is_first_group = run.open_group == 1;
+  steps.passes_group = true;
+  return steps;
+}
+
 GradientRuns::GradientRuns(const FlatSpace& space, const StepRounds& rounds, UnusedGradients unused)
     : space_(space),
       rounds_(rounds),

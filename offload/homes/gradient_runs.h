@@ -43,6 +43,8 @@ struct GradientLanding {
   bool begins = false;     // nothing of the chunk has landed in this step before
   bool ends = false;       // all of it has landed in all micro-batches afterwards
   bool completes = false;  // all of it has landed in this micro-batch afterwards
+  // The gradient is the sum of a whole group, of the accumulator's type; the micro-batch is the group's last.
+  bool is_group_sum = false;
 };
 
 // AccumulationRules: how the gradients of a step are added up.
@@ -68,11 +70,14 @@ struct LandingSteps {
   bool is_first_group = false;  // it is the step's first group, which takes the place of what is there
   bool clears_group = false;    // the sum of the group begins with zeros,
   bool replaces = false;        // or with the gradient; else the gradient is added to it
+  bool passes_group = false;    // the gradient goes to the sum of the step instead
   bool joins_after = false;     // the sum of the group joins that of the step
 };
 // `has_gradient`: false where zeros land.
 LandingSteps landing_steps(const GradientRun& run, uint32_t micro_batch, bool has_gradient,
                            const StepRounds& rounds);
+// The same where the sum of a whole group lands.
+LandingSteps group_sum_steps(const GradientRun& run, uint32_t micro_batch, const StepRounds& rounds);
 
 class GradientRuns {
  public:

@@ -16,6 +16,7 @@
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/handed_part.h>
+#include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/transfer/device_copy.h>
 
 namespace terrace {
@@ -50,8 +51,7 @@ class GradientStaging {
 
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   // Of other ranks and to them.
-  uint64_t in_bytes() const { return in_bytes_; }
-  uint64_t out_bytes() const { return out_bytes_; }
+  const RankBytes& moved() const { return moved_; }
 
  protected:
   struct Slot {
@@ -70,7 +70,7 @@ class GradientStaging {
   virtual DeviceCopy& begin_leaving(size_t slot, CacheSlot& source) = 0;
   // Is called when the landing of a slot is on its way from the device.
   virtual void left_device(size_t slot) = 0;
-  virtual bool has_arrived(size_t slot) const = 0;
+  virtual bool has_arrived(size_t slot) = 0;
   // Waits until the landing is there, and adds it.
   virtual void add_landing(size_t slot, Add add) = 0;
 
@@ -78,8 +78,7 @@ class GradientStaging {
   Device& device_;
   DeviceCache& cache_;
   std::vector<Slot> slots_;
-  uint64_t in_bytes_ = 0;
-  uint64_t out_bytes_ = 0;
+  RankBytes moved_;
 
  private:
   size_t slot_of(size_t age) const { return (next_ + age) % slots_.size(); }
@@ -102,7 +101,7 @@ class StagedGradients final : public GradientStaging {
  private:
   DeviceCopy& begin_leaving(size_t slot, CacheSlot& source) override;
   void left_device(size_t) override {}
-  bool has_arrived(size_t slot) const override { return sources_[slot]->out.done(); }
+  bool has_arrived(size_t slot) override { return sources_[slot]->out.done(); }
   void add_landing(size_t slot, Add add) override;
 
   std::vector<CacheSlot*> sources_;  // by slot

@@ -21,6 +21,7 @@
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_source.h>
 #include <terrace/offload/homes/handed_part.h>
+#include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -70,9 +71,8 @@ class GradientStore : public GradientSource {
   // Bytes copied to the device and from it so far, counted when requested.
   virtual uint64_t h2d_bytes() const { return 0; }
   virtual uint64_t d2h_bytes() const { return 0; }
-  // Bytes of gradients from other ranks and to them.
-  virtual uint64_t in_bytes() const { return 0; }
-  virtual uint64_t out_bytes() const { return 0; }
+  // Of gradients, from other ranks and to them.
+  virtual RankBytes moved() const { return {}; }
   // Bytes between nvme and the landing slots of spilled gradients.
   virtual uint64_t landing_read_bytes() const { return 0; }
   virtual uint64_t landing_write_bytes() const { return 0; }

@@ -3,7 +3,7 @@
 #include <terrace/offload/homes/accumulated_in_host.h>
 #include <terrace/offload/homes/accumulated_on_device.h>
 #include <terrace/offload/homes/borrowed_gradients.h>
-#include <terrace/offload/homes/gradient_exchange.h>
+#include <terrace/offload/homes/exchange_by_hosts.h>
 #include <terrace/offload/homes/gradients_in_host.h>
 #include <terrace/offload/homes/gradients_on_device.h>
 #include <terrace/offload/plan/host_slots.h>
@@ -56,12 +56,17 @@ std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
     return std::make_unique<StagedGradients>(parts.run.space, parts.run.device, parts.cache, landing,
                                              parts.runs.most_runs());
   }
-  return std::make_unique<GradientExchange>(
-      GradientExchange::Ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options),
-                              options.ranks_overlap, options.dry},
-      parts.run.device, parts.cache, landing,
-      carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks"),
-      parts.runs.most_runs());
+  const GradientExchange::Ranks ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options),
+                                      options.ranks_overlap, options.dry};
+  const std::vector<std::byte*> incoming =
+      carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks");
+  if (!ranks.rounds.sums_on_hosts())
+    return std::make_unique<ExchangeWithAll>(ranks, parts.run.device, parts.cache, landing, incoming,
+                                             parts.runs.most_runs());
+  const ExchangeByHosts::Summing summing{parts.run.workers, parts.run.instruction_set,
+                                         options.accumulation_type, plan.group_sum_bytes, plan.share_bytes};
+  return std::make_unique<ExchangeByHosts>(ranks, summing, parts.run.device, parts.cache, landing, incoming,
+                                           parts.runs.most_runs());
 }
 
 }  // namespace

@@ -13,14 +13,15 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
     : run_(run),
       cache_(cache),
       ranks_(*run.options.hooks.communicator),
+      hosts_(rounds_of(run.options).layout()),
       comparison_(run),
       slots_(cache.slot_count()),
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)) {
   for (SlotGather& slot : slots_) {
     if (run.options.dry) break;  // one part stands for all
-    slot.to.resize(ranks_.size());
-    slot.from.resize(ranks_.size());
+    slot.to.assign(hosts_.hosts > 1 ? hosts_.hosts + 1 : 1, std::vector<CommPart>(ranks_.size()));
+    slot.from = slot.to;
   }
   const std::vector<std::byte*> memory =
       carve_slots(arena, run.plan.slot_bytes, stage_count_, "parameters of other ranks");
@@ -28,6 +29,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
 }
 
 ParameterGathers::~ParameterGathers() {
+  cache_.drain();
   for (uint32_t s = 0; s < stage_count_; ++s) {
     stages_[s].left.wait_done();
     stages_[s].exchanged.wait_done();
@@ -36,38 +38,61 @@ ParameterGathers::~ParameterGathers() {
 
 void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) {
   comparison_.note_gather(chunk);
-  const uint64_t own_bytes = run_.shards.param_bytes(chunk);
-  in_bytes_ += run_.space.param_bytes(chunk) - own_bytes;
-  out_bytes_ += own_bytes * (ranks_.size() - 1);
+  const RankBytes moved = gather_bytes(run_.shards, hosts_, chunk);
+  moved_.in += moved.in, moved_.out += moved.out;
+  moved_.between_in += moved.between_in, moved_.between_out += moved.between_out;
   if (goes_by_copies()) return gather_by_copies(chunk, slot, own, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   std::byte* const memory = cache_.begin_filling(slot);
-  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather});
-  exchange(next_note(chunk, reason), parts, memory + run_.shards.first_param_byte(chunk), memory,
-           &parts.share, slot.in);
+  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
+  const Gather gather{chunk, reason, parts, memory + run_.shards.first_param_byte(chunk), memory};
+  bring_together(gather, &parts.share, slot.in);
 }
 
-CommNote ParameterGathers::next_note(ChunkId chunk, TransferReason reason) {
-  return {kGathered, index_of(chunk), ++count_, gathered_note(run_.watch.events(), reason, index_of(chunk))};
+// The shares of this host go to its ranks at once, and those of other hosts when they are here.
+void ParameterGathers::bring_together(const Gather& gather, const Event* after, Event& done) {
+  const uint32_t rank = ranks_.rank(), here = hosts_.host_of(rank);
+  DeviceCopy& crossed = gather.slot.crossed;
+  if (hosts_.hosts > 1) {
+    crossed.begin({kGathered, index_of(gather.chunk), CopyName::Link::gather});
+    exchange(gather, hosts_.across_hosts_of(rank), std::nullopt, after, crossed);
+  }
+  for (uint32_t i = 0; i < hosts_.hosts; ++i) {
+    const uint32_t host = (here + i) % hosts_.hosts;
+    exchange(gather, hosts_.on_host_of(rank), host, host == here ? after : &crossed, done);
+  }
 }
 
 // A share is as long as it is: no rank sends what follows the end of a chunk.
-void ParameterGathers::exchange(const CommNote& note, SlotGather& parts, std::byte* own, std::byte* whole,
+void ParameterGathers::exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
                                 const Event* after, Event& done) {
-  const ChunkId chunk{note.chunk};
+  const ChunkId chunk = gather.chunk;
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  const uint32_t mine = ranks_.rank();
+  // What a rank of the group sends to the others of it.
+  const auto share_of = [&](uint32_t rank) -> CommPart {
+    const uint32_t owner = host ? hosts_.rank(*host, hosts_.place_on_host(rank)) : rank;
+    const ShardTiles tiles = run_.shards.of(chunk, owner);
+    return {owner == mine ? gather.own : gather.whole + tiles.first_element() * element_bytes,
+            tiles.elements() * element_bytes};
+  };
+  const Lane lane = host ? Lane::gather : Lane::gather_between_hosts;
+  const CommNote note{kGathered, index_of(chunk), ++count_,
+                      gathered_note(run_.watch.events(), gather.reason, index_of(chunk))};
+  const CommPart sent = share_of(mine);
   if (run_.options.dry) {  // one part stands for all
-    const uint64_t own_bytes = run_.shards.param_bytes(chunk);
-    const CommPart out{own, own_bytes * (ranks_.size() - 1)};
-    CommPart in{whole, run_.space.param_bytes(chunk) - own_bytes};
-    return ranks_.exchange(Lane::gather, {&out, 1}, {&in, 1}, after, done, note);
+    CommPart in{gather.whole, 0};
+    for (uint32_t i = 0; i < group.count; ++i) in.bytes += share_of(group.rank(i)).bytes;
+    in.bytes -= sent.bytes;
+    const CommPart out{sent.memory, sent.bytes * (group.count - 1)};
+    return ranks_.exchange_within(group, lane, {&out, 1}, {&in, 1}, after, done, note);
   }
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const ShardTiles tiles = run_.shards.of(chunk, rank);
-    parts.to[rank] = {own, run_.shards.param_bytes(chunk)};
-    parts.from[rank] = {whole + tiles.first_element() * element_bytes, tiles.elements() * element_bytes};
+  const size_t place = host.value_or(hosts_.hosts);
+  for (uint32_t i = 0; i < group.count; ++i) {
+    gather.slot.to[place][group.rank(i)] = sent;
+    gather.slot.from[place][group.rank(i)] = share_of(group.rank(i));
   }
-  ranks_.exchange(Lane::gather, parts.to, parts.from, after, done, note);
+  ranks_.exchange_within(group, lane, gather.slot.to[place], gather.slot.from[place], after, done, note);
 }
 
 // The target may hold another chunk by now; then a later gather, which was asked for before, is waited for
@@ -105,11 +130,11 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
                              from_device_note(events, TransferRole::param, reason, index_of(chunk)));
     d2h_bytes_ += bytes;
   }
-  stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather});
+  stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2);
   cache_.begin_copying_in(slot);
-  exchange(next_note(chunk, reason), parts, mine, stage.memory, is_on_host ? own.ready : &stage.left,
-           stage.exchanged);
+  bring_together({chunk, reason, parts, mine, stage.memory}, is_on_host ? own.ready : &stage.left,
+                 stage.exchanged);
   const CopyNote note = to_device_note(events, TransferRole::param, reason, index_of(chunk));
   run_.device.copy_to_device(slot.id, 0, stage.memory, first, &stage.exchanged, slot.in, note);
   run_.device.copy_to_device(slot.id, end, stage.memory + end, all - end,

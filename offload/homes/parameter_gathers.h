@@ -6,17 +6,22 @@
 // come there, and are copied from there to the device. The own share leaves from where it lies on the host,
 // or is copied out of the slot first.
 //
+// Where ranks are on several hosts, a share crosses to each other host once, to the rank of the same place
+// there, and goes on from there to the ranks of that host.
+//
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <terrace/comm/communicator.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gather_comparison.h>
+#include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/device_copy.h>
 
@@ -24,8 +29,11 @@ namespace terrace {
 
 // SlotGather: the gathers into one slot of the device.
 struct SlotGather {
-  DeviceCopy share;                // of the own share into the slot
-  std::vector<CommPart> to, from;  // by rank
+  DeviceCopy share;  // of the own share into the slot
+  // By rank: of the ranks of this host, once for the shares of each host; and where there are several hosts,
+  // of the ranks across them.
+  std::vector<std::vector<CommPart>> to, from;
+  DeviceCopy crossed;  // of the shares from other hosts
 };
 
 // HostShare: where the own share lies in host memory, from `ready` on (null: now) until the gather is over.
@@ -59,8 +67,7 @@ class ParameterGathers {
   // The chunk's fetch has arrived.
   void finished(ChunkId chunk);
   // Bytes of requested gathers, and of copies for them beside that of the own share: the same in every run.
-  uint64_t in_bytes() const { return in_bytes_; }
-  uint64_t out_bytes() const { return out_bytes_; }
+  const RankBytes& moved() const { return moved_; }
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 
@@ -76,23 +83,32 @@ class ParameterGathers {
   };
   bool goes_by_copies() const { return stage_count_ > 0; }
   Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
-  // What the next exchange of the chunk is about.
-  CommNote next_note(ChunkId chunk, TransferReason reason);
-  void exchange(const CommNote& note, SlotGather& parts, std::byte* own, std::byte* whole, const Event* after,
-                Event& done);
+  struct Gather {
+    ChunkId chunk;
+    TransferReason reason;
+    SlotGather& slot;
+    std::byte* own;    // where the own share is
+    std::byte* whole;  // where the shares of others come
+  };
+  // Completes `done` once for each host. The own share is there after `after`.
+  void bring_together(const Gather& gather, const Event* after, Event& done);
+  // Each rank of the group sends one share to the others: its own, or that of the rank of its place on
+  // `host`.
+  void exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
+                const Event* after, Event& done);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
 
   const RunContext& run_;
   DeviceCache& cache_;
   Communicator& ranks_;
+  const HostLayout hosts_;
   GatherComparison comparison_;
   std::vector<SlotGather> slots_;
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;
   uint32_t next_stage_ = 0;
   uint64_t count_ = 0;
-  uint64_t in_bytes_ = 0;
-  uint64_t out_bytes_ = 0;
+  RankBytes moved_;
   uint64_t h2d_bytes_ = 0;
   uint64_t d2h_bytes_ = 0;
 };

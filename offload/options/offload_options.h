@@ -85,6 +85,10 @@ struct OffloadOptions {
   // for every rank, but parameters that live on the device: these are there whole on every rank.
   uint32_t ranks = 1;
   uint32_t rank = 0;
+  // The hosts of the ranks, where these are numbered host by host, as many on each; else 1. Above 1 the
+  // parameters of a chunk cross to a host once, and so do gradients that are summed there (StepRounds). No
+  // number depends on this.
+  uint32_t hosts = 1;
   // Parameters that live on the device are divided too. Each rank has its shares there, and a chunk comes
   // together in a device slot when an operation needs it. With one rank the option has no effect.
   bool divides_parameters = false;
@@ -140,7 +144,7 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
-  return {options.micro_batches, options.ranks, options.gradient_group};
+  return {options.micro_batches, options.ranks, options.gradient_group, options.hosts};
 }
 
 // True if the shares of ranks are the parameters' home on the device.

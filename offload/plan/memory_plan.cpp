@@ -142,15 +142,16 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan.share_bytes = plan.slot_bytes / space.chunk_elements() * share_of(space.chunk_elements(), options);
   const uint64_t most_elements = share_of(space.largest_trainable_chunk(), options);
   plan.record_slot_bytes = most_elements / kTileElements * plan.record_layout.tile_bytes();
-  plan.accumulator_slot_bytes =
-      most_elements * bytes_of(options.accumulation_type) * sums_of_accumulator(options);
+  const uint64_t sum_bytes = most_elements * bytes_of(options.accumulation_type);
+  plan.accumulator_slot_bytes = sum_bytes * sums_of_accumulator(options);
+  if (rounds_of(options).sums_on_hosts()) plan.group_sum_bytes = sum_bytes;
   if (states_there) {
     plan.record_slot_bytes = whole(plan.record_slot_bytes);
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
     plan.device_record_slots = counts.trainable_chunks;
     if (accumulates(options)) plan.device_accumulator_slots = counts.trainable_chunks;
-    if (options.ranks > 1 && options.exchanges_by_copies)
-      plan.device_incoming_bytes = counts.trainable_chunks > 0 ? whole(plan.share_bytes) : 0;
+    if (options.ranks > 1 && options.exchanges_by_copies && counts.trainable_chunks > 0)
+      plan.device_incoming_bytes = whole(std::max(plan.share_bytes, plan.group_sum_bytes));
   }
   if (has_shares_on_device(options)) plan.device_share_bytes = whole(counts.param_bytes);
   plan_lanes(space, options, plan);
@@ -232,7 +233,9 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (options.gradients == GradientOrigin::borrowed) plan.landing_slots = 1;
   if (options.ranks > 1) {
     plan.incoming_slots = plan.landing_slots;
-    plan.incoming_slot_bytes = options.ranks * plan.share_bytes;
+    const uint64_t groups = plan.group_sum_bytes > 0 ? rounds_of(options).groups_per_host() : 0;
+    plan.incoming_slot_bytes =
+        options.ranks * plan.share_bytes + 2 * (options.hosts - 1) * groups * plan.group_sum_bytes;
     if (options.exchanges_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
   }
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A

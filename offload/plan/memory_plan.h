@@ -71,9 +71,10 @@ struct MemoryPlan {
 
   // Ranks. Everything below the device is divided: a rank has its share of every chunk, and of a chunk whose
   // tiles cannot be divided evenly as much as the first rank.
-  uint64_t share_bytes = 0;     // of the parameters of E elements; slot_bytes where there is one rank
-  uint32_t incoming_slots = 0;  // what comes of the gradients of other ranks, one for each landing slot
-  uint64_t incoming_slot_bytes = 0;
+  uint64_t share_bytes = 0;          // of the parameters of E elements; slot_bytes where there is one rank
+  uint32_t incoming_slots = 0;       // what comes of the gradients of other ranks, one for each landing slot
+  uint64_t incoming_slot_bytes = 0;  // with the sums of groups that go to other hosts and come from there
+  uint64_t group_sum_bytes = 0;      // of the sum of a group over a share; 0: none is made on its way
   uint32_t gather_slots = 0;  // of slot_bytes: parameters of other ranks on their way to the device by copies
 
   // Host. Slots of share_bytes are homes of parameters and stage them; slots of slot_bytes hold gradients.

@@ -115,6 +115,9 @@ void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& opti
       refuse(tensor.name, "its parameters lie in memory of the program, which other ranks cannot reach",
              "let the offloader hold them (TensorHome::managed), or train with one rank");
   }
+  if (options.hosts == 0 || options.ranks % options.hosts != 0)
+    refuse(fmt::format("on {} hosts", options.hosts), "each of them has to have as many ranks as the others",
+           "give OffloadOptions::hosts a number that divides the ranks, or 1");
   if (options.hooks.device_arithmetic != nullptr && !options.exchanges_by_copies)
     refuse("in device memory", "the host cannot reach it, and ranks exchange what the host reaches",
            "set OffloadOptions::exchanges_by_copies");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <terrace/offload/plan/least_fetches.h>
+#include <terrace/offload/plan/rank_bytes.h>
 
 namespace terrace {
 namespace {
@@ -119,12 +120,7 @@ class LeastTraffic {
 
   // A chunk is gathered whenever it comes to the device, and where it lives there after its update.
   void add_ranks(const Schedule& schedule) {
-    const uint64_t others = run_.options.ranks - 1;
-    const auto in = [&](ChunkId chunk, bool) {
-      return run_.space.param_bytes(chunk) - run_.shards.param_bytes(chunk);
-    };
-    const auto out = [&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk) * others; };
-    const auto own = [&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk); };
+    const StepRounds rounds = rounds_of(run_.options);
     const auto after_step = [&](ChunkId chunk) {
       return run_.is_trained(chunk) ? AfterStep::renewed : AfterStep::kept;
     };
@@ -133,35 +129,51 @@ class LeastTraffic {
       return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
                               none_is_kept ? 1 : row_of(schedule), {after_step, cost});
     };
+    const auto least_gathered = [&](uint64_t RankBytes::*part) {
+      return least(
+          [&](ChunkId chunk, bool) { return gather_bytes(run_.shards, rounds.layout(), chunk).*part; });
+    };
     if (params_move_) {
-      bound_.gather_in_bytes = least(in);
-      bound_.gather_out_bytes = least(out);
+      bound_.gather_in_bytes = least_gathered(&RankBytes::in);
+      bound_.gather_out_bytes = least_gathered(&RankBytes::out);
+    }
+    if (params_move_ && rounds.hosts > 1) {
+      bound_.host_gather_in_bytes = least_gathered(&RankBytes::between_in);
+      bound_.host_gather_out_bytes = least_gathered(&RankBytes::between_out);
     }
     const bool by_copies = run_.options.exchanges_by_copies;
     if (by_copies) bound_.h2d_bytes += bound_.gather_in_bytes;
-    if (by_copies && has_shares_on_device(run_.options)) bound_.d2h_bytes += least(own);
-    const StepRounds rounds = rounds_of(run_.options);
-    uint64_t own_micro_batches = 0;
-    for (uint32_t round = 0; round < rounds.count(); ++round)
-      own_micro_batches += rounds.has(round, run_.options.rank) ? 1 : 0;
+    if (by_copies && has_shares_on_device(run_.options))
+      bound_.d2h_bytes += least([&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk); });
     for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
-      const ChunkId chunk{c};
-      if (!run_.is_trained(chunk)) continue;
-      bound_.gather_in_bytes += params_move_ ? 0 : in(chunk, true);
-      bound_.gather_out_bytes += params_move_ ? 0 : out(chunk, true);
-      bound_.exchange_in_bytes += run_.shards.param_bytes(chunk) * (rounds.micro_batches - own_micro_batches);
-      bound_.exchange_out_bytes += in(chunk, true) * own_micro_batches;
-      if (by_copies) add_copies_for_ranks(chunk, rounds.micro_batches);
+      if (run_.is_trained(ChunkId{c})) add_ranks(ChunkId{c}, rounds);
     }
+  }
+
+  void add_ranks(ChunkId chunk, const StepRounds& rounds) {
+    if (!params_move_) {
+      const RankBytes gathered = gather_bytes(run_.shards, rounds.layout(), chunk);
+      bound_.gather_in_bytes += gathered.in;
+      bound_.gather_out_bytes += gathered.out;
+      bound_.host_gather_in_bytes += gathered.between_in;
+      bound_.host_gather_out_bytes += gathered.between_out;
+    }
+    const RankBytes exchanged = exchange_bytes(run_.shards, rounds, chunk, run_.options.accumulation_type);
+    bound_.exchange_in_bytes += exchanged.in;
+    bound_.exchange_out_bytes += exchanged.out;
+    bound_.host_exchange_in_bytes += exchanged.between_in;
+    bound_.host_exchange_out_bytes += exchanged.between_out;
+    if (run_.options.exchanges_by_copies) add_copies_for_ranks(chunk, rounds);
   }
 
   // New parameters that live on the device leave it for the other ranks, whose own come there; and every part
   // of a gradient comes to an accumulator that is there.
-  void add_copies_for_ranks(ChunkId chunk, uint64_t micro_batches) {
+  void add_copies_for_ranks(ChunkId chunk, const StepRounds& rounds) {
     const uint64_t own = run_.shards.param_bytes(chunk);
     if (!params_move_) bound_.h2d_bytes += run_.space.param_bytes(chunk) - own;
     if (!params_move_) bound_.d2h_bytes += own;
-    if (!states_move_) bound_.h2d_bytes += own * micro_batches;
+    if (!states_move_)
+      bound_.h2d_bytes += bytes_added(run_.shards, rounds, chunk, run_.options.accumulation_type);
   }
 
   const RunContext& run_;

@@ -33,6 +33,11 @@ struct OffloadCounters {
   uint64_t gather_out_bytes = 0;
   uint64_t exchange_in_bytes = 0;
   uint64_t exchange_out_bytes = 0;
+  // Of these, what came from other hosts and went there (OffloadOptions::hosts).
+  uint64_t host_gather_in_bytes = 0;
+  uint64_t host_gather_out_bytes = 0;
+  uint64_t host_exchange_in_bytes = 0;
+  uint64_t host_exchange_out_bytes = 0;
   uint64_t fetch_count = 0;         // chunks of parameters copied to the device
   uint64_t demand_fetch_count = 0;  // of fetch_count, not started before they were needed
   uint64_t eviction_count = 0;
@@ -93,6 +98,10 @@ struct TrafficBound {
   uint64_t gather_out_bytes = 0;
   uint64_t exchange_in_bytes = 0;
   uint64_t exchange_out_bytes = 0;
+  uint64_t host_gather_in_bytes = 0;
+  uint64_t host_gather_out_bytes = 0;
+  uint64_t host_exchange_in_bytes = 0;
+  uint64_t host_exchange_out_bytes = 0;
 };
 
 }  // namespace terrace

@@ -29,14 +29,18 @@ struct BatchConfig {
   uint32_t micro_batch_size = 1;  // sequences
   uint32_t micro_batches = 1;     // per update, over all ranks
   uint32_t ranks = 1;             // that train together
-  // Micro-batches of a gradient group (StepRounds). Without a value: as in the run that is gone on from,
-  // or 1.
+  uint32_t hosts = 1;             // of the ranks, where these are numbered host by host, as many on each
+  // Micro-batches of a gradient group (StepRounds). Without a value: as in the run that is gone on from, or
+  // new_gradient_group().
   std::optional<uint32_t> gradient_group = std::nullopt;
   // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * micro_batches; }
   // The micro-batches that a rank goes through in a step.
-  StepRounds rounds() const { return {micro_batches, ranks, gradient_group.value_or(1)}; }
+  StepRounds rounds() const { return {micro_batches, ranks, gradient_group.value_or(1), hosts}; }
+  // Of a run that begins: what the ranks of a host make in a round, where there are several hosts, so that
+  // one sum crosses from each.
+  uint32_t new_gradient_group() const { return hosts > 1 ? ranks / hosts : 1; }
 };
 
 // Optimizers by the names of the configuration.

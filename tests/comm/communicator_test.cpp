@@ -221,6 +221,60 @@ TEST_P(CommunicatorLaws, LanesDoNotWaitForEachOther) {
   });
 }
 
+// Ranks outside of a group neither get nor send anything, and nobody waits for another group.
+TEST_P(CommunicatorLaws, MovesThePartsOfGroupsThatDoNotWaitForEachOther) {
+  constexpr HostLayout kHosts{6, 3};
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 6, .hosts = 3});
+  Event never_yet;
+  never_yet.begin();
+  std::atomic<uint32_t> over{0};
+  on_ranks(*world, [&](Communicator& mine) {
+    Buffers late(mine, 90);
+    Event late_done;
+    late_done.begin();
+    const RankGroup host = kHosts.on_host_of(mine.rank());
+    mine.exchange_within(host, Lane::exchange, late.to, late.from, mine.rank() == 0 ? &never_yet : nullptr,
+                         late_done, {"gradients", 1, 90});
+    for (uint64_t round = 0; round < 6; ++round) {
+      const RankGroup group = round % 2 == 0 ? kHosts.across_hosts_of(mine.rank()) : host;
+      Buffers buffers(mine, round);
+      Event done;
+      done.begin();
+      mine.exchange_within(group, Lane::gather, buffers.to, buffers.from, nullptr, done,
+                           {"parameters", 1, round});
+      done.wait();
+      for (uint32_t r = 0; r < mine.size(); ++r) {
+        if (r == mine.rank()) continue;
+        const std::byte expected = group.has(r) ? value(r, mine.rank(), round) : std::byte{0};
+        EXPECT_EQ(buffers.in[r], std::vector(bytes_of_part(r, mine.rank()), expected)) << r;
+      }
+    }
+    if (host.first != 0) late_done.wait();
+    if (++over == mine.size()) never_yet.complete_one();
+    late_done.wait();
+    uint64_t in_bytes = 0;
+    for (const uint32_t r : {host.rank(0), host.rank(1)})
+      in_bytes += r == mine.rank() ? 0 : bytes_of_part(r, mine.rank());
+    EXPECT_EQ(mine.counters()[index_of(Lane::exchange)].in_bytes, in_bytes);
+  });
+}
+
+TEST_P(CommunicatorLaws, FailsInItsGroupAlone) {
+  CommFaults faults({{CommFaultKind::fail, Lane::exchange, 1, 0}});
+  const std::unique_ptr<RankWorld> world = world_of({.ranks = 4, .hosts = 2, .hook = &faults});
+  on_ranks(*world, [](Communicator& mine) {
+    for (uint64_t round = 0; round < 2; ++round) {
+      Buffers buffers(mine, round);
+      Event done;
+      done.begin();
+      mine.exchange_within({mine.rank() < 2 ? 0u : 2u, 1, 2}, Lane::exchange, buffers.to, buffers.from,
+                           nullptr, done, {"gradients", 1, round});
+      done.wait_done();
+      EXPECT_EQ(done.failed(), round == 0 && mine.rank() < 2);
+    }
+  });
+}
+
 TEST_P(CommunicatorLaws, FailsOnAllRanksWhereItFailsOnOne) {
   CommFaults faults({{CommFaultKind::fail, Lane::gather, 1, 2}});
   const std::unique_ptr<RankWorld> world = world_of({.ranks = 3, .hook = &faults});

@@ -28,7 +28,7 @@ using testing::ReadersOfRanks;
 using testing::ThreadPorts;
 
 constexpr std::byte kOurs{7};
-constexpr uint32_t kTag = 12;  // of introductions
+constexpr uint32_t kTag = 3 * kLaneCount;  // of introductions
 
 // An all-gather of two ranks; a part holds the number of its rank and one more.
 struct Gathering {
@@ -237,24 +237,24 @@ struct Introduced {
   HostPeers peers{0, 2, {.read_process = read_process_memory}, 1000};
 };
 
-TEST(HostPeers, AreRanksOfOneKernelAndOneNamespaceOfProcesses) {
-  const uint64_t kernel = kernel_hash(), processes = process_namespace();
-  ASSERT_NE(kernel, 0u);
-  Introduced peer({.kernel = kernel, .process_namespace = processes});
+TEST(HostPeers, AreRanksOfOneHostAndOneNamespaceOfProcesses) {
+  const uint64_t host = host_hash(), processes = process_namespace();
+  ASSERT_NE(host, 0u);
+  Introduced peer({.host = host, .process_namespace = processes});
   EXPECT_TRUE(peer.peers.reads(1, 1) && peer.peers.is_read_by(1, 1));
   EXPECT_FALSE(peer.peers.reads(1, 0) || peer.peers.is_read_by(1, 0));
 
-  Introduced elsewhere({.kernel = kernel + 1, .process_namespace = processes});
+  Introduced elsewhere({.host = host + 1, .process_namespace = processes});
   EXPECT_FALSE(elsewhere.peers.reads(1, 1));
   EXPECT_EQ(elsewhere.peers.sentence(), "");
 
-  Introduced contained({.kernel = kernel, .process_namespace = processes + 1});
+  Introduced contained({.host = host, .process_namespace = processes + 1});
   EXPECT_FALSE(contained.peers.reads(1, 1));
   EXPECT_NE(contained.peers.sentence().find("another PID namespace"), std::string::npos);
 }
 
 TEST(HostPeers, ReadNoProcessThatHasAnothersNumber) {
-  Introduced peer({.kernel = kernel_hash(), .process_namespace = process_namespace()});
+  Introduced peer({.host = host_hash(), .process_namespace = process_namespace()});
   std::array<std::byte, 4> there{kOurs, kOurs, kOurs, kOurs}, here{};
   const uint64_t address = reinterpret_cast<uint64_t>(there.data());
   peer.peers.read(1, address, here);

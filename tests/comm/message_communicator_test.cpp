@@ -25,7 +25,7 @@ using testing::on_ranks;
 using testing::places_on_one_host;
 using testing::ThreadPorts;
 
-constexpr uint64_t kHeaderBytesOfTwo = 768 + 2 * 24;
+constexpr uint64_t kHeaderBytesOfTwo = 784 + 2 * 24;
 
 // An all-gather whose parts hold the number of their rank and one more.
 struct Gathering {

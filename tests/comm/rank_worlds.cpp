@@ -17,7 +17,10 @@ namespace {
 class ThreadRanks final : public RankWorld {
  public:
   explicit ThreadRanks(const RankWorldOptions& options)
-      : world_({.ranks = options.ranks, .queue_depth = options.queue_depth, .hook = options.hook}) {}
+      : world_({.ranks = options.ranks,
+                .hosts = options.hosts,
+                .queue_depth = options.queue_depth,
+                .hook = options.hook}) {}
 
   uint32_t size() const override { return world_.size(); }
   Communicator& rank(uint32_t rank) override { return world_.rank(rank); }
@@ -87,9 +90,7 @@ ReadProcess read_all_of(uint32_t) {
 }
 
 std::vector<RankPlace> places_on_one_host(uint32_t ranks) {
-  std::vector<RankPlace> places;
-  for (uint32_t r = 0; r < ranks; ++r) places.push_back({r, 0, r, "host", 1});
-  return places;
+  return places_on({ranks, 1});
 }
 
 MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions ports,
@@ -97,7 +98,7 @@ MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions p
     : ports_(with_ranks(ports, options.ranks)) {
   for (uint32_t r = 0; r < options.ranks; ++r)
     ranks_.push_back(std::make_unique<MessageCommunicator>(
-        r, places_on_one_host(options.ranks), ports_.port_of(r),
+        r, places_on({options.ranks, options.hosts}), ports_.port_of(r),
         MessageCommunicatorOptions{.queue_depth = options.queue_depth,
                                    .hook = options.hook,
                                    .read_process = readers != nullptr ? readers(r) : ReadProcess(),
@@ -126,7 +127,7 @@ SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks
   for (uint32_t r = 0; r < options.ranks; ++r)
     threads.emplace_back([&, r] {
       ranks_[r] = std::make_unique<MessageCommunicator>(
-          r, places_on_one_host(options.ranks),
+          r, places_on({options.ranks, options.hosts}),
           socket_port({.rank = r, .size = options.ranks, .place = place, .run = "test"}),
           MessageCommunicatorOptions{.queue_depth = options.queue_depth, .hook = options.hook});
     });
@@ -149,7 +150,10 @@ class NcclRanks::OtherLanes final : public CommHook {
 
 NcclRanks::NcclRanks(const RankWorldOptions& options, Lane lane)
     : others_(options.hook != nullptr ? std::make_unique<OtherLanes>(*options.hook, lane) : nullptr),
-      world_({.ranks = options.ranks, .queue_depth = options.queue_depth, .hook = others_.get()}),
+      world_({.ranks = options.ranks,
+              .hosts = options.hosts,
+              .queue_depth = options.queue_depth,
+              .hook = others_.get()}),
       gpus_(options.ranks),
       ranks_(options.ranks) {
   std::vector<std::jthread> threads;

@@ -18,6 +18,7 @@
 
 #include "comm/fake_nccl.h"
 #include "comm/thread_ports.h"
+#include "support/rank_threads.h"
 #include "support/scratch_folder.h"
 
 namespace terrace::testing {
@@ -33,6 +34,7 @@ class RankWorld {
 
 struct RankWorldOptions {
   uint32_t ranks = 1;
+  uint32_t hosts = 1;  // in name: all are threads of this process
   uint32_t queue_depth = 64;
   CommHook* hook = nullptr;
 };

@@ -81,6 +81,7 @@ const Standings& standing_of_options() {
       {"step_events", kLooksOn},
       {"ranks", kRanks},
       {"rank", kRanks},
+      {"hosts", kHosts},
       {"communicator", kBackEnd},
       {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},

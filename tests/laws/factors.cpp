@@ -86,7 +86,9 @@ constexpr std::array<std::string_view, 4> kInitialWays = {"callback", "arrays", 
 constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"};
 
 // They divide everything, and 3 micro-batches of a step leave some of them idle.
-constexpr std::array<std::string_view, 6> kRankCounts = {"1", "2", "3", "4", "5", "8"};
+constexpr std::array<std::string_view, 8> kRankCounts = {"1", "2", "3", "4", "5", "6", "8", "12"};
+// Among which they are spread evenly where that is possible: else there is one.
+constexpr std::array<std::string_view, 3> kHostCounts = {"1", "2", "3"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
@@ -150,6 +152,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"ranks", kRankCounts},
     {"back end", kBackEnds},
     {"gradient group", kGroups},
+    {"hosts", kHostCounts},
     {"compute", kComputes},
 }};
 
@@ -172,6 +175,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   allowed[kParameters].pop_back();
   allowed[kRanks] = {level_index(kRanks, "1")};
   allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
+  allowed[kHosts] = {level_index(kHosts, "1")};
   allowed[kAccumulation] = {level_index(kAccumulation, "1"), level_index(kAccumulation, "3")};
   allowed[kGroup] = {level_index(kGroup, "1"), level_index(kGroup, "2")};
   for (const OnlyLevels& some : only) {
@@ -349,7 +353,8 @@ std::vector<Combination> covering_array(Strength strength, const std::vector<Onl
 
 std::vector<Combination> covering_array_over_ranks(Strength strength) {
   return covering_array(strength, {{kParameters, {kParameterPlaces.begin(), kParameterPlaces.end()}},
-                                   {kRanks, {"2", "3", "4", "5", "8"}},
+                                   {kRanks, {"2", "3", "4", "5", "6", "8", "12"}},
+                                   {kHosts, {kHostCounts.begin(), kHostCounts.end()}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
                                    {kAccumulation, {"1", "3", "4", "8"}},
                                    {kGroup, {"1", "2", "4"}}});

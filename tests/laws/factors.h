@@ -51,6 +51,7 @@ enum FactorIndex : size_t {
   kRanks,
   kBackEnd,
   kGroup,
+  kHosts,
   kCompute,
   kFactorCount,
 };

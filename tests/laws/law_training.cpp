@@ -154,7 +154,13 @@ Training training_of(const Combination& c) {
 }
 
 StepRounds rounds_of(const Combination& c) {
-  return {static_cast<uint32_t>(number_of(c, kAccumulation)), static_cast<uint32_t>(number_of(c, kRanks))};
+  StepRounds rounds;
+  rounds.micro_batches = static_cast<uint32_t>(number_of(c, kAccumulation));
+  rounds.ranks = static_cast<uint32_t>(number_of(c, kRanks));
+  rounds.group = static_cast<uint32_t>(number_of(c, kGroup));
+  const auto hosts = static_cast<uint32_t>(number_of(c, kHosts));
+  if (rounds.ranks % hosts == 0) rounds.hosts = hosts;
+  return rounds;
 }
 
 bool is_layer_major(const Combination& c) {

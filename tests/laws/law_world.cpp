@@ -15,7 +15,8 @@ std::unique_ptr<testing::RankWorld> make_law_world(const Combination& c) {
   const std::string_view name = back_end == "threads" || back_end == "waiting" ? "Threads"
                                 : back_end == "messages"                       ? "LateMessages"
                                                                                : "LatePeers";
-  return std::ranges::find(kinds, name, &RankWorldKind::name)->make({.ranks = rounds_of(c).ranks});
+  return std::ranges::find(kinds, name, &RankWorldKind::name)
+      ->make({.ranks = rounds_of(c).ranks, .hosts = rounds_of(c).hosts});
 }
 
 }  // namespace terrace::laws

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "laws/law_training.h"
 #include "laws/placement_law.h"
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
@@ -42,6 +43,34 @@ TEST(PlacementLaw, HoldsForEveryPairOverRanks) {
   PlacementLaw law(folder.path());
   for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 10 : 1)
     EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+}
+
+// Groups that are summed on their hosts, each shape of them with many levels of all other factors.
+TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
+  constexpr uint64_t kRunsOfEach = testing::kSanitized ? 1 : 2;
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  uint64_t runs = 0;
+  for (const std::string_view ranks : {"4", "6", "8", "12"}) {
+    for (const std::string_view hosts : {"2", "3"}) {
+      for (const std::string_view group : {"2", "4"}) {
+        for (const std::string_view micro_batches : {"3", "4", "8"}) {
+          for (uint64_t r = 0; r < kRunsOfEach; ++r) {
+            Combination combination = product_element((runs + 1) * (full_product_size() / 100) + runs);
+            set_level(combination, kRanks, ranks);
+            set_level(combination, kHosts, hosts);
+            set_level(combination, kGroup, group);
+            set_level(combination, kAccumulation, micro_batches);
+            if (!rounds_of(combination).sums_on_hosts()) continue;
+            ++runs;
+            EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
+                << describe(combination);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(runs, kRunsOfEach * 16);
 }
 
 TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {

@@ -35,7 +35,8 @@ constexpr uint64_t kTrained = 4;  // steps
 const std::vector<Combination>& combinations() {
   static const std::vector<Combination> list =
       covering_array_with_commits({{kParameters, {"none", "cpu", "nvme", "divided"}},
-                                   {kRanks, {"2", "3"}},
+                                   {kRanks, {"2", "3", "4"}},
+                                   {kHosts, {"1", "2", "3"}},
                                    {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
                                    {kPolicy, {"opt"}},
                                    {kChunk, {"4096", "12288", "65536"}}});

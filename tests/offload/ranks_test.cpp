@@ -161,10 +161,11 @@ class LookingBack final : public Communicator {
                   const CommNote& note) override {
     rank_.all_gather(lane, whole, part_bytes, after, done, note);
   }
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override {
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override {
     for (const Event* const asked : asked_) under_way_ += asked == &done || asked->done() ? 0 : 1;
-    rank_.exchange(lane, to, from, after, done, note);
+    rank_.exchange_within(group, lane, to, from, after, done, note);
     // Those of a step are in slots that live as long as the offloader.
     if (note.what == "parameters" || note.what == "gradients") asked_.insert(&done);
   }

@@ -70,6 +70,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.parameter_paths = options.state_paths;
   options.tier_name = c.tier_name;
   options.micro_batches = c.accumulation;
+  options.gradient_group = c.gradient_group;
   options.layer_major = c.layer_major;
   options.gradients = c.gradients;
   options.unused_gradients = c.unused;

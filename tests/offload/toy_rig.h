@@ -35,6 +35,7 @@ struct ToyCase {
   Placement states = kCommits ? Placement::nvme : Placement::cpu;
   DataType type = DataType::bf16;
   uint32_t accumulation = 1;
+  uint32_t gradient_group = 1;
   bool with_frozen = false;
   uint64_t chunk_elements = kTileElements;
   uint64_t unused_columns = kKind == RigKind::checkpoints ? 1000 : 0;  // of a tensor that no operation uses

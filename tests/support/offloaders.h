@@ -6,6 +6,7 @@
 
 #include <terrace/base/units.h>
 #include <terrace/comm/communicator.h>
+#include <terrace/comm/rank_places.h>
 #include <terrace/offload/offloader.h>
 
 namespace terrace::testing {
@@ -15,6 +16,7 @@ inline void set_ranks(OffloadOptions& options, Communicator* communicator) {
   options.hooks.communicator = communicator;
   options.ranks = communicator != nullptr ? communicator->size() : 1;
   options.rank = communicator != nullptr ? communicator->rank() : 0;
+  if (communicator != nullptr) options.hosts = layout_of(communicator->places()).value().hosts;
 }
 
 // Raises both budgets beyond any use, and says what the run would take then; host memory stays unlocked.

@@ -11,6 +11,14 @@
 
 namespace terrace::testing {
 
+// Places of ranks that are on several hosts, in name.
+inline std::vector<RankPlace> places_on(const HostLayout& hosts) {
+  std::vector<RankPlace> places;
+  for (uint32_t r = 0; r < hosts.ranks; ++r)
+    places.push_back({r, hosts.host_of(r), hosts.place_on_host(r), "host", 1});
+  return places;
+}
+
 // Runs `body` on every rank of a ThreadWorld or RankWorld at once, each on a thread of its own, and returns
 // what they failed with, by rank; empty: with nothing. A rank that fails leaves the run, so that the others
 // do not wait for it.

@@ -256,6 +256,9 @@ int Plan::run() {
   if (data) require_training_data(flags_, *data, options);
   require_ranks_of_host(options.config);
   share_host(options.config, ranks_per_host_);
+  BatchConfig& batch = options.config.batch;
+  if (batch.ranks % ranks_per_host_ == 0) batch.hosts = batch.ranks / ranks_per_host_;
+  if (!batch.gradient_group) batch.gradient_group = batch.new_gradient_group();
   take_paths_of({.ranks_on_host = ranks_per_host_, .host = own_place().host_name},
                 options.config.terrace.nvme_share, options.config.placement);
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");

@@ -211,6 +211,14 @@ void RunRanks::apply_to(TrainerOptions& options) const {
                        config.batch.ranks, config.batch.ranks));
   if (!are_several()) return;
   options.communicator = communicator_.get();
+  if (const std::optional<HostLayout> layout = layout_of(communicator_->places())) {
+    config.batch.hosts = layout->hosts;
+  } else if (is_first()) {
+    console_.warning(
+        "hosts have different numbers of ranks, or ranks are not numbered host by host: parameters and "
+        "gradients cross to every rank of another host, and not once to each host; start as many ranks on "
+        "every host, one host after the other");
+  }
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
   config.ranks_on_host = ranks_on_host(identity_);
   const Topology all = read_topology();

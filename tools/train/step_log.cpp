@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <ctime>
 
@@ -96,10 +97,12 @@ void StepLog::step_done(const StepReport& report) {
 
 // What has been carried out between the ends of two steps, whatever it was for.
 void StepLog::write_lanes(JsonWriter& json, const OffloadCounters& moved) {
-  // No step waits for the commit lane: that is the committer's.
-  constexpr uint64_t OffloadCounters::*kLaneWaits[kLaneCount] = {&OffloadCounters::gather_wait_ns,
-                                                                 &OffloadCounters::exchange_wait_ns,
-                                                                 &OffloadCounters::ballot_wait_ns, nullptr};
+  // A wait for what crosses between hosts is one for the lane behind it. No step waits for the commit lane:
+  // that is the committer's.
+  std::array<uint64_t OffloadCounters::*, kLaneCount> waits{};
+  waits[index_of(Lane::gather)] = &OffloadCounters::gather_wait_ns;
+  waits[index_of(Lane::exchange)] = &OffloadCounters::exchange_wait_ns;
+  waits[index_of(Lane::control)] = &OffloadCounters::ballot_wait_ns;
   const CommCounters now = ranks_->counters();
   json.begin_object("comms");
   for (size_t lane = 0; lane < kLaneCount; ++lane) {
@@ -107,7 +110,7 @@ void StepLog::write_lanes(JsonWriter& json, const OffloadCounters& moved) {
     json.members({{"operations", now[lane].operations - lanes_[lane].operations},
                   {"in_bytes", now[lane].in_bytes - lanes_[lane].in_bytes},
                   {"out_bytes", now[lane].out_bytes - lanes_[lane].out_bytes}});
-    if (kLaneWaits[lane] != nullptr) json.member("wait_seconds", seconds(moved.*kLaneWaits[lane]));
+    if (waits[lane] != nullptr) json.member("wait_seconds", seconds(moved.*waits[lane]));
     json.end();
   }
   json.end();

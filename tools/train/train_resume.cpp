@@ -342,7 +342,8 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
 
 void keep_gradient_group(const RunStart& start, BatchConfig& batch) {
   if (const std::optional<CheckpointInfo> run = run_of(start))
-    keep_gradient_group(run->settings, fmt::format("step {} of \"{}\"", run->step, run->model), batch);
+    return keep_gradient_group(run->settings, fmt::format("step {} of \"{}\"", run->step, run->model), batch);
+  if (!batch.gradient_group) batch.gradient_group = batch.new_gradient_group();
 }
 
 std::map<std::string, std::string> facts_of(const RunStart& start) {

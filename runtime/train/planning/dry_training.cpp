@@ -60,10 +60,11 @@ class RecordingRanks final : public DryCommunicator {
  public:
   RecordingRanks(const OffloadOptions& options, StepRecord& record)
       : DryCommunicator(options.rank, std::vector<RankPlace>(options.ranks)), record_(record) {}
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override {
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override {
     const LaneCounters before = counters()[index_of(lane)];
-    DryCommunicator::exchange(lane, to, from, after, done, note);
+    DryCommunicator::exchange_within(group, lane, to, from, after, done, note);
     const LaneCounters now = counters()[index_of(lane)];
     const uint64_t bytes = std::max(now.in_bytes - before.in_bytes, now.out_bytes - before.out_bytes);
     if (lane == Lane::gather) record_.add({Kind::gather, note.chunk, bytes});

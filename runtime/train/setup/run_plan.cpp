@@ -132,6 +132,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.micro_batches = config.batch.micro_batches;
   options.gradient_group = config.batch.rounds().group;
   options.ranks = config.batch.ranks;
+  options.hosts = config.batch.hosts;
   options.divides_parameters = config.zero_stage == 3;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
   options.ranks_overlap = config.ranks_overlap;

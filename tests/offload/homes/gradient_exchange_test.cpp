@@ -48,7 +48,7 @@ struct Rank {
   GradientRig rig;
   const ChunkShards shards;
   std::vector<std::byte*> memory, incoming;
-  GradientExchange exchange;
+  ExchangeWithAll exchange;
 };
 
 TEST(GradientExchange, HandsPartsOnInTheOrderOfMicroBatches) {

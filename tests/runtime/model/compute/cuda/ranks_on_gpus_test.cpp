@@ -114,11 +114,12 @@ class OnHostOnly final : public Communicator {
     require(whole.data(), whole.size());
     inner_.all_gather(lane, whole, part_bytes, after, done, note);
   }
-  void exchange(Lane lane, std::span<const CommPart> to, std::span<CommPart> from, const Event* after,
-                Event& done, const CommNote& note) override {
+  void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
+                       std::span<CommPart> from, const Event* after, Event& done,
+                       const CommNote& note) override {
     for (const CommPart& part : to) require(part.memory, part.bytes);
     for (const CommPart& part : from) require(part.memory, part.bytes);
-    inner_.exchange(lane, to, from, after, done, note);
+    inner_.exchange_within(group, lane, to, from, after, done, note);
   }
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override {
     inner_.ballot(lane, mine, all);

@@ -1,0 +1,29 @@
+// RankBytes: what a rank receives and sends where the shares of a chunk come together on all ranks, and where
+// gradients go to the owners of shares; and what of this crosses between hosts. Pure arithmetic: the sums of
+// docs/ranks.md for the shares as they are.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/base/data_type.h>
+#include <terrace/memory/space/chunk_shards.h>
+#include <terrace/offload/options/step_rounds.h>
+
+namespace terrace {
+
+struct RankBytes {
+  uint64_t in = 0;
+  uint64_t out = 0;
+  uint64_t between_in = 0;  // of these, from other hosts and to them
+  uint64_t between_out = 0;
+};
+
+// Of the parameters of a chunk that are gathered once.
+RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk);
+// Of the gradients of a chunk in a step, all of which land at once in each round.
+RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, ChunkId chunk,
+                         DataType sum_type);
+// What is added to the own share of a chunk in a step: gradients, and the sums of other hosts' groups.
+uint64_t bytes_added(const ChunkShards& shards, const StepRounds& rounds, ChunkId chunk, DataType sum_type);
+
+}  // namespace terrace
