@@ -29,3 +29,46 @@ launch() {
   TMPDIR=$folder/tmp run "$wanted" launch -n "$count" -- "$@"
   nothing_left_in tmp
 }
+
+# process_of RANK: the number of that rank's process, below $job.
+process_of() {
+  local process
+  for process in $(below "$job"); do
+    if grep -zqE "^(TERRACE_RANK|OMPI_COMM_WORLD_RANK|RANK)=$1\$" "/proc/$process/environ" 2>/dev/null; then
+      echo "$process"
+      return
+    fi
+  done
+}
+below() {
+  local process
+  for process in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
+    echo "$process"
+    below "$process"
+  done
+}
+# dies RANK SIGNAL [SECONDS]: the rank of the run $job does; after so many seconds, five without a word, nothing of the
+# run is left.
+dies() {
+  local process ranks began most_ns=$((${3:-5} * 1000000000))
+  ranks=$(below "$job")
+  process=$(process_of "$1")
+  [ -n "$process" ] || fail "there is no rank $1"
+  began=$(date +%s%N)
+  kill -"$2" "$process"
+  status=0
+  wait "$job" || status=$?
+  # What a launcher does not wait for may take a moment longer than itself.
+  for process in $ranks; do
+    while [ -e "/proc/$process" ]; do
+      if [ $(($(date +%s%N) - began)) -gt $most_ns ]; then fail "process $process is left"; fi
+      sleep 0.05
+    done
+  done
+  if [ $(($(date +%s%N) - began)) -gt $most_ns ]; then fail "the others took too long to end"; fi
+}
+# one_says TEXT: of all ranks, one has told of a death, in these words.
+one_says() {
+  if [ "$(grep -cw died err)" -ne 1 ]; then fail "the death is not told once"; fi
+  says "$1"
+}
