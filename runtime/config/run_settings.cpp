@@ -51,6 +51,25 @@ void derive_batch(std::map<std::string, std::string>& saved) {
   saved.erase(kAccumulationSetting);
 }
 
+// The type of products, which follows from several keys. Where it depends on the device that the run finds,
+// it is what its key says.
+std::string_view products_of(const TrainConfig& config) {
+  const TerraceConfig& own = config.terrace;
+  const std::string_view processor = name_of(processor_products(config));
+  const std::string_view gpu = name_of(own.compute == ComputeType::fp32 ? DataType::fp32 : config.precision);
+  if (own.device == DeviceChoice::simulated || processor == gpu) return processor;
+  return own.device == DeviceChoice::cuda ? gpu : name_of(own.compute);
+}
+
+// Checkpoints from before there was the key say nothing of products; those of a processor were of fp32.
+void derive_products(std::map<std::string, std::string>& saved,
+                     const std::map<std::string, std::string>& now) {
+  const auto found = now.find(kComputeSetting);
+  if (found != now.end() &&
+      (found->second == name_of(ComputeType::fp32) || found->second == name_of(ComputeType::automatic)))
+    saved.insert(*found);
+}
+
 }  // namespace
 
 std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64_t steps) {
@@ -60,8 +79,7 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
   }
   if (const uint32_t group = config.batch.rounds().group; group > 1)
     settings[kGroupSetting] = std::to_string(group);
-  if (config.terrace.compute != ComputeType::automatic)
-    settings[kComputeSetting] = name_of(config.terrace.compute);
+  settings[kComputeSetting] = products_of(config);
   return settings;
 }
 
@@ -70,6 +88,7 @@ std::vector<std::string> changed_settings(std::map<std::string, std::string> sav
   std::vector<std::string> lines;
   if (saved.empty()) return lines;
   derive_batch(saved);
+  derive_products(saved, now);
   std::map<std::string, std::string> all = saved;
   all.insert(now.begin(), now.end());
   for (const auto& [key, ignored] : all) {

@@ -229,6 +229,8 @@ void Resolver::resolve_compute() {
   if (is_old && own.compute == ComputeType::parameter_type) {
     own.compute = ComputeType::automatic;
     record(kCompute, json_quoted("auto"));
+    recorded_.find(std::string(kCompute))->second.note = fmt::format(
+        "{} is parameter_type, which counts on a GPU alone, where auto is the same", entry->written_key);
   }
   const bool on_processor = own.device == DeviceChoice::simulated;
   if (is_old && on_processor) {

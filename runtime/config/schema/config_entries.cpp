@@ -421,8 +421,8 @@ void ConfigEntries::insert(ConfigEntry entry) {
   if (inserted) return;
   ConfigEntry& earlier = place->second;
   const bool agree = entry.is_auto == earlier.is_auto && json_text(entry.value) == json_text(earlier.value);
-  if (agree || entry.is_auto) return;
-  if (earlier.is_auto) {
+  if (agree || is_auto(entry.value)) return;
+  if (is_auto(earlier.value)) {
     earlier = std::move(entry);
     return;
   }

@@ -56,6 +56,32 @@ TEST(RunSettings, OfCheckpointsBeforeThereWereRanksHaveTheAccumulation) {
               ::testing::ElementsAre("train_batch_size differs from the checkpoint's run: 8 now, 6 there"));
 }
 
+// By whatever keys: auto is fp32 on the processor and the parameters' type on a GPU, as parameter_type is on
+// both. Checkpoints from before there was the key say nothing.
+TEST(RunSettings, HaveTheTypeInWhichMatricesAreMultiplied) {
+  const auto of = [](const char* key, const char* value) {
+    return settings({{"bf16.enabled", "true", "a test"}, {key, value, "a test"}});
+  };
+  auto saved = of("terrace.compute", "auto");
+  EXPECT_THAT(changed_settings(saved, of("terrace.compute", "fp32")), ::testing::IsEmpty());
+  EXPECT_THAT(changed_settings(saved, of("terrace.gpu_compute", "fp32")), ::testing::IsEmpty());
+  EXPECT_THAT(changed_settings(of("terrace.compute", "bf16"), of("terrace.compute", "parameter_type")),
+              ::testing::IsEmpty());
+  EXPECT_THAT(changed_settings(of("terrace.compute", "bf16"), of("terrace.device", "cuda")),
+              ::testing::IsEmpty());
+  EXPECT_THAT(changed_settings(settings({}), settings({{"terrace.device", "auto", "a test"}})),
+              ::testing::IsEmpty());
+  EXPECT_THAT(
+      changed_settings(saved, of("terrace.device", "cuda")),
+      ::testing::ElementsAre("terrace.compute differs from the checkpoint's run: bf16 now, fp32 there"));
+  saved.erase("terrace.compute");
+  EXPECT_THAT(changed_settings(saved, of("terrace.compute", "auto")), ::testing::IsEmpty());
+  EXPECT_THAT(changed_settings(saved, of("terrace.device", "auto")), ::testing::IsEmpty());
+  EXPECT_THAT(
+      changed_settings(saved, of("terrace.compute", "bf16")),
+      ::testing::ElementsAre("terrace.compute differs from the checkpoint's run: bf16 now, not set there"));
+}
+
 TEST(RunSettings, KeysOfOneSideOnlyDifferToo) {
   EXPECT_THAT(changed_settings({{"a", "1"}}, {{"b", "2"}}),
               ::testing::ElementsAre("a differs from the checkpoint's run: not set now, 1 there",

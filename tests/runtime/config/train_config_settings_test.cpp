@@ -97,6 +97,13 @@ TEST(TrainConfigSettings, TakesTheOldNameOfComputeForAGpuAlone) {
       parse(R"({"terrace": {"gpu_compute": "parameter_type", "device": "auto"}, "bf16": {"enabled": true}})");
   EXPECT_EQ(old.terrace.compute, ComputeType::automatic);
   EXPECT_EQ(processor_products(old), ProductType::fp32);
+  // auto asks for nothing, by whichever name.
+  EXPECT_EQ(parse(R"({"terrace": {"gpu_compute": "fp32", "compute": "auto"}})").terrace.compute,
+            ComputeType::fp32);
+  EXPECT_EQ(parse(R"({"terrace": {"gpu_compute": "auto", "compute": "bf16"}})").terrace.compute,
+            ComputeType::bf16);
+  EXPECT_THAT(config_test::problem(R"({"terrace": {"gpu_compute": "fp32", "compute": "bf16"}})"),
+              HasSubstr("both mean terrace.compute"));
 }
 
 TEST(TrainConfigSettings, LetsFp16WinOverAutomaticBf16) {
