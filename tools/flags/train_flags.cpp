@@ -33,7 +33,7 @@ constexpr const char* kDurability = "Checkpoints and output";
 
 constexpr std::array kKeyFlags = {
     KeyFlag{"--device", "terrace.device", "simulated|cuda|auto", kMemory,
-            "Where operations compute (default simulated); no GPU has been tried yet"},
+            "Where operations compute (default simulated); of GPUs, an H200 has been tried"},
     KeyFlag{
         "--device-memory", "terrace.device_memory", "SIZE", kMemory,
         "Hard budget of device memory; without it, what the run can use, at most a quarter of the memory"},
