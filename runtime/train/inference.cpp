@@ -106,11 +106,15 @@ PlannedInference plan_inference(const Model& model, const InferenceOptions& opti
     outcome.is_used = true;
     planned.cache = outcome;
     return planned;
-  } catch (const ShortageError& shortage) {
-    for (const TierShortage& tier : shortage.tiers())
-      if (tier.tier == "device") outcome.device_needed_bytes = tier.needed_bytes;
+  } catch (const ShortageError&) {  // then it runs without
   }
   PlannedInference planned = plan_inference(model, options, config, false, workers);
+  if (config.terrace.device_memory_bytes) {
+    const MemoryPlan& plan = planned.plan.memory;
+    const uint64_t work_bytes =
+        round_up(run_dry(model, options, true, workers).work_bytes, plan.device_granularity_bytes);
+    outcome.device_needed_bytes = plan.device_bytes - plan.work_bytes + work_bytes;
+  }
   planned.cache = outcome;
   return planned;
 }

@@ -30,8 +30,10 @@ struct InferenceOptions {
 // CacheOutcome: what became of the cache of keys and values.
 struct CacheOutcome {
   bool is_used = false;
-  uint64_t bytes = 0;                // of the cache, used or not; 0: none was asked for
-  uint64_t device_needed_bytes = 0;  // if the budgets did not hold it: the device budget that does, else 0
+  uint64_t bytes = 0;  // of the cache, used or not; 0: none was asked for
+  // If the configured device budget did not hold it: the one that does beside what the device holds without
+  // it. A smaller one may hold it in the place of parameters. Else 0.
+  uint64_t device_needed_bytes = 0;
 };
 
 class Inference {

@@ -84,4 +84,18 @@ TrainConfig ComputeChoice::settle(const TrainConfig& config, const std::filesyst
   return terrace::settle(config, {.tuning = tuning_folder(), .compute = device(), .replayed = replayed}, log);
 }
 
+std::string_view products_of(const TrainConfig& config, const ComputeDevice* device) {
+  if (device == nullptr) return name_of(processor_products(config));
+  return name_of(config.terrace.compute == ComputeType::fp32 ? DataType::fp32 : config.precision);
+}
+
+std::string products_text(const TrainConfig& config, const ComputeDevice* device) {
+  std::string text = fmt::format("matrices multiplied in {}", products_of(config, device));
+  const ProductType products = processor_products(config);
+  if (device == nullptr && !has_instruction_for(products))
+    text += fmt::format(", emulated because this processor has no {}, which is slower",
+                        products == ProductType::bf16 ? "AVX512_BF16" : "AMX-BF16");
+  return text;
+}
+
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <terrace/base/log.h>
 #include <terrace/comm/communicator.h>
@@ -31,5 +32,10 @@ class ComputeChoice {
   std::unique_ptr<CudaGpu> gpu_;
   std::unique_ptr<ComputeDevice> compute_;
 };
+
+// The type in which the device multiplies matrices: "bf16". Null: the processor.
+std::string_view products_of(const TrainConfig& config, const ComputeDevice* device);
+// The same in words, for a header: that the processor emulates it is said too.
+std::string products_text(const TrainConfig& config, const ComputeDevice* device);
 
 }  // namespace terrace

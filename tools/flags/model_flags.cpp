@@ -2,25 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/runtime/model/weights/architecture.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "command_line.h"
 #include "flags/model_path.h"
+#include "train/train_header.h"
 
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-TrainConfig config_of(const ModelFlags& flags) {
+TrainConfig config_of(const ModelFlags& flags, DataType type) {
   std::vector<ConfigOverride> overrides;
+  if (type != DataType::fp32)
+    overrides.push_back({fmt::format("{}.enabled", name_of(type)), "true", "the parameters' type"});
   const auto add = [&](const char* key, const std::string& value, const char* flag) {
     if (!value.empty()) overrides.push_back({key, value, flag});
   };
@@ -49,6 +54,30 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// The advice of an error of the library, which is that of a training run where it is about budgets and
+// states. `lowered`: the flags that lower what the device works in.
+std::string advice_without_training(const Error& error, Placement parameters, const std::string& lowered) {
+  const std::string& advice = error.parts().advice;
+  if (advice.find("OffloadOptions::discard_commits") != std::string::npos)
+    return "name another folder with --nvme-path: only training goes on from this state";
+  const auto* const shortage = dynamic_cast<const ShortageError*>(&error);
+  if (shortage == nullptr) return advice;
+  const auto is_short = [&](std::string_view name) {
+    return std::ranges::any_of(shortage->tiers(),
+                               [&](const TierShortage& tier) { return tier.tier == name; });
+  };
+  const bool device = is_short("device"), host = is_short("host");
+  if (!device && !host) return advice;
+  std::string text = fmt::format("raise {}", !host     ? "--device-memory"
+                                             : !device ? "--host-memory"
+                                                       : "--device-memory and --host-memory");
+  if (device) text += fmt::format(", or lower {}", lowered);
+  if (device && parameters == Placement::none)
+    text += ", or place parameters on cpu or nvme (--offload-param)";
+  if (host && parameters == Placement::cpu) text += ", or place parameters on nvme (--offload-param)";
+  return text;
+}
+
 }  // namespace
 
 void ModelFlags::add_to(Command& app) {
@@ -67,7 +96,7 @@ void ModelFlags::add_to(Command& app) {
       .group(group);
   group = "Memory and placement";
   app.add_option("--device", device,
-                 "Where operations compute (default simulated); no GPU has been tried yet")
+                 "Where operations compute (default simulated); of GPUs, an H200 has been tried")
       .type_name("simulated|cuda|auto")
       .group(group);
   app.add_option("--gpu-products", gpu_products, "On a GPU: the library of matrix products (default auto)")
@@ -94,9 +123,13 @@ void ModelFlags::add_to(Command& app) {
 }
 
 TrainedModel::TrainedModel(const ModelFlags& flags)
-    : config_(config_of(flags)),
-      folder_(flags.model.empty() ? fs::path() : model_path(flags.model)),
-      checkpoint_(flags.checkpoint) {
+    : folder_(flags.model.empty() ? fs::path() : model_path(flags.model)), checkpoint_(flags.checkpoint) {
+  const DataType type = find_model(flags);
+  config_ = config_of(flags, type);
+  check_nvme_folders(config_.placement);
+}
+
+DataType TrainedModel::find_model(const ModelFlags& flags) {
   if (flags.checkpoint.empty() == flags.model.empty()) {
     refuse("--checkpoint and --model", flags.model.empty() ? "neither is given" : "both are given",
            "give --checkpoint DIR that `terrace train` saved, or --model DIR of Hugging Face");
@@ -108,14 +141,12 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
       refuse(checkpoint_.string(), "it is of a version of Terrace that did not save the model's sizes",
              "resume its training with this version and save it again");
     }
-    config_.precision = flags.type.empty() ? info.type : type_of(flags.type);
     model_ = make_model_of(info.architecture, info.type, checkpoint_.string());
-    if (config_.precision != info.type)
+    if (!flags.type.empty() && type_of(flags.type) != info.type)
       refuse(fmt::format("--dtype {}", flags.type),
              fmt::format("the checkpoint's parameters are {}", name_of(info.type)), "leave it out");
-    return;
+    return info.type;
   }
-  config_.precision = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
   if (folder_.empty()) {
     refuse(fmt::format("--model {}", flags.model),
            "there is no such folder, and a released model has no weights here",
@@ -130,23 +161,36 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
   }
   std::vector<std::string> ignored;
   ModelOptions options;
-  options.type = config_.precision;
+  options.type = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
   model_ = make_model(parse_model_config(read_text(json), json.string(), &ignored), options);
+  return options.type;
+}
+
+std::string_view TrainedModel::products() const {
+  return products_of(config_, compute_->device());
 }
 
 std::unique_ptr<Inference> TrainedModel::load(const InferenceNeeds& needs, Log& log) {
   for (const std::string& warning : config_.warnings) log.warning(warning);
   compute_ = std::make_unique<ComputeChoice>(config_, log);
   config_ = compute_->settle(config_, {}, log);
-  auto inference =
-      std::make_unique<Inference>(std::move(model_),
-                                  InferenceOptions{config_, needs.batch, needs.sequence, needs.evaluates,
-                                                   compute_->device(), needs.caches},
-                                  log);
+  std::unique_ptr<Inference> inference;
+  try {
+    inference =
+        std::make_unique<Inference>(std::move(model_),
+                                    InferenceOptions{config_, needs.batch, needs.sequence, needs.evaluates,
+                                                     compute_->device(), needs.caches},
+                                    log);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.advice = advice_without_training(error, config_.placement.parameters, needs.lowered);
+    throw Error(error.kind(), parts);
+  }
   const TrainerPlan& plan = inference->plan();
-  log.info(fmt::format("{}: {} of parameters; device {} ({}), host {} ({})", inference->model().description(),
-                       format_bytes(plan.param_bytes), format_bytes(plan.device.bytes), plan.device.origin,
-                       format_bytes(plan.host.bytes), plan.host.origin));
+  log.info(fmt::format("{}: {} of parameters, {}; device {} ({}), host {} ({})",
+                       inference->model().description(), format_bytes(plan.param_bytes),
+                       products_text(config_, compute_->device()), format_bytes(plan.device.bytes),
+                       plan.device.origin, format_bytes(plan.host.bytes), plan.host.origin));
   if (checkpoint_.empty()) {
     inference->load_folder(folder_);
   } else {

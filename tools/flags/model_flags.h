@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/runtime/train/inference.h>
@@ -37,12 +38,14 @@ struct InferenceNeeds {
   uint32_t sequence = 0;
   bool evaluates = true;
   bool caches = false;
+  std::string lowered = {};  // the flags with which the model needs less device memory, in words
 };
 
 // TrainedModel: a model that was found but not loaded: its configuration is read, its weights are not.
 class TrainedModel {
  public:
-  // Throws Error(config) unless exactly one of --checkpoint and --model is given and the model is known.
+  // Throws Error(config) unless exactly one of --checkpoint and --model is given and the model is known, and
+  // as check_nvme_folders() does.
   explicit TrainedModel(const ModelFlags& flags);
 
   const Model& model() const { return *model_; }
@@ -50,8 +53,12 @@ class TrainedModel {
   const std::filesystem::path& folder() const { return folder_; }
   // Plans, allocates and reads the weights, and reports to `log`. Call it once.
   std::unique_ptr<Inference> load(const InferenceNeeds& needs, Log& log);
+  // Returns the type in which matrices are multiplied: "bf16". Call it after load().
+  std::string_view products() const;
 
  private:
+  DataType find_model(const ModelFlags& flags);
+
   TrainConfig config_;
   std::unique_ptr<ComputeChoice> compute_;
   std::filesystem::path folder_;

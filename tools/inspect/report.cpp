@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/compute/cuda/cublas_lt.h>
 
 #include "command_line.h"
@@ -127,6 +129,14 @@ void find_processor(const Machine& machine, Findings& findings) {
   sets.begin_list();
   for (const std::string& set : names) sets.value(set);
   findings.add("instruction_sets", sets.end().take(), "supported", fmt::format("{}", fmt::join(names, ", ")));
+  for (const auto& [key, name, products] : {std::tuple("avx512_bf16", "AVX512_BF16", ProductType::bf16),
+                                            std::tuple("amx_bf16", "AMX-BF16", ProductType::bf16_amx)}) {
+    const bool is_there = has_instruction_for(products);
+    findings.add(
+        key, is_there ? "true" : "false", name,
+        fmt::format("{}: products of terrace.compute {} are {}", is_there ? "there" : "not there",
+                    name_of(products), is_there ? "by this instruction" : "emulated, which is slower"));
+  }
 }
 
 void find_memory(const Machine& machine, Findings& findings) {

@@ -13,6 +13,7 @@
 #include <terrace/runtime/model/transformer/adapter.h>
 
 #include "command_line.h"
+#include "flags/compute_choice.h"
 #include "text_table.h"
 #include "wrapped_text.h"
 
@@ -146,13 +147,12 @@ std::string order_text(const TrainConfig& config) {
                                   : "one micro-batch after the other";
 }
 
-std::string precision_text(const TrainConfig& config) {
+std::string precision_text(const TrainConfig& config, const ComputeDevice* device) {
   std::string text =
       fmt::format("{} parameters and gradients, fp32 master weights", name_of(config.precision));
   if (config.batch.micro_batches > 1 && config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
     text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
-  if (const ProductType products = processor_products(config); products != ProductType::fp32)
-    text += fmt::format(", matrices multiplied in {}", name_of(products));
+  if (products_of(config, device) != name_of(DataType::fp32)) text += ", " + products_text(config, device);
   if (config.precision != DataType::fp16) return text;
   return text + (config.fp16.loss_scale > 0
                      ? fmt::format(", loss scale {}", config.fp16.loss_scale)
@@ -296,7 +296,7 @@ std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOpt
   add("batch", batch_text(options, data));
   add("optimizer", optimizer_text(config));
   add("schedule", schedule_text(config, options.steps));
-  add("precision", precision_text(config));
+  add("precision", precision_text(config, options.compute));
   add("parameters", parameters_text(config.placement, plan));
   add("states", states_text(config.placement, plan));
   add("device", fmt::format("{}, {}", format_bytes(plan.device.bytes), plan.device.origin));

@@ -61,7 +61,7 @@ class Eval final : public Subcommand {
   Sums evaluate(const TokenSource& tokens, const Tokenizer* tokenizer, Inference& inference);
   void evaluate_batch(const TokenSource& tokens, std::span<const uint64_t> begins, uint32_t length,
                       const Tokenizer* tokenizer, Inference& inference, Sums& sums);
-  void print(const Sums& sums, const std::string& model, double seconds) const;
+  void print(const Sums& sums, const std::string& model, std::string_view products, double seconds) const;
 
   const std::string name_ = "eval";
   ModelFlags model_;
@@ -88,10 +88,11 @@ int Eval::run() {
                      ? "there are fewer than two tokens"
                      : fmt::format("--context is {}, and the model's is {}{}", context_, config.context,
                                    config.context == config.sliding_window ? " (its sliding_window)" : ""),
-                 "give more data, or a shorter context"});
+                 tokens.token_count() < 2 ? "give more data" : "give a shorter --context, or none"});
   }
   console_.info(fmt::format("data: {}", tokens.description()));
-  const std::unique_ptr<Inference> inference = model.load({batch_, context_}, console_);
+  const std::unique_ptr<Inference> inference = model.load(
+      {.batch = batch_, .sequence = context_, .lowered = "--batch, --context or --threads"}, console_);
   const std::string description = inference->model().description();
   const uint64_t begin = clock.now_ns();
   const Sums sums = evaluate(tokens, data.tokenizer(), *inference);
@@ -100,7 +101,7 @@ int Eval::run() {
         "the loss is not finite: the model diverged in training, or its type is too narrow for it");
     return kFailed;
   }
-  print(sums, description, static_cast<double>(clock.now_ns() - begin) * 1e-9);
+  print(sums, description, model.products(), static_cast<double>(clock.now_ns() - begin) * 1e-9);
   return kDone;
 }
 
@@ -149,13 +150,15 @@ void Eval::evaluate_batch(const TokenSource& tokens, std::span<const uint64_t> b
   }
 }
 
-void Eval::print(const Sums& sums, const std::string& model, double seconds) const {
+void Eval::print(const Sums& sums, const std::string& model, std::string_view products,
+                 double seconds) const {
   const double loss = sums.nats / static_cast<double>(sums.tokens);
   std::optional<double> bits;
   if (sums.bytes && *sums.bytes > 0) bits = sums.nats / std::log(2.0) / static_cast<double>(*sums.bytes);
   if (json_) {
     JsonWriter json;
-    json.begin_object().members({{"model", model}, {"tokens", sums.tokens}, {"bytes", sums.bytes}});
+    json.begin_object().members({{"model", model}, {"products", products}});
+    json.members({{"tokens", sums.tokens}, {"bytes", sums.bytes}});
     json.members({{"loss", loss}, {"perplexity", std::exp(loss)}, {"bits_per_byte", bits}});
     print_result(json.member("seconds", seconds).end().take() + "\n");
     return;

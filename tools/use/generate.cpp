@@ -134,11 +134,17 @@ int Generate::run() {
   const ModelConfig config = model.model().config();
   const Vocabulary vocabulary(tokenizer_, model.folder(), config.vocabulary);
   const std::vector<int32_t> tokens = vocabulary.tokens_of(prompt_);
-  const auto longest =
-      static_cast<uint32_t>(std::min<uint64_t>(tokens.size() + max_new_tokens_, config.context));
-  const std::unique_ptr<Inference> inference = model.load({1, longest, false, !no_cache_}, console_);
+  // No token follows the last one. A count that is longer than the context could wrap around.
+  const uint64_t seen = tokens.size() + std::min<uint64_t>(max_new_tokens_ - 1, config.context);
+  const auto longest = static_cast<uint32_t>(std::min<uint64_t>(seen, config.context));
+  const std::unique_ptr<Inference> inference =
+      model.load({.sequence = longest,
+                  .evaluates = false,
+                  .caches = !no_cache_,
+                  .lowered = "--max-new-tokens, the length of the prompt or --threads"},
+                 console_);
   report_missing_cache(inference->cache());
-  if (tokens.size() + max_new_tokens_ > config.context) {
+  if (seen > config.context) {
     console_.info(fmt::format("a longer text than the model's context: the last {} tokens count", longest));
   }
   const SteadyClock clock;
@@ -152,9 +158,11 @@ int Generate::run() {
 
 void Generate::report_missing_cache(const CacheOutcome& cache) {
   if (cache.is_used || cache.bytes == 0) return;
-  const std::string advice = cache.device_needed_bytes == 0
-                                 ? "a larger --device-memory holds them"
-                                 : fmt::format("--device-memory {} holds them", cache.device_needed_bytes);
+  const std::string advice =
+      cache.device_needed_bytes == 0
+          ? "a lower --max-new-tokens or a shorter prompt takes less"
+          : fmt::format("--device-memory {} holds them beside what the device holds now",
+                        cache.device_needed_bytes);
   console_.info(fmt::format(
       "the budgets have no room for the {} of keys and values of all tokens, so that each token is computed "
       "from the whole sequence again; {}",

@@ -2,6 +2,7 @@
 
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/runtime/model/compute/internal/kernel_table.h>
 
 namespace terrace {
 namespace {
@@ -33,6 +34,10 @@ std::unique_ptr<Ops> SimulatedCompute::make_dry_ops(Workers& workers) const {
 std::unique_ptr<Computing> SimulatedCompute::begin(uint64_t budget_bytes, bool strict,
                                                    Workers& workers) const {
   return std::make_unique<SimulatedComputing>(budget_bytes, strict, workers, products_);
+}
+
+bool has_instruction_for(ProductType products) {
+  return compute::has_instruction(best_instruction_set(), products);
 }
 
 ComputeFacts facts_of(const ComputeDevice* device) {

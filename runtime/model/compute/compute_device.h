@@ -68,6 +68,10 @@ class SimulatedCompute final : public ComputeDevice {
   const ProductType products_;
 };
 
+// True if this processor has the instruction for products of the type; else it emulates them, with the same
+// bits. fp32 needs none.
+bool has_instruction_for(ProductType products);
+
 // These functions take a device that may be null, which stands for the simulated one.
 ComputeFacts facts_of(const ComputeDevice* device);
 std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers);

@@ -139,6 +139,7 @@ class Generation {
   }
 
   Inference& inference() { return *inference_; }
+  const Inference& inference() const { return *inference_; }
 
   // The logits after `length` tokens of each of `batch` sequences, from the token `first` on.
   std::vector<float> logits(uint32_t first, uint32_t length, uint32_t batch = 2) {
@@ -256,6 +257,17 @@ TEST(Inference, GoesOnWithoutACacheWhereTheBudgetIsOneByteShort) {
   ASSERT_GE(missing.device_needed_bytes, least);
   Generation short_of_one(options_of(missing.device_needed_bytes - 1));
   EXPECT_FALSE(short_of_one.inference().cache().is_used);
+  // It holds more parameters than the least, and what it names holds these and the cache.
+  const CacheOutcome more = short_of_one.inference().cache();
+  EXPECT_GT(more.device_needed_bytes, missing.device_needed_bytes);
+  Generation beside(options_of(more.device_needed_bytes));
+  EXPECT_TRUE(beside.inference().cache().is_used);
+  const auto held = [](const Generation& of) {
+    const MemoryPlan& plan = of.inference().plan().memory;
+    return plan.device_slots * plan.slot_bytes;
+  };
+  EXPECT_EQ(held(beside), held(short_of_one));
+  EXPECT_GT(held(short_of_one), held(without));
   Generation with(options_of(missing.device_needed_bytes));
   EXPECT_TRUE(with.inference().cache().is_used);
   EXPECT_EQ(with.inference().cache().device_needed_bytes, 0u);

@@ -31,16 +31,23 @@ static bool may_use_tiles() {
 }
 #endif
 
+bool has_instruction([[maybe_unused]] InstructionSet set, ProductType type) {
+  if (type == ProductType::fp32) return true;
+#if defined(__x86_64__)
+  if (set != InstructionSet::avx512) return false;
+  if (type == ProductType::bf16) return __builtin_cpu_supports("avx512bf16") != 0;
+  static const bool has_tiles = may_use_tiles();
+  return has_tiles;
+#else
+  return false;
+#endif
+}
+
 ProductKernel product_kernel(InstructionSet set, ProductType type) {
   const Kernels& kernels = kernels_of(set);
   if (type == ProductType::fp32) return kernels.product;
 #if defined(__x86_64__)
-  if (set == InstructionSet::avx512 && type == ProductType::bf16 && __builtin_cpu_supports("avx512bf16"))
-    return product_of_pairs;
-  if (set == InstructionSet::avx512 && type == ProductType::bf16_amx) {
-    static const bool has_tiles = may_use_tiles();
-    if (has_tiles) return product_of_tiles;
-  }
+  if (has_instruction(set, type)) return type == ProductType::bf16 ? product_of_pairs : product_of_tiles;
 #endif
   return type == ProductType::bf16 ? kernels.product_bf16 : kernels.product_bf16_amx;
 }

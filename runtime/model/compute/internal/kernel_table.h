@@ -12,6 +12,9 @@ namespace terrace::compute {
 // `set` must be supported on this machine.
 const Kernels& kernels_of(InstructionSet set);
 
+// True if a processor with this set multiplies by an instruction of its own, false if it emulates the type.
+bool has_instruction(InstructionSet set, ProductType type);
+
 using ProductKernel = void (*)(const KernelProduct& product);
 // The kernel of products of the type: the processor's own instructions where it has them, else those of the
 // set, with the same bits.
