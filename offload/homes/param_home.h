@@ -86,6 +86,11 @@ class ParamHome {
   // The chunk's share lies in its detached slot: brings those of the other ranks, where there are any.
   void gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason);
 
+  // The chunk's parameters change, wherever they are.
+  void forget_gathered(ChunkId chunk) {
+    if (gathers_ != nullptr) gathers_->forget(chunk);
+  }
+
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.
   void wait_arrived(ChunkId chunk, const Event& arriving);

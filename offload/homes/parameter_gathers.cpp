@@ -1,5 +1,7 @@
 #include <terrace/offload/homes/parameter_gathers.h>
 
+#include <utility>
+
 #include <terrace/offload/plan/host_slots.h>
 
 namespace terrace {
@@ -16,6 +18,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       hosts_(rounds_of(run.options).layout()),
       comparison_(run),
       slots_(cache.slot_count()),
+      kept_(run.space.chunk_count()),
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)) {
   for (SlotGather& slot : slots_) {
@@ -26,6 +29,9 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
   const std::vector<std::byte*> memory =
       carve_slots(arena, run.plan.slot_bytes, stage_count_, "parameters of other ranks");
   for (uint32_t s = 0; s < stage_count_; ++s) stages_[s].memory = memory[s];
+  const std::vector<std::byte*> kept =
+      carve_slots(arena, run.plan.kept_gather_bytes, run.plan.kept_gathers, "parameters of other hosts");
+  for (size_t c = 0; c < kept.size(); ++c) kept_[c].memory = kept[c];
 }
 
 ParameterGathers::~ParameterGathers() {
@@ -38,28 +44,65 @@ ParameterGathers::~ParameterGathers() {
 
 void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) {
   comparison_.note_gather(chunk);
-  const RankBytes moved = gather_bytes(run_.shards, hosts_, chunk);
-  moved_.in += moved.in, moved_.out += moved.out;
-  moved_.between_in += moved.between_in, moved_.between_out += moved.between_out;
   if (goes_by_copies()) return gather_by_copies(chunk, slot, own, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
+  Kept& kept = kept_[index_of(chunk)];
   std::byte* const memory = cache_.begin_filling(slot);
-  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
-  const Gather gather{chunk, reason, parts, memory + run_.shards.first_param_byte(chunk), memory};
-  bring_together(gather, &parts.share, slot.in);
+  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts + kept_shares(kept));
+  const Gather gather{chunk,  reason, parts,       memory + run_.shards.first_param_byte(chunk),
+                      memory, kept,   &parts.share};
+  count(gather);
+  bring_together(gather, slot.in);
+  copy_kept(gather, slot, slot.in);
+  kept.is_current = kept.memory != nullptr;
+}
+
+void ParameterGathers::count(const Gather& gather) {
+  RankBytes moved = gather_bytes(run_.shards, hosts_, gather.chunk);
+  if (gather.kept.is_current) {
+    moved.in -= std::exchange(moved.between_in, 0);
+    moved.out -= std::exchange(moved.between_out, 0);
+  }
+  moved_.in += moved.in, moved_.out += moved.out;
+  moved_.between_in += moved.between_in, moved_.between_out += moved.between_out;
+}
+
+std::byte* ParameterGathers::crossing(const Gather& gather, uint32_t host) const {
+  const uint32_t mine = ranks_.rank(), here = hosts_.host_of(mine);
+  if (gather.kept.memory != nullptr && host != here)
+    return gather.kept.memory + (host < here ? host : host - 1) * run_.plan.share_bytes;
+  const ShardTiles tiles = run_.shards.of(gather.chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
+  return gather.whole + tiles.first_element() * bytes_of(run_.space.section_of(gather.chunk).type);
 }
 
 // The shares of this host go to its ranks at once, and those of other hosts when they are here.
-void ParameterGathers::bring_together(const Gather& gather, const Event* after, Event& done) {
+void ParameterGathers::bring_together(const Gather& gather, Event& done) {
   const uint32_t rank = ranks_.rank(), here = hosts_.host_of(rank);
   DeviceCopy& crossed = gather.slot.crossed;
-  if (hosts_.hosts > 1) {
+  const bool crosses = hosts_.hosts > 1 && !gather.kept.is_current;
+  if (crosses) {
     crossed.begin({kGathered, index_of(gather.chunk), CopyName::Link::gather});
-    exchange(gather, hosts_.across_hosts_of(rank), std::nullopt, after, crossed);
+    exchange(gather, hosts_.across_hosts_of(rank), std::nullopt, gather.after, crossed);
   }
   for (uint32_t i = 0; i < hosts_.hosts; ++i) {
     const uint32_t host = (here + i) % hosts_.hosts;
-    exchange(gather, hosts_.on_host_of(rank), host, host == here ? after : &crossed, done);
+    exchange(gather, hosts_.on_host_of(rank), host, host == here || !crosses ? gather.after : &crossed, done);
+  }
+}
+
+void ParameterGathers::copy_kept(const Gather& gather, const CacheSlot& slot, Event& done) {
+  if (gather.kept.memory == nullptr) return;
+  const uint32_t mine = ranks_.rank(), here = hosts_.host_of(mine);
+  const CopyNote note =
+      to_device_note(run_.watch.events(), TransferRole::param, gather.reason, index_of(gather.chunk));
+  for (uint32_t i = 1; i < hosts_.hosts; ++i) {
+    const uint32_t host = (here + i) % hosts_.hosts;
+    const ShardTiles tiles = run_.shards.of(gather.chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
+    const uint64_t element_bytes = bytes_of(run_.space.section_of(gather.chunk).type);
+    run_.device.copy_to_device(slot.id, tiles.first_element() * element_bytes, crossing(gather, host),
+                               tiles.elements() * element_bytes,
+                               gather.kept.is_current ? gather.after : &gather.slot.crossed, done, note);
+    h2d_bytes_ += tiles.elements() * element_bytes;
   }
 }
 
@@ -73,7 +116,10 @@ void ParameterGathers::exchange(const Gather& gather, const RankGroup& group, st
   const auto share_of = [&](uint32_t rank) -> CommPart {
     const uint32_t owner = host ? hosts_.rank(*host, hosts_.place_on_host(rank)) : rank;
     const ShardTiles tiles = run_.shards.of(chunk, owner);
-    return {owner == mine ? gather.own : gather.whole + tiles.first_element() * element_bytes,
+    const bool crosses = hosts_.place_on_host(owner) == hosts_.place_on_host(mine);
+    return {owner == mine ? gather.own
+            : crosses     ? crossing(gather, hosts_.host_of(owner))
+                          : gather.whole + tiles.first_element() * element_bytes,
             tiles.elements() * element_bytes};
   };
   const Lane lane = host ? Lane::gather : Lane::gather_between_hosts;
@@ -112,34 +158,57 @@ void ParameterGathers::finished(ChunkId chunk) {
   }
 }
 
-// Copies to the device keep their order, so the first of the two waits for the other ranks, and the second
-// for what else has to be over before the slot is whole.
 void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own,
                                         TransferReason reason) {
   Stage& stage = take_stage(chunk, slot, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
+  Kept& kept = kept_[index_of(chunk)];
   const uint64_t first = run_.shards.first_param_byte(chunk), bytes = run_.shards.param_bytes(chunk);
-  const uint64_t end = first + bytes, all = run_.space.param_bytes(chunk);
-  StepEvents* const events = run_.watch.events();
   const bool is_on_host = own.memory != nullptr;
   // Nobody writes to what is sent.
   std::byte* const mine = is_on_host ? const_cast<std::byte*>(own.memory) : stage.memory + first;
   if (!is_on_host) {
     stage.left.begin(to_host_copy(kGathered, chunk));
-    run_.device.copy_to_host(mine, slot.id, first, bytes, &parts.share, stage.left,
-                             from_device_note(events, TransferRole::param, reason, index_of(chunk)));
+    run_.device.copy_to_host(
+        mine, slot.id, first, bytes, &parts.share, stage.left,
+        from_device_note(run_.watch.events(), TransferRole::param, reason, index_of(chunk)));
     d2h_bytes_ += bytes;
   }
+  const Gather gather{chunk, reason, parts, mine, stage.memory, kept, is_on_host ? own.ready : &stage.left};
+  count(gather);
   stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
-  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2);
+  slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2 + 2 * kept_shares(kept));
   cache_.begin_copying_in(slot);
-  bring_together({chunk, reason, parts, mine, stage.memory}, is_on_host ? own.ready : &stage.left,
-                 stage.exchanged);
-  const CopyNote note = to_device_note(events, TransferRole::param, reason, index_of(chunk));
-  run_.device.copy_to_device(slot.id, 0, stage.memory, first, &stage.exchanged, slot.in, note);
-  run_.device.copy_to_device(slot.id, end, stage.memory + end, all - end,
-                             is_on_host ? &parts.share : &stage.left, slot.in, note);
-  h2d_bytes_ += all - bytes;
+  bring_together(gather, stage.exchanged);
+  copy_from_stage(gather, stage, slot, is_on_host ? parts.share : stage.left);
+  copy_kept(gather, slot, slot.in);
+  kept.is_current = kept.memory != nullptr;
+}
+
+// What lies between the own share and those that are kept. Copies to the device keep their order, so the
+// first of them waits for the other ranks, and the others for what else has to be over before the slot is
+// whole.
+void ParameterGathers::copy_from_stage(const Gather& gather, const Stage& stage, CacheSlot& slot,
+                                       const Event& share) {
+  const ChunkId chunk = gather.chunk;
+  const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  const CopyNote note =
+      to_device_note(run_.watch.events(), TransferRole::param, gather.reason, index_of(chunk));
+  const uint32_t here = hosts_.host_of(ranks_.rank()), place = hosts_.place_on_host(ranks_.rank());
+  const Event* after = &stage.exchanged;
+  uint64_t at = 0;
+  const auto copy_to = [&](uint64_t end) {
+    run_.device.copy_to_device(slot.id, at, stage.memory + at, end - at, after, slot.in, note);
+    h2d_bytes_ += end - at;
+    after = &share;
+  };
+  for (uint32_t host = 0; host < hosts_.hosts; ++host) {
+    if (host != here && gather.kept.memory == nullptr) continue;
+    const ShardTiles tiles = run_.shards.of(chunk, hosts_.rank(host, place));
+    copy_to(tiles.first_element() * element_bytes);
+    at = (tiles.first_element() + tiles.elements()) * element_bytes;
+  }
+  copy_to(run_.space.param_bytes(chunk));
 }
 
 }  // namespace terrace

@@ -7,7 +7,9 @@
 // or is copied out of the slot first.
 //
 // Where ranks are on several hosts, a share crosses to each other host once, to the rank of the same place
-// there, and goes on from there to the ranks of that host.
+// there, and goes on from there to the ranks of that host. The host keeps what the plan has room for
+// (MemoryPlan::kept_gathers), each rank what has come to it from other hosts: until forget() the chunk comes
+// together without them.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
@@ -64,6 +66,8 @@ class ParameterGathers {
   GatherComparison& comparison() { return comparison_; }
   // True if a gather would start without waiting for a fetch that finished() has not been called for.
   bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
+  // The chunk's parameters change: what is kept of them is not theirs any more.
+  void forget(ChunkId chunk) { kept_[index_of(chunk)].is_current = false; }
   // The chunk's fetch has arrived.
   void finished(ChunkId chunk);
   // Bytes of requested gathers, and of copies for them beside that of the own share: the same in every run.
@@ -83,19 +87,35 @@ class ParameterGathers {
   };
   bool goes_by_copies() const { return stage_count_ > 0; }
   Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
+  // Of a chunk whose shares from other hosts are kept.
+  struct Kept {
+    std::byte* memory = nullptr;  // one share for each other host; null: nothing is kept of the chunk
+    bool is_current = false;
+  };
   struct Gather {
     ChunkId chunk;
     TransferReason reason;
     SlotGather& slot;
     std::byte* own;    // where the own share is
     std::byte* whole;  // where the shares of others come
+    const Kept& kept;
+    const Event* after;  // the own share is there, and the slot free
   };
-  // Completes `done` once for each host. The own share is there after `after`.
-  void bring_together(const Gather& gather, const Event* after, Event& done);
+  // Completes `done` once for each host.
+  void bring_together(const Gather& gather, Event& done);
+  // Where the share of the rank of this one's place on `host` comes from there.
+  std::byte* crossing(const Gather& gather, uint32_t host) const;
+  // Copies what is kept of the chunk to the slot, once it is there; completes `done` once for each other
+  // host.
+  void copy_kept(const Gather& gather, const CacheSlot& slot, Event& done);
+  // Of other hosts, where they are kept.
+  uint32_t kept_shares(const Kept& kept) const { return kept.memory != nullptr ? hosts_.hosts - 1 : 0; }
   // Each rank of the group sends one share to the others: its own, or that of the rank of its place on
   // `host`.
   void exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
                 const Event* after, Event& done);
+  void copy_from_stage(const Gather& gather, const Stage& stage, CacheSlot& slot, const Event& share);
+  void count(const Gather& gather);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
 
   const RunContext& run_;
@@ -104,6 +124,7 @@ class ParameterGathers {
   const HostLayout hosts_;
   GatherComparison comparison_;
   std::vector<SlotGather> slots_;
+  std::vector<Kept> kept_;  // by chunk
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;
   uint32_t next_stage_ = 0;

@@ -89,6 +89,10 @@ struct OffloadOptions {
   // parameters of a chunk cross to a host once, and so do gradients that are summed there (StepRounds). No
   // number depends on this.
   uint32_t hosts = 1;
+  // On several hosts, what has come from other hosts is kept in host memory that the budget has room for, so
+  // that it crosses once for an update and not with every fetch. true: before optimizer states are kept
+  // there. No number depends on this.
+  bool keeps_gathers_first = false;
   // Parameters that live on the device are divided too. Each rank has its shares there, and a chunk comes
   // together in a device slot when an operation needs it. With one rank the option has no effect.
   bool divides_parameters = false;

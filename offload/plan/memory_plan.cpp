@@ -191,7 +191,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 uint64_t host_total(const MemoryPlan& plan) {
   return (plan.host_param_slots + plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
          (plan.host_gradient_slots + plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
-         plan.incoming_slots * plan.incoming_slot_bytes +
+         plan.incoming_slots * plan.incoming_slot_bytes + plan.kept_gathers * plan.kept_gather_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
@@ -345,8 +345,17 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     plan.host_frozen_param_slots = room_for(plan.share_bytes, counts.frozen_chunks());
     plan.host_param_slots += plan.host_frozen_param_slots;
   }
+  // A byte of either saves two of a drive, or one of the network, in a step.
+  const auto keep_gathers = [&] {
+    const bool are_fetched = !has_all_on_device(options) && plan.device_slots < plan.device_slots_useful;
+    if (options.hosts == 1 || !are_fetched) return;
+    plan.kept_gather_bytes = (options.hosts - 1) * plan.share_bytes;
+    plan.kept_gathers = room_for(plan.kept_gather_bytes, counts.chunks);
+  };
+  if (options.keeps_gathers_first) keep_gathers();
   if (options.states == Placement::nvme)
     plan.host_record_slots = room_for(plan.record_slot_bytes, counts.trainable_chunks);
+  if (!options.keeps_gathers_first) keep_gathers();
   plan.host_bytes = host_total(plan);
 }
 

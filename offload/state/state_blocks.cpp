@@ -140,10 +140,14 @@ void StateBlocks::forget_fresh() {
 }
 
 void StateBlocks::drop_device_copies(StaleParams stale) {
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+    if (stale == StaleParams::all || run_.is_trained(ChunkId{c})) homes_.params.forget_gathered(ChunkId{c});
+  }
   if (!run_.params_stay_on_device()) cache_.drop_params(stale);
 }
 
 void StateBlocks::drop_device_copy(ChunkId chunk) {
+  homes_.params.forget_gathered(chunk);
   if (!run_.params_stay_on_device()) cache_.drop_stale_param(chunk);
 }
 

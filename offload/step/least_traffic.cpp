@@ -1,6 +1,7 @@
 #include <terrace/offload/step/least_traffic.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/offload/plan/least_fetches.h>
 #include <terrace/offload/plan/rank_bytes.h>
@@ -42,6 +43,11 @@ class LeastTraffic {
   }
 
  private:
+  // Of the shares of other hosts that are kept below the device, and copied to it with every fetch.
+  uint64_t kept_bytes(ChunkId chunk) const {
+    if (index_of(chunk) >= run_.plan.kept_gathers) return 0;
+    return gather_bytes(run_.shards, rounds_of(run_.options).layout(), chunk).between_in;
+  }
   // An update of compact state reads the old parameters.
   bool needs_old() const { return run_.is_compact() && states_move_; }
   uint64_t gradient_bytes(ChunkId chunk) const {
@@ -105,8 +111,9 @@ class LeastTraffic {
     // the device crosses none.
     const bool past_host = run_.options.reads_past_host;
     const auto copied = [&](ChunkId chunk, bool is_first) -> uint64_t {
-      if (!params_below_) return 0;
-      return run_.shards.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
+      const uint64_t kept = run_.options.exchanges_by_copies ? 0 : kept_bytes(chunk);
+      if (!params_below_) return kept;
+      return kept + run_.shards.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
     };
     const auto least = [&](const auto& cost) {
       return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
@@ -129,9 +136,16 @@ class LeastTraffic {
       return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
                               none_is_kept ? 1 : row_of(schedule), {after_step, cost});
     };
+    // What is kept of a chunk crosses once for each of its updates.
     const auto least_gathered = [&](uint64_t RankBytes::*part) {
-      return least(
-          [&](ChunkId chunk, bool) { return gather_bytes(run_.shards, rounds.layout(), chunk).*part; });
+      return least([&](ChunkId chunk, bool is_first) {
+        RankBytes bytes = gather_bytes(run_.shards, rounds.layout(), chunk);
+        if (kept_bytes(chunk) > 0 && !(is_first && run_.is_trained(chunk))) {
+          bytes.in -= std::exchange(bytes.between_in, 0);
+          bytes.out -= std::exchange(bytes.between_out, 0);
+        }
+        return bytes.*part;
+      });
     };
     if (params_move_) {
       bound_.gather_in_bytes = least_gathered(&RankBytes::in);
@@ -142,7 +156,10 @@ class LeastTraffic {
       bound_.host_gather_out_bytes = least_gathered(&RankBytes::between_out);
     }
     const bool by_copies = run_.options.exchanges_by_copies;
-    if (by_copies) bound_.h2d_bytes += bound_.gather_in_bytes;
+    if (by_copies && params_move_)
+      bound_.h2d_bytes += least([&](ChunkId chunk, bool) {
+        return run_.space.param_bytes(chunk) - run_.shards.param_bytes(chunk);
+      });
     if (by_copies && has_shares_on_device(run_.options))
       bound_.d2h_bytes += least([&](ChunkId chunk, bool) { return run_.shards.param_bytes(chunk); });
     for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {

@@ -64,6 +64,7 @@ void EarlyUpdate::note_landing(ChunkId chunk) {
     callers_.push_back(chunk);
   } else {
     if (!run_.params_stay_on_device()) cache_.drop_stale_param(chunk);
+    homes_.params.forget_gathered(chunk);
     landing_.push_back(chunk);
   }
   taken_[index_of(chunk)] = true;

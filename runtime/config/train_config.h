@@ -245,6 +245,7 @@ struct TrainConfig {
   std::optional<uint64_t> max_prefetch_elements;  // from stage3_prefetch_bucket_size; 0: no prefetch
   std::optional<uint64_t> steps_per_print;        // nullopt: not asked for
   MonitorConfig monitor;
+  bool keeps_gathers_first = false;           // OffloadOptions::keeps_gathers_first
   bool ranks_overlap = true;                  // false: gathers and exchanges are waited for where they begin
   bool logs_lanes = false;                    // the log of steps has what each lane of ranks has moved
   bool wall_clock_breakdown = false;          // times of forward, backward and update at every printed step

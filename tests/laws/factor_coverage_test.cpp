@@ -82,6 +82,7 @@ const Standings& standing_of_options() {
       {"ranks", kRanks},
       {"rank", kRanks},
       {"hosts", kHosts},
+      {"keeps_gathers_first", kBackEnd},
       {"communicator", kBackEnd},
       {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},

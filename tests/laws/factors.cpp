@@ -92,7 +92,8 @@ constexpr std::array<std::string_view, 3> kHostCounts = {"1", "2", "3"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
-// "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared.
+// "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared; and
+// what has come from other hosts is kept before optimizer states are.
 constexpr std::array<std::string_view, 5> kBackEnds = {"threads", "messages", "peers", "copies", "waiting"};
 
 // Micro-batches whose gradients are summed before they join the sum of the step. Groups of 4 are for more

@@ -113,11 +113,15 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   if (options.ranks > 1 && level_of(c, kBackEnd) == "waiting") {
     options.ranks_overlap = false;
     options.compare_ranks_every_steps = 1;
+    options.keeps_gathers_first = true;
   }
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
-  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes : roomy.host_bytes;
+  // What the host can hold depends on what the device does not.
+  options.host_budget_bytes = kGiB;
+  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes
+                                                         : plan_memory(space, dry.trace, options).host_bytes;
   constexpr std::array<uint64_t, 4> kHalves = {0, 1, 2, 1};
   options.host_budget_bytes =
       roomy.host_minimum_bytes + (most - roomy.host_minimum_bytes) * kHalves[c[kHost]] / 2;
@@ -154,13 +158,9 @@ Training training_of(const Combination& c) {
 }
 
 StepRounds rounds_of(const Combination& c) {
-  StepRounds rounds;
-  rounds.micro_batches = static_cast<uint32_t>(number_of(c, kAccumulation));
-  rounds.ranks = static_cast<uint32_t>(number_of(c, kRanks));
-  rounds.group = static_cast<uint32_t>(number_of(c, kGroup));
-  const auto hosts = static_cast<uint32_t>(number_of(c, kHosts));
-  if (rounds.ranks % hosts == 0) rounds.hosts = hosts;
-  return rounds;
+  const auto number = [&](FactorIndex factor) { return static_cast<uint32_t>(number_of(c, factor)); };
+  const uint32_t ranks = number(kRanks), hosts = number(kHosts);
+  return {number(kAccumulation), ranks, number(kGroup), ranks % hosts == 0 ? hosts : 1};
 }
 
 bool is_layer_major(const Combination& c) {

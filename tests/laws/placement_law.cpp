@@ -128,7 +128,10 @@ Outcome PlacementLaw::train_rank(const Combination& c, Communicator* ranks) {
   const MemoryPlan& plan = offloader.plan();
   if (level_of(c, kHost) == "spilling" && spilled != (plan.host_minimum_bytes < plan.host_holding_bytes))
     throw std::runtime_error("a budget below what holds all gradients spills none");
-  if (training.options().rank == 0) spilling_runs_ += spilled ? 1 : 0;
+  if (training.options().rank == 0) {
+    spilling_runs_ += spilled ? 1 : 0;
+    keeping_runs_ += plan.kept_gathers > 0 ? 1 : 0;
+  }
   outcome.losses.push_back(std::bit_cast<uint32_t>(training.evaluate()));
   require_recorded(training.options(), recorded);
   outcome.parameters = training.parameters();

@@ -39,6 +39,8 @@ class PlacementLaw {
   void record_steps() { records_steps_ = true; }
   // Of those trained: in which gradients were spilled.
   uint64_t spilling_runs() const { return spilling_runs_; }
+  // In which parameters of other hosts were kept.
+  uint64_t keeping_runs() const { return keeping_runs_; }
 
  private:
   using ReferenceKey = std::array<uint8_t, 12>;
@@ -47,6 +49,7 @@ class PlacementLaw {
   std::filesystem::path folder_;
   std::map<ReferenceKey, Outcome> references_;
   uint64_t spilling_runs_ = 0;
+  uint64_t keeping_runs_ = 0;
   bool records_steps_ = false;
 };
 

@@ -43,6 +43,9 @@ TEST(PlacementLaw, HoldsForEveryPairOverRanks) {
   PlacementLaw law(folder.path());
   for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 10 : 1)
     EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+  if (!testing::kSanitized) {
+    EXPECT_GT(law.keeping_runs(), 3u) << "parameters of other hosts are hardly ever kept";
+  }
 }
 
 // Groups that are summed on their hosts, each shape of them with many levels of all other factors.
@@ -62,6 +65,11 @@ TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
             set_level(combination, kGroup, group);
             set_level(combination, kAccumulation, micro_batches);
             if (!rounds_of(combination).sums_on_hosts()) continue;
+            if (r == 0) {  // what crosses is kept
+              set_level(combination, kHost, "ample");
+              set_level(combination, kDevice, "least");
+              if (level_of(combination, kParameters) == "none") set_level(combination, kParameters, "cpu");
+            }
             ++runs;
             EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
                 << describe(combination);
@@ -71,6 +79,7 @@ TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
     }
   }
   EXPECT_GE(runs, kRunsOfEach * 16);
+  EXPECT_GE(law.keeping_runs(), 8u);
 }
 
 TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {

@@ -26,6 +26,7 @@ struct Outcome {
   std::vector<std::byte> parameters;
   std::vector<double> norms;
   OffloadCounters moved;
+  OffloadCounters in_last_step;  // and ahead of the next one, as the step before has for it
   TrafficBound bound;
 
   bool has_numbers_of(const Outcome& other) const {
@@ -37,8 +38,13 @@ Outcome train_rank(const Case& c) {
   const ScratchFolder folder;
   ToyRig rig(c, {folder.path()});
   Outcome outcome;
-  for (uint64_t step = 1; step <= kSteps; ++step) outcome.norms.push_back(rig.step(step).gradient_norm);
+  OffloadCounters before;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    before = rig.offloader->report().counters();
+    outcome.norms.push_back(rig.step(step).gradient_norm);
+  }
   outcome.moved = rig.offloader->report().counters();
+  outcome.in_last_step = outcome.moved - before;
   outcome.bound = rig.offloader->report().traffic_bound();
   if (!c.dry) outcome.parameters = testing::parameters_of(*rig.offloader, rig.space);
   return outcome;
@@ -197,6 +203,48 @@ TEST(Hosts, MoveBetweenThemWhatTheFormulasSay) {
         EXPECT_EQ(gathered_in, gathered_out);
         // All ranks gather (N - 1) S of a chunk together, and the hosts n - 1 times S.
         EXPECT_EQ(gathered_in * (hosts.ranks - 1), fetched * (hosts.hosts - 1));
+      }
+    }
+  }
+}
+
+// With room for it a share crosses once for each update, however often its chunk is fetched.
+TEST(Hosts, KeepWhatHasCrossed) {
+  for (Case c : cases()) {
+    if (c.parameters == Placement::none && !c.divided) continue;  // nothing is fetched
+    c.accumulation = 4;
+    c.chunk_elements = 2 * kTileElements;
+    for (const UpdateMode mode : {UpdateMode::after_backward, UpdateMode::next_forward}) {
+      if (mode == UpdateMode::next_forward && c.states == Placement::none) continue;
+      c.mode = mode;
+      for (const HostLayout& hosts : {HostLayout{4, 2}, HostLayout{3, 3}, HostLayout{6, 3}}) {
+        SCOPED_TRACE(fmt::format("{}, {}", text_of(c, hosts), name_of(mode)));
+        const Outcome alone = train_rank(c);
+        const std::vector<Outcome> crossing = train_together(c, hosts);
+        Case roomy = c;
+        roomy.host_budget = [](const MemoryPlan& plan) { return 4 * plan.host_bytes; };
+        const std::vector<Outcome> kept = train_together(roomy, hosts);
+        uint64_t crossed = 0, crossed_again = 0;
+        for (uint32_t r = 0; r < hosts.ranks; ++r) {
+          EXPECT_TRUE(kept[r].has_numbers_of(alone)) << r;
+          EXPECT_GE(kept[r].moved.host_gather_in_bytes, kSteps * kept[r].bound.host_gather_in_bytes);
+          EXPECT_GE(kept[r].moved.h2d_bytes, kSteps * kept[r].bound.h2d_bytes);
+          crossed += kept[r].in_last_step.host_gather_in_bytes;
+          crossed_again += crossing[r].in_last_step.host_gather_in_bytes;
+          DryCommunicator dry(r, testing::places_on(hosts));
+          Case planned = roomy;
+          planned.ranks = &dry;
+          planned.dry = true;
+          const OffloadCounters expected = train_rank(planned).moved;
+          for (const CounterEntry& link : kLinks)
+            EXPECT_EQ(kept[r].moved.*link.value, expected.*link.value) << r << ": " << link.key;
+        }
+        const ScratchFolder folder;
+        const ToyRig rig(c, {folder.path()});
+        uint64_t all = 0;
+        for (uint32_t i = 0; i < rig.space.chunk_count(); ++i) all += rig.space.param_bytes(ChunkId{i});
+        EXPECT_EQ(crossed, (hosts.hosts - 1) * all);
+        EXPECT_GT(crossed_again, crossed);
       }
     }
   }

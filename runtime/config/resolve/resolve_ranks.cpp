@@ -8,6 +8,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kOverlap = "zero_optimization.overlap_comm";
+constexpr std::string_view kKeptGathers = "zero_optimization.zero_hpz_partition_size";
 constexpr std::string_view kCommunicationType = "communication_data_type";
 constexpr std::string_view kLanes = "comms_logger.enabled";
 constexpr std::string_view kCommunicator = "terrace.communicator";
@@ -35,6 +36,7 @@ void Resolver::resolve_ranks() {
   TerraceConfig& own = config_.terrace;
   config_.ranks_overlap = boolean(kOverlap, true);
   config_.logs_lanes = boolean(kLanes, false);
+  config_.keeps_gathers_first = small(kKeptGathers, 1) > 1;
   const std::optional<CommunicatorChoice> chosen = communicator_choice_from_name(text(kCommunicator, "auto"));
   own.communicator = chosen.value_or(own.communicator);
   own.nvme_share = *nvme_share_from_name(text(kShare, "auto"));
@@ -56,6 +58,7 @@ void Resolver::resolve_ranks() {
   };
   idle(kOverlap, !config_.ranks_overlap);
   idle(kLanes, config_.logs_lanes);
+  idle(kKeptGathers, config_.keeps_gathers_first);
   idle(kCommunicator, own.communicator != CommunicatorChoice::automatic);
   idle(kShare, own.nvme_share != NvmeShare::automatic);
   idle(kTimeout, true);

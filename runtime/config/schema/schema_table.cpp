@@ -273,7 +273,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "elastic_checkpoint", boolean, "false", without_effect, "Checkpoints do not depend on the number of ranks."},
     {kZero, "legacy_stage1", boolean, "false", refused, "DeepSpeed has removed it.", only_false},
     {kZero, "ignore_unused_parameters", boolean, "true", without_effect, "A parameter without a gradient is updated with a gradient of zero."},
-    {kZero, "zero_hpz_partition_size", integer, "1", without_effect, kNoGroups, counted},
+    {kZero, "zero_hpz_partition_size", integer, "1", honoured, "Above 1: parameters that have come from other hosts are kept in host memory, cut over the ranks of the host, before optimizer states are, so that they cross once for an update and not with every fetch. Without it, after them. They are exact, and as many as the budget has room for (docs/ranks.md).", counted},
     {kZero, "zero_quantized_weights", boolean, "false", refused, kLossy, only_false},
     {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, kLossy, only_false},
     {kZero, "zero_quantized_gradients", boolean, "false", refused, kLossy, only_false},

@@ -136,6 +136,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.divides_parameters = config.zero_stage == 3;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
   options.ranks_overlap = config.ranks_overlap;
+  options.keeps_gathers_first = config.keeps_gathers_first;
   options.compare_ranks_every_steps = config.terrace.compare_ranks_every_steps;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
