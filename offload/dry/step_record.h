@@ -35,6 +35,7 @@ struct RecordedEvent {
   Kind kind;
   uint32_t number = 0;
   uint64_t amount = 0;
+  uint64_t between = 0;  // of the amount of a gather or exchange in two levels, what crosses between hosts
 };
 
 // StepRecord is thread-safe. A step of many chunks has millions of events, so a deque holds them: it grows

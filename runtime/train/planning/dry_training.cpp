@@ -1,6 +1,8 @@
 #include <terrace/runtime/train/planning/dry_training.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -55,11 +57,14 @@ class RecordingAccess final : public ParameterAccess {
   uint32_t& use_;
 };
 
-// Notes what this rank would exchange with the others.
+// Notes what this rank would exchange with the others: one event for what takes one operation where all ranks
+// are on one host, and several on several hosts.
 class RecordingRanks final : public DryCommunicator {
  public:
   RecordingRanks(const OffloadOptions& options, StepRecord& record)
-      : DryCommunicator(options.rank, std::vector<RankPlace>(options.ranks)), record_(record) {}
+      : DryCommunicator(options.rank, std::vector<RankPlace>(options.ranks)),
+        rounds_(rounds_of(options)),
+        record_(record) {}
   void exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
                        std::span<CommPart> from, const Event* after, Event& done,
                        const CommNote& note) override {
@@ -67,12 +72,30 @@ class RecordingRanks final : public DryCommunicator {
     DryCommunicator::exchange_within(group, lane, to, from, after, done, note);
     const LaneCounters now = counters()[index_of(lane)];
     const uint64_t bytes = std::max(now.in_bytes - before.in_bytes, now.out_bytes - before.out_bytes);
-    if (lane == Lane::gather) record_.add({Kind::gather, note.chunk, bytes});
-    if (lane == Lane::exchange) record_.add({Kind::exchange, note.chunk, bytes});
+    const bool is_gather = lane == Lane::gather || lane == Lane::gather_between_hosts;
+    const bool is_between = lane == Lane::gather_between_hosts || lane == Lane::exchange_between_hosts;
+    Moved& moved = is_gather ? gathered_ : exchanged_[note.chunk];
+    moved.bytes += bytes;
+    moved.between_bytes += is_between ? bytes : 0;
+    ++moved.operations[is_between];
+    const bool comes_between = !is_gather && rounds_.sums_on_hosts();
+    const uint32_t inside = is_gather || comes_between ? rounds_.hosts : 1;
+    const uint32_t between = comes_between ? rounds_.groups_per_host() : 0;
+    if (moved.operations[0] < inside || moved.operations[1] < between) return;
+    record_.add({is_gather ? Kind::gather : Kind::exchange, note.chunk, moved.bytes, moved.between_bytes});
+    moved = {};
   }
 
  private:
+  struct Moved {
+    uint64_t bytes = 0;
+    uint64_t between_bytes = 0;
+    std::array<uint32_t, 2> operations{};  // inside of the host, and between hosts
+  };
+  const StepRounds rounds_;
   StepRecord& record_;
+  Moved gathered_;
+  std::map<uint32_t, Moved> exchanged_;  // by chunk
 };
 
 std::unique_ptr<Communicator> recording_ranks(const OffloadOptions& options, StepRecord& record) {

@@ -35,7 +35,8 @@ struct LinkLine {
 };
 
 // Operations among ranks: each has a message for every other rank, which takes its time beside the bytes, and
-// the bytes of ranks of this host and of others come at their own rates.
+// the bytes of ranks of this host and of others come at their own rates. In two levels, ranks that have one
+// place on their hosts have messages for each other, and then the ranks of a host.
 class RankLine {
  public:
   RankLine(const MachineRates& rates, uint32_t ranks, uint32_t on_host)
@@ -44,12 +45,13 @@ class RankLine {
   // One operation in which so many bytes come, or go where those are more; returns when it is over.
   double exchange(double earliest, uint64_t bytes) {
     const double per_rank = static_cast<double>(bytes) / std::max(1.0, on_host_ + elsewhere_);
-    copied_ = quotient(per_rank * on_host_, rates_.rank_bytes);
-    const double seconds = latency() + copied_ + quotient(per_rank * elsewhere_, rates_.network_bytes);
-    free_at_ = std::max(free_at_, earliest) + seconds;
-    busy += seconds;
-    waiting += latency();
-    return free_at_;
+    return move(earliest, per_rank * on_host_, per_rank * elsewhere_, latency());
+  }
+  // The same in two levels over so many hosts, `between` of the bytes between them.
+  double exchange_by_hosts(double earliest, uint64_t bytes, uint64_t between, uint32_t hosts) {
+    const double crossing = between > 0 ? (hosts - 1) * rates_.network_seconds : 0;
+    return move(earliest, static_cast<double>(bytes - between), static_cast<double>(between),
+                crossing + hosts * on_host_ * rates_.rank_seconds);
   }
   // What an operation without bytes takes.
   double latency() const { return on_host_ * rates_.rank_seconds + elsewhere_ * rates_.network_seconds; }
@@ -60,6 +62,15 @@ class RankLine {
   double waiting = 0;  // of these, that no rate makes shorter
 
  private:
+  double move(double earliest, double here, double between, double latency) {
+    copied_ = quotient(here, rates_.rank_bytes);
+    const double seconds = latency + copied_ + quotient(between, rates_.network_bytes);
+    free_at_ = std::max(free_at_, earliest) + seconds;
+    busy += seconds;
+    waiting += latency;
+    return free_at_;
+  }
+
   const MachineRates& rates_;
   const double on_host_;
   const double elsewhere_;

@@ -194,7 +194,7 @@ class StepModel::Replay {
         if (step.events[index + 1].kind == Kind::gather) return;  // they fill it
         return read_in(event, index);
       case Kind::gather:
-        return gather(slots_[step.events[index - 1].number], event.amount);
+        return gather(slots_[step.events[index - 1].number], event);
       case Kind::exchange:
         return exchange(event);
       case Kind::read:
@@ -241,8 +241,11 @@ class StepModel::Replay {
     slot.free_at = copy(in_link_, out_link_, event.amount, earliest);
   }
   // The shares of the others come behind the own one.
-  void gather(SlotTimes& slot, uint64_t bytes) {
-    slot.free_at = ranks_line_.exchange(std::max({asked_at(), slot.free_at, slot.used_until}), bytes);
+  void gather(SlotTimes& slot, const RecordedEvent& event) {
+    const uint32_t hosts = in_.config.batch.hosts;
+    const double earliest = std::max({asked_at(), slot.free_at, slot.used_until});
+    slot.free_at = hosts > 1 ? ranks_line_.exchange_by_hosts(earliest, event.amount, event.between, hosts)
+                             : ranks_line_.exchange(earliest, event.amount);
     slot.behind_ranks = true;
     beside_ += ranks_line_.copied();
   }
@@ -282,7 +285,10 @@ class StepModel::Replay {
   void exchange(const RecordedEvent& event) {
     const StepRounds rounds = in_.config.batch.rounds();
     const double senders = static_cast<double>(rounds.micro_batches) / rounds.count();
-    const double at = ranks_line_.exchange(std::max(now_, leave_at_), event.amount);
+    const double earliest = std::max(now_, leave_at_);
+    const double at = rounds.sums_on_hosts()
+                          ? ranks_line_.exchange_by_hosts(earliest, event.amount, event.between, rounds.hosts)
+                          : ranks_line_.exchange(earliest, event.amount);
     landings_.push_back({at, own_elements(ChunkId{event.number}) * senders});
     beside_ += ranks_line_.copied();
     leave_at_ = 0;
