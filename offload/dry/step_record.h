@@ -31,11 +31,11 @@ struct RecordedEvent {
     gather,    // the slot of the read_in before it gets `amount` bytes of chunk `number` from other ranks, or
                // they as many of it where those are more
     exchange,  // the same with gradients, behind the copies from the device since the last exchange
+    between,   // of the gather or exchange before it, `amount` bytes cross between hosts
   };
   Kind kind;
   uint32_t number = 0;
   uint64_t amount = 0;
-  uint64_t between = 0;  // of the amount of a gather or exchange in two levels, what crosses between hosts
 };
 
 // StepRecord is thread-safe. A step of many chunks has millions of events, so a deque holds them: it grows

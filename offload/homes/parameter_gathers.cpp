@@ -18,7 +18,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       hosts_(rounds_of(run.options).layout()),
       comparison_(run),
       slots_(cache.slot_count()),
-      kept_(run.space.chunk_count()),
+      kept_(run.plan.kept_gathers),
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)) {
   for (SlotGather& slot : slots_) {
@@ -46,7 +46,7 @@ void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& o
   comparison_.note_gather(chunk);
   if (goes_by_copies()) return gather_by_copies(chunk, slot, own, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
-  Kept& kept = kept_[index_of(chunk)];
+  Kept& kept = index_of(chunk) < kept_.size() ? kept_[index_of(chunk)] : not_kept_;
   std::byte* const memory = cache_.begin_filling(slot);
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts + kept_shares(kept));
   const Gather gather{chunk,  reason, parts,       memory + run_.shards.first_param_byte(chunk),
@@ -162,7 +162,7 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
                                         TransferReason reason) {
   Stage& stage = take_stage(chunk, slot, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
-  Kept& kept = kept_[index_of(chunk)];
+  Kept& kept = index_of(chunk) < kept_.size() ? kept_[index_of(chunk)] : not_kept_;
   const uint64_t first = run_.shards.first_param_byte(chunk), bytes = run_.shards.param_bytes(chunk);
   const bool is_on_host = own.memory != nullptr;
   // Nobody writes to what is sent.

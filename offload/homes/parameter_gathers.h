@@ -67,7 +67,9 @@ class ParameterGathers {
   // True if a gather would start without waiting for a fetch that finished() has not been called for.
   bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
   // The chunk's parameters change: what is kept of them is not theirs any more.
-  void forget(ChunkId chunk) { kept_[index_of(chunk)].is_current = false; }
+  void forget(ChunkId chunk) {
+    if (index_of(chunk) < kept_.size()) kept_[index_of(chunk)].is_current = false;
+  }
   // The chunk's fetch has arrived.
   void finished(ChunkId chunk);
   // Bytes of requested gathers, and of copies for them beside that of the own share: the same in every run.
@@ -124,7 +126,8 @@ class ParameterGathers {
   const HostLayout hosts_;
   GatherComparison comparison_;
   std::vector<SlotGather> slots_;
-  std::vector<Kept> kept_;  // by chunk
+  std::vector<Kept> kept_;  // by chunk, of the first ones
+  Kept not_kept_;           // of all others
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;
   uint32_t next_stage_ = 0;

@@ -82,7 +82,8 @@ class RecordingRanks final : public DryCommunicator {
     const uint32_t inside = is_gather || comes_between ? rounds_.hosts : 1;
     const uint32_t between = comes_between ? rounds_.groups_per_host() : 0;
     if (moved.operations[0] < inside || moved.operations[1] < between) return;
-    record_.add({is_gather ? Kind::gather : Kind::exchange, note.chunk, moved.bytes, moved.between_bytes});
+    record_.add({is_gather ? Kind::gather : Kind::exchange, note.chunk, moved.bytes});
+    if (moved.between_bytes > 0) record_.add({Kind::between, note.chunk, moved.between_bytes});
     moved = {};
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <terrace/offload/dry/step_record.h>
 #include <terrace/runtime/train/planning/machine_rates.h>
 
 namespace terrace {
@@ -47,8 +48,13 @@ class RankLine {
     const double per_rank = static_cast<double>(bytes) / std::max(1.0, on_host_ + elsewhere_);
     return move(earliest, per_rank * on_host_, per_rank * elsewhere_, latency());
   }
-  // The same in two levels over so many hosts, `between` of the bytes between them.
-  double exchange_by_hosts(double earliest, uint64_t bytes, uint64_t between, uint32_t hosts) {
+  // The one at `event` of a step, in two levels where there are so many hosts.
+  template <typename Events>
+  double exchange(const Events& events, size_t event, double earliest, uint32_t hosts) {
+    const uint64_t bytes = events[event].amount;
+    if (hosts == 1) return exchange(earliest, bytes);
+    const RecordedEvent& next = events[event + 1];
+    const uint64_t between = next.kind == RecordedEvent::Kind::between ? next.amount : 0;
     const double crossing = between > 0 ? (hosts - 1) * rates_.network_seconds : 0;
     return move(earliest, static_cast<double>(bytes - between), static_cast<double>(between),
                 crossing + hosts * on_host_ * rates_.rank_seconds);

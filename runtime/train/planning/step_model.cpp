@@ -194,9 +194,11 @@ class StepModel::Replay {
         if (step.events[index + 1].kind == Kind::gather) return;  // they fill it
         return read_in(event, index);
       case Kind::gather:
-        return gather(slots_[step.events[index - 1].number], event);
+        return gather(step, index);
       case Kind::exchange:
-        return exchange(event);
+        return exchange(step, index);
+      case Kind::between:
+        return;
       case Kind::read:
         return read(event);
       case Kind::write:
@@ -241,11 +243,10 @@ class StepModel::Replay {
     slot.free_at = copy(in_link_, out_link_, event.amount, earliest);
   }
   // The shares of the others come behind the own one.
-  void gather(SlotTimes& slot, const RecordedEvent& event) {
-    const uint32_t hosts = in_.config.batch.hosts;
-    const double earliest = std::max({asked_at(), slot.free_at, slot.used_until});
-    slot.free_at = hosts > 1 ? ranks_line_.exchange_by_hosts(earliest, event.amount, event.between, hosts)
-                             : ranks_line_.exchange(earliest, event.amount);
+  void gather(const PlannedStep& step, size_t index) {
+    SlotTimes& slot = slots_[step.events[index - 1].number];
+    slot.free_at = ranks_line_.exchange(
+        step.events, index, std::max({asked_at(), slot.free_at, slot.used_until}), in_.config.batch.hosts);
     slot.behind_ranks = true;
     beside_ += ranks_line_.copied();
   }
@@ -282,14 +283,12 @@ class StepModel::Replay {
     landings_.push_back({slot.free_at, static_cast<double>(event.amount) / bytes_of(in_.config.precision)});
   }
   // What has left the device goes to its owners, and the own part comes from all that have a micro-batch.
-  void exchange(const RecordedEvent& event) {
+  void exchange(const PlannedStep& step, size_t index) {
     const StepRounds rounds = in_.config.batch.rounds();
     const double senders = static_cast<double>(rounds.micro_batches) / rounds.count();
-    const double earliest = std::max(now_, leave_at_);
-    const double at = rounds.sums_on_hosts()
-                          ? ranks_line_.exchange_by_hosts(earliest, event.amount, event.between, rounds.hosts)
-                          : ranks_line_.exchange(earliest, event.amount);
-    landings_.push_back({at, own_elements(ChunkId{event.number}) * senders});
+    const double at = ranks_line_.exchange(step.events, index, std::max(now_, leave_at_),
+                                           rounds.sums_on_hosts() ? rounds.hosts : 1);
+    landings_.push_back({at, own_elements(ChunkId{step.events[index].number}) * senders});
     beside_ += ranks_line_.copied();
     leave_at_ = 0;
   }
@@ -461,8 +460,7 @@ class StepModel::Replay {
   const FlatSpace space_;
   const double threads_;
   const DeviceRates* const device_;  // null: it is simulated by these threads
-  LinkLine in_link_;
-  LinkLine out_link_;
+  LinkLine in_link_, out_link_;
   const ChunkShards shards_;
   RankLine ranks_line_;
   double leave_at_ = 0;  // gradients have left the device and are for the ranks
@@ -471,8 +469,7 @@ class StepModel::Replay {
   double trainable_elements_ = 0;
   double device_elements_ = 0;  // of these, updated on the device though their states are below it
 
-  double now_ = 0;
-  double phase_began_ = 0;
+  double now_ = 0, phase_began_ = 0;
   double rest_ = 0;    // to be computed before the next use
   double beside_ = 0;  // seconds of one thread that copies and updates still take beside the operations
   double operations_end_ = 0;  // of those that a device has been asked for
