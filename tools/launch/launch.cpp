@@ -13,6 +13,7 @@
 #include "console.h"
 #include "launch/local_ranks.h"
 #include "launch/mpirun_command.h"
+#include "launch/restarts.h"
 
 namespace terrace {
 namespace {
@@ -26,6 +27,11 @@ class Launch final : public Subcommand {
     Command command = app.add_subcommand(name_, "Train with several processes, on this host or on several");
     const char* const here = "On this host";
     add_small_number(command, "-n", 1, ranks_, "Start N processes (ranks), which need no MPI", here);
+    add_small_number(
+        command, "--restarts", 1, rules_.restarts,
+        "When ranks die, go on with those that are left, from what the run has kept, at most N times", here);
+    add_small_number(command, "--min-ranks", 1, rules_.min_ranks, "With fewer ranks do not go on (default 1)",
+                     here);
     const char* const hosts = "On several hosts, with mpirun of Open MPI";
     command
         .add_option("--hostfile", hostfile_, "The hosts, a line \"HOST slots=N\" each, as DeepSpeed has them")
@@ -46,6 +52,8 @@ class Launch final : public Subcommand {
     command.footer(
         "Examples:\n"
         "  terrace launch -n 4 -- train --config ds.json --data corpus.txt --save run\n"
+        "  terrace launch -n 4 --restarts 3 --min-ranks 2 -- train --config ds.json --data corpus.txt --save "
+        "run\n"
         "  terrace launch --hostfile hosts --exclude worker-3 -- train --config ds.json --data corpus.txt\n");
   }
 
@@ -58,8 +66,12 @@ class Launch final : public Subcommand {
     if (*ranks_ > kMostRanks)
       refuse(fmt::format("-n {}", *ranks_), fmt::format("one host takes at most {} ranks", kMostRanks),
              "start fewer, or on the hosts of a --hostfile");
+    if (rules_.restarts == 0 && rules_.min_ranks > 1)
+      refuse(fmt::format("--min-ranks {}", rules_.min_ranks),
+             "it says with how many ranks --restarts goes on", "give --restarts, or leave it out");
     Console console;
-    return LocalRanks({.ranks = *ranks_, .arguments = command_, .log_folder = log_folder_}, console).wait();
+    return run_with_restarts({.ranks = *ranks_, .arguments = command_, .log_folder = log_folder_}, rules_,
+                             console);
   }
 
  private:
@@ -85,6 +97,9 @@ class Launch final : public Subcommand {
   }
 
   [[noreturn]] void run_on_hosts() {
+    if (rules_.restarts > 0)
+      refuse("--restarts", "mpirun ends the ranks of all hosts, and does not say which are left",
+             "leave it out: the same command with --resume auto goes on with any number of ranks");
     if (ranks_)
       refuse(fmt::format("-n {}", *ranks_), "the number of ranks follows from the --hostfile",
              "leave one of the two out; --num-nodes and --num-gpus use less of the hostfile");
@@ -103,6 +118,7 @@ class Launch final : public Subcommand {
   std::string hostfile_, log_folder_;
   HostFilter filter_;
   HostLimits limits_;
+  RestartRules rules_;
   std::vector<std::string> command_;
 };
 

@@ -95,7 +95,7 @@ LocalRanks::Folder::~Folder() {
 LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
     : options_(options),
       console_(console),
-      output_(options.log_folder, options.ranks),
+      output_(options.log_folder, options.ranks, options.appends_logs),
       ranks_(options.ranks) {
   sigset_t mask;
   sigemptyset(&mask);
@@ -234,6 +234,9 @@ void LocalRanks::ended(uint32_t rank, int status) {
   worst_status_ = std::max(worst_status_, code);
   if (code == 0) return;
   const int signal = has_died ? WTERMSIG(status) : 0;
+  const bool is_ended_from_here =
+      signal == passed_on_ || (signal == SIGKILL && kills_) || (signal == SIGTERM && ask_at_);
+  deaths_ += has_died && !is_ended_from_here ? 1 : 0;
   // Of several, the first one is to blame: the others die of it, or are ended from here.
   if (has_died && !dead_ && !ask_at_ && signal != passed_on_) died(rank, static_cast<uint32_t>(signal));
   if (!ask_at_) ask_at_ = Steady::now() + kForARefusal;
@@ -253,7 +256,7 @@ void LocalRanks::end_those_that_stay() {
   const Moment now = Steady::now();
   for (const Rank& rank : ranks_) {
     if (rank.is_over) continue;
-    if (end_at_ && now >= *end_at_) kill(rank.process, SIGKILL);
+    if (end_at_ && now >= *end_at_) kills_ = kill(rank.process, SIGKILL) == 0;
     if (ask_at_ && now >= *ask_at_ && !rank.is_watching) kill(rank.process, SIGTERM);
   }
   // Once is enough; SIGKILL is tried again should it have to be.

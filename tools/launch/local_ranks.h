@@ -24,6 +24,7 @@ struct LocalRanksOptions {
   uint32_t ranks = 1;
   std::vector<std::string> arguments;  // of this program, in each rank
   std::filesystem::path log_folder;    // empty: the ranks write to the screen alone
+  bool appends_logs = false;           // behind what earlier ranks have written there
 };
 
 // One exists at a time; the thread that makes it must be the only one of the process.
@@ -38,6 +39,9 @@ class LocalRanks {
 
   // Waits for the end of all ranks, and returns the worst of their statuses; that of one that died is 1.
   int wait();
+  // When all are over: how many have died by themselves, and whether somebody has asked them to stop.
+  uint32_t deaths() const { return deaths_; }
+  bool was_stopped() const { return passed_on_ != 0; }
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
@@ -81,7 +85,9 @@ class LocalRanks {
   int worst_status_ = 0;
   std::optional<uint32_t> dead_;  // the first one that died
   uint32_t dead_signal_ = 0;
-  bool said_ = false;  // the user knows of the death
+  uint32_t deaths_ = 0;
+  bool kills_ = false;  // those that have not ended by themselves
+  bool said_ = false;   // the user knows of the death
   std::optional<Moment> ask_at_,
       end_at_;  // when ranks that do not watch get SIGTERM, and when all get SIGKILL
 };

@@ -31,14 +31,15 @@ void write_all(int fd, const char* bytes, size_t count) {
 
 }  // namespace
 
-RankOutput::RankOutput(const std::filesystem::path& folder, uint32_t ranks) {
+RankOutput::RankOutput(const std::filesystem::path& folder, uint32_t ranks, bool appends) {
   if (folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw cannot_log(folder, error.value());
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const std::filesystem::path path = folder / fmt::format("rank-{}.log", rank);
-    files_.emplace_back(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    files_.emplace_back(
+        open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC), 0666));
     if (!files_.back().is_open()) throw cannot_log(path, errno);
     for (const int screen : {STDOUT_FILENO, STDERR_FILENO}) {
       std::array<int, 2> fds{};

@@ -14,8 +14,8 @@ namespace terrace {
 class RankOutput {
  public:
   // An empty folder: nothing stands between the ranks and the screen. Else the folder is made, with an empty
-  // file rank-R.log for each rank. Throws Error(io).
-  RankOutput(const std::filesystem::path& folder, uint32_t ranks);
+  // file rank-R.log for each rank, or the one that is there if it `appends`. Throws Error(io).
+  RankOutput(const std::filesystem::path& folder, uint32_t ranks, bool appends);
 
   // In the process that becomes the rank: its stdout and stderr come here.
   void redirect(uint32_t rank) const;

@@ -1,0 +1,62 @@
+#include "launch/restarts.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include <terrace/base/error.h>
+
+namespace terrace {
+
+std::vector<std::string> going_on(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kResume = "--resume";
+  std::vector<std::string> words;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--fresh") continue;
+    const bool is_joined = word.starts_with("--resume=");
+    if (word != kResume && !is_joined) {
+      words.push_back(word);
+      continue;
+    }
+    std::string from;
+    if (is_joined) {
+      from = word.substr(kResume.size() + 1);
+    } else if (i + 1 < arguments.size()) {
+      from = arguments[++i];
+    }
+    if (from != "auto" && from != "nvme")
+      throw Error(ErrorKind::config,
+                  {"cannot launch with --restarts", fmt::format("--resume {}", from),
+                   "after a death the run goes on from what it has kept itself, and not from there",
+                   "use --resume auto, with --save naming that folder"});
+  }
+  words.insert(words.end(), {std::string(kResume), "auto"});
+  return words;
+}
+
+int run_with_restarts(LocalRanksOptions options, const RestartRules& rules, Console& console) {
+  const std::vector<std::string> later = rules.restarts > 0 ? going_on(options.arguments) : options.arguments;
+  for (uint32_t restart = 0;; ++restart) {
+    LocalRanks ranks(options, console);
+    const int status = ranks.wait();
+    const uint32_t deaths = ranks.deaths();
+    if (deaths == 0 || ranks.was_stopped() || rules.restarts == 0) return status;
+    const uint32_t left = options.ranks - deaths;
+    if (restart == rules.restarts || left < rules.min_ranks || left == 0) {
+      console.warning(
+          restart == rules.restarts
+              ? fmt::format("the run ends: it has been started again {} times (--restarts)", restart)
+              : fmt::format("the run ends: {} of {} ranks are left, and {} are needed (--min-ranks)", left,
+                            options.ranks, rules.min_ranks));
+      return status;
+    }
+    console.warning(fmt::format("restart {} of {}: {} of {} ranks go on from what the run has kept",
+                                restart + 1, rules.restarts, left, options.ranks));
+    options.ranks = left;
+    options.arguments = later;
+    options.appends_logs = true;
+  }
+}
+
+}  // namespace terrace
