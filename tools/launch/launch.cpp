@@ -97,9 +97,10 @@ class Launch final : public Subcommand {
   }
 
   [[noreturn]] void run_on_hosts() {
-    if (rules_.restarts > 0)
-      refuse("--restarts", "mpirun ends the ranks of all hosts, and does not say which are left",
-             "leave it out: the same command with --resume auto goes on with any number of ranks");
+    if (rules_.restarts > 0 || rules_.min_ranks > 1)
+      refuse("--restarts and --min-ranks",
+             "mpirun ends the ranks of all hosts, and does not say which are left",
+             "leave them out: the same command with --resume auto goes on with any number of ranks");
     if (ranks_)
       refuse(fmt::format("-n {}", *ranks_), "the number of ranks follows from the --hostfile",
              "leave one of the two out; --num-nodes and --num-gpus use less of the hostfile");
