@@ -11,6 +11,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
+#include <terrace/comm/rank_reception.h>
 
 namespace terrace {
 
@@ -36,9 +37,7 @@ uint64_t host_hash() {
   if (!std::getline(file, text) || text.empty()) return 0;
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) text += name.data();
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char letter : text) hash = (hash ^ static_cast<uint8_t>(letter)) * 1099511628211u;
-  return hash;
+  return run_number(text);
 }
 
 uint64_t process_namespace() {

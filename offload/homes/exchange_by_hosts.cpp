@@ -90,7 +90,7 @@ void ExchangeByHosts::send_inside(size_t index, uint32_t host, const Event& copi
     return ranks_.exchange_within(neighbours, Lane::exchange, {&out, 1}, {&in, 1}, &copied, parts.inside,
                                   note);
   }
-  const uint64_t before_mine = mine.elements() == 0 ? 0 : (mine.begin - tiles.first_element()) * bytes;
+  const uint64_t before_mine = mine.offset_in(tiles) * bytes;
   for (uint32_t i = 0; i < neighbours.count; ++i) {
     const uint32_t rank = neighbours.rank(i);
     const Span part = part_in(slot.runs, shards_.of(chunk, hosts_.rank(host, i)));
@@ -111,8 +111,7 @@ void ExchangeByHosts::send_between(size_t index) {
   const uint64_t sum_bytes = bytes_of(summing_.sum_type);
   const RankGroup others = hosts_.across_hosts_of(ranks_.rank());
   const Span mine = part_in(slot.runs, shards_.own(chunk));
-  const uint64_t before_mine =
-      mine.elements() == 0 ? 0 : (mine.begin - shards_.own(chunk).first_element()) * sum_bytes;
+  const uint64_t before_mine = mine.offset_in(shards_.own(chunk)) * sum_bytes;
   count_between(slot);
   for (uint32_t host = 0; host < hosts_.hosts; ++host) {
     if (host != own_host() && !parts.inside.failed()) sum_groups(index, host);
@@ -139,9 +138,8 @@ void ExchangeByHosts::send_between(size_t index) {
       if (host == own_host()) continue;
       const ShardTiles tiles = owners(chunk, host);
       const Span part = part_in(slot.runs, tiles);
-      const uint64_t before = part.elements() == 0 ? 0 : (part.begin - tiles.first_element()) * sum_bytes;
-      to[others.rank(host)] = {sum_at(parts.sums_out, host, group) + before, part.elements() * sum_bytes,
-                               !has_group};
+      to[others.rank(host)] = {sum_at(parts.sums_out, host, group) + part.offset_in(tiles) * sum_bytes,
+                               part.elements() * sum_bytes, !has_group};
       from[others.rank(host)] = {sum_at(parts.sums_in, host, group) + before_mine,
                                  mine.elements() * sum_bytes};
     }
@@ -161,8 +159,7 @@ void ExchangeByHosts::count_between(const Slot& slot) {
     groups += host != own_host() ? rounds_.groups_on(host, round) : 0;
   const uint64_t in = groups * own * sum_bytes;
   const uint64_t out = rounds_.groups_on(own_host(), round) * theirs * sum_bytes;
-  moved_.in += in, moved_.between_in += in;
-  moved_.out += out, moved_.between_out += out;
+  moved_ += {in, out, in, out};
 }
 
 // In the order of micro-batches, with the rounding that an accumulator has.

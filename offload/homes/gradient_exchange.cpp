@@ -186,7 +186,7 @@ void ExchangeWithAll::fill_parts(size_t index) {
   const bool has_data = rounds_.has(slot.landing.micro_batch, ranks_.rank());
   const ShardTiles own = shards_.own(chunk);
   const Span mine = part_in(slot.runs, own);
-  const uint64_t before_mine = mine.elements() == 0 ? 0 : mine.begin - own.first_element();
+  const uint64_t before_mine = mine.offset_in(own);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Span part = part_in(slot.runs, shards_.of(chunk, rank));
     parts.to[rank] = {slot.memory + part.begin * element_bytes, part.elements() * element_bytes, !has_data};

@@ -44,6 +44,10 @@ class GradientExchange : public GradientStaging {
     uint64_t begin = 0;
     uint64_t end = 0;
     uint64_t elements() const { return end - begin; }
+    // Where it begins among the elements of the tiles.
+    uint64_t offset_in(const ShardTiles& tiles) const {
+      return elements() == 0 ? 0 : begin - tiles.first_element();
+    }
   };
   // A slot has `memory` for a chunk's gradient.
   GradientExchange(const Ranks& ranks, Device& device, DeviceCache& cache, std::span<std::byte* const> memory,

@@ -63,8 +63,7 @@ void ParameterGathers::count(const Gather& gather) {
     moved.in -= std::exchange(moved.between_in, 0);
     moved.out -= std::exchange(moved.between_out, 0);
   }
-  moved_.in += moved.in, moved_.out += moved.out;
-  moved_.between_in += moved.between_in, moved_.between_out += moved.between_out;
+  moved_ += moved;
 }
 
 std::byte* ParameterGathers::crossing(const Gather& gather, uint32_t host) const {

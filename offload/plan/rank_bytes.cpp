@@ -54,8 +54,7 @@ RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, Ch
     for (uint32_t h = 0; h < hosts.hosts; ++h) groups += h != host ? rounds.groups_on(h, round) : 0;
     const uint64_t in = groups * own / element_bytes * bytes_of(sum_type);
     const uint64_t out = rounds.groups_on(host, round) * (passing - own) / element_bytes * bytes_of(sum_type);
-    bytes.in += in, bytes.between_in += in;
-    bytes.out += out, bytes.between_out += out;
+    bytes += {in, out, in, out};
   }
   return bytes;
 }

@@ -16,6 +16,12 @@ struct RankBytes {
   uint64_t out = 0;
   uint64_t between_in = 0;  // of these, from other hosts and to them
   uint64_t between_out = 0;
+
+  RankBytes& operator+=(const RankBytes& more) {
+    in += more.in, out += more.out;
+    between_in += more.between_in, between_out += more.between_out;
+    return *this;
+  }
 };
 
 // Of the parameters of a chunk that are gathered once.

@@ -12,6 +12,10 @@ namespace {
 constexpr uint64_t kExtraRuns = 120;
 constexpr size_t kStride = testing::kSanitized ? 60 : 1;
 
+void expect_holds(PlacementLaw& law, const Combination& combination) {
+  EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+}
+
 TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::vector<Combination> list = covering_array(Strength::triples);
   ASSERT_EQ(missing_triples(list), 0u);
@@ -25,7 +29,7 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   uint64_t runs = 0;
   for (size_t i = 0; i < list.size(); i += kStride) {
     ++runs;
-    EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+    expect_holds(law, list[i]);
   }
   if (!testing::kSanitized) {
     EXPECT_GT(law.spilling_runs(), runs / 20) << "gradients are hardly ever spilled";
@@ -41,8 +45,7 @@ TEST(PlacementLaw, HoldsForEveryPairOverRanks) {
   const std::vector<Combination> list = covering_array_over_ranks(Strength::pairs);
   const ScratchFolder folder;
   PlacementLaw law(folder.path());
-  for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 10 : 1)
-    EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+  for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 10 : 1) expect_holds(law, list[i]);
   if (!testing::kSanitized) {
     EXPECT_GT(law.keeping_runs(), 3u) << "parameters of other hosts are hardly ever kept";
   }
@@ -71,8 +74,7 @@ TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
               if (level_of(combination, kParameters) == "none") set_level(combination, kParameters, "cpu");
             }
             ++runs;
-            EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
-                << describe(combination);
+            expect_holds(law, combination);
           }
         }
       }
@@ -86,8 +88,7 @@ TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {
   const std::vector<Combination> list = covering_array_of_parameter_masters();
   const ScratchFolder folder;
   PlacementLaw law(folder.path());
-  for (size_t i = 0; i < list.size(); i += kStride)
-    EXPECT_EQ(difference(law.reference(list[i]), law.train(list[i])), "") << describe(list[i]);
+  for (size_t i = 0; i < list.size(); i += kStride) expect_holds(law, list[i]);
 }
 
 // Every way to spill, each with many levels of all other factors, and every run of them does: the model is
@@ -113,8 +114,7 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
           set_level(combination, kGradients, "handed_over");
         // Else a gradient lies in its parameters' place.
         if (places.starts_with("cpu")) set_level(combination, kAccumulation, "3");
-        EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
-            << describe(combination);
+        expect_holds(law, combination);
         EXPECT_EQ(law.spilling_runs(), runs) << "nothing was spilled: " << describe(combination);
       }
     }
@@ -128,7 +128,7 @@ TEST(PlacementLaw, HoldsWhileStepsAreRecorded) {
   law.record_steps();
   for (uint64_t r = 0; r < kRuns; ++r) {
     const Combination combination = product_element(r * (full_product_size() / kRuns) + 3 * r);
-    EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+    expect_holds(law, combination);
   }
 }
 
@@ -141,7 +141,7 @@ TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
     Combination combination{};
     combination[kParameters] = parameters;
     set_level(combination, kAccumulation, "3");
-    EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+    expect_holds(law, combination);
   }
 }
 
