@@ -1,11 +1,13 @@
 #include <terrace/optimizer_cpu/gradient.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/internal/gradient_kernels.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 namespace {
@@ -32,10 +34,37 @@ double sum_of(kernels::SumLanes& lanes) {
   return lanes[0];
 }
 
+// A part of at most kSumBlockElements, whose gradient is rounded.
+class RoundedPart {
+ public:
+  RoundedPart(InstructionSet set, const Accumulation& part) : part_(part) {
+    round_to_quantized(set, part.bits, part.gradient, part.gradient_type, rounded_, part.accumulator_type,
+                       part.count);
+    part_.gradient = rounded_;
+    part_.gradient_type = part.accumulator_type;
+    part_.bits = 0;
+  }
+  const Accumulation& part() const { return part_; }
+
+ private:
+  Accumulation part_;
+  alignas(64) std::byte rounded_[kSumBlockElements * sizeof(float)];
+};
+
+void accumulate_rounded(InstructionSet set, Accumulation a) {
+  for (size_t left = a.count; left > 0; left -= a.count) {
+    a.count = std::min(left, kSumBlockElements);
+    accumulate(set, RoundedPart(set, a).part());
+    a.accumulator += a.count * bytes_of(a.accumulator_type);
+    a.gradient += a.count * bytes_of(a.gradient_type);
+  }
+}
+
 }  // namespace
 
 void accumulate(InstructionSet set, const Accumulation& arguments) {
   const Accumulation& a = arguments;
+  if (a.bits > 0) return accumulate_rounded(set, a);
   const kernels::GradientKernels& table = kernels_of(set);
   const bool one_type = a.accumulator_type == a.gradient_type;
   check_types(a);
@@ -59,6 +88,7 @@ double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataT
 
 double accumulate_block(InstructionSet set, const Accumulation& block) {
   check_block(block.count);
+  if (block.bits > 0) return accumulate_block(set, RoundedPart(set, block).part());
   if (block.first) {  // the copy is in cache when its squares are summed
     accumulate(set, block);
     return sum_of_squares_block(set, block.accumulator, block.accumulator_type, block.count);

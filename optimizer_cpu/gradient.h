@@ -22,6 +22,9 @@ struct Accumulation {
   DataType gradient_type = DataType::fp32;
   size_t count = 0;
   bool first = false;
+  // Above 0 what is added is the gradient rounded by round_to_quantized() of quantization.h to so many bits,
+  // in the accumulator's type; the first element begins a block.
+  uint32_t bits = 0;
 };
 void accumulate(InstructionSet set, const Accumulation& arguments);
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/quantization.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace {
@@ -142,6 +143,8 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
       .moment_gap_bytes = layout.tile_bytes() - layout.moment_bytes(),
   };
   const kernels::UpdateKernel update = choose_kernel(set, step, layout, run);
+  TERRACE_ASSERT(tiles.parameter_bits == 0 || layout.master == MasterForm::whole,
+                 "rounded parameters are no part of masters");
   size_t element = tiles.first_element;
   const size_t end = element + tiles.element_count;
   while (element != end) {
@@ -153,6 +156,9 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
     }
     run.count = std::min(kTileElements - in_tile, end - element);
     update(step, run);
+    if (tiles.parameter_bits > 0)
+      round_to_quantized(set, tiles.parameter_bits, run.parameters, run.parameter_type, run.parameters,
+                         run.parameter_type, run.count);
     element += run.count;
     run = run.after(run.count);
   }

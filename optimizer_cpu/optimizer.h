@@ -153,6 +153,9 @@ struct TileRun {
   const std::byte* old_parameters = nullptr;
   size_t first_element = 0;
   size_t element_count = 0;
+  // Above 0 the parameters are rounded by round_to_quantized() of quantization.h to so many bits; the run is
+  // of whole blocks, and masters are whole.
+  uint32_t parameter_bits = 0;
 };
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles);
 

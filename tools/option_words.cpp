@@ -46,6 +46,8 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, unused_gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, gradient_group, "", "terrace.gradient_group"),
+    TERRACE_OPTION(OffloadOptions, gradient_bits, "", "zero_optimization.zero_quantized_gradients"),
+    TERRACE_OPTION(OffloadOptions, parameter_bits, "", "zero_optimization.zero_quantized_weights"),
     TERRACE_OPTION(OffloadOptions, divides_parameters, "", "zero_optimization.stage 3"),
     TERRACE_OPTION(OffloadOptions, exchanges_by_copies, "", ""),  // a trainer sets it on a GPU
     TERRACE_OPTION(OffloadOptions, hosts, "", ""),                // a trainer sets it

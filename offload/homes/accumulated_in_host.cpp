@@ -48,11 +48,12 @@ void AccumulatedInHost::finish_landing(ChunkId chunk) {
 void AccumulatedInHost::land_zero(const GradientLanding& landing) {
   finish_landing(landing.chunk);
   const GradientLanding own = staging_->own_part(landing);
-  if (!is_held(landing.chunk)) return land_zero_spilled(own);
+  if (!is_held(landing.chunk)) return land_zero_spilled(landing, own);
   if (own.runs.empty() || rules_.changes_with_zeros(own)) add(own, nullptr, true);
 }
 
-void AccumulatedInHost::land_zero_spilled(const GradientLanding& own) {
+// Another landing may be finished to make place for this one, which has the own part of that then.
+void AccumulatedInHost::land_zero_spilled(const GradientLanding& landing, const GradientLanding& own) {
   const ChunkId chunk = own.chunk;
   if (own.begins && !own.runs.empty() && own.runs.front().element_count == shards_.elements(chunk)) {
     sums().set_zero(chunk);
@@ -61,10 +62,10 @@ void AccumulatedInHost::land_zero_spilled(const GradientLanding& own) {
   const bool joins = rules_.is_last(own) &&
                      std::ranges::any_of(own.runs, [](const GradientRun& run) { return run.open_group > 0; });
   if (joins || std::ranges::any_of(own.runs, &GradientRun::is_first)) {
-    make_place(own);
-    add(own, nullptr, true);
+    make_place(landing);
+    add(staging_->own_part(landing), nullptr, true);
   }
-  if (own.ends && spilled_->is_filling(chunk)) spilled_->write(chunk);
+  if (landing.ends && spilled_->is_filling(chunk)) spilled_->write(chunk);
 }
 
 void AccumulatedInHost::poll() {

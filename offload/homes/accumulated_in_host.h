@@ -50,7 +50,7 @@ class AccumulatedInHost final : public GradientsBelowDevice {
   auto accumulating() {
     return [this](const auto&... part) { accumulate(part...); };
   }
-  void land_zero_spilled(const GradientLanding& own);
+  void land_zero_spilled(const GradientLanding& landing, const GradientLanding& own);
 
   const ChunkShards& shards_;
   const AccumulationRules rules_;

@@ -5,6 +5,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 namespace {
@@ -23,8 +24,10 @@ ExchangeByHosts::ExchangeByHosts(const Ranks& ranks, const Summing& summing, Dev
   for (size_t s = 0; s < parts_.size(); ++s) {
     Parts& parts = parts_[s];
     parts.incoming = incoming[s];
-    parts.sums_out = parts.incoming + hosts_.ranks * summing_.part_bytes;
-    parts.sums_in = parts.sums_out + (hosts_.hosts - 1) * groups * summing_.sum_bytes;
+    const uint64_t sums = (hosts_.hosts - 1) * groups;
+    parts.sums = parts.incoming + hosts_.ranks * summing_.part_bytes;
+    parts.crossing_in = parts.sums + sums * summing_.sum_bytes;
+    parts.crossing_out = has_codes() ? parts.crossing_in + sums * summing_.code_bytes : parts.sums;
     if (dry_) continue;
     parts.to.assign(hosts_.hosts + groups, std::vector<CommPart>(ranks_.size()));
     parts.from = parts.to;
@@ -46,9 +49,9 @@ const std::byte* ExchangeByHosts::part_of(size_t index, uint32_t rank, uint32_t 
          (host * hosts_.ranks_per_host() + hosts_.place_on_host(rank)) * summing_.part_bytes;
 }
 
-std::byte* ExchangeByHosts::sum_at(std::byte* sums, uint32_t host, uint32_t group) const {
+std::byte* ExchangeByHosts::sum_at(std::byte* sums, uint64_t bytes, uint32_t host, uint32_t group) const {
   const uint32_t place = host < own_host() ? host : host - 1;
-  return sums + (place * rounds_.groups_per_host() + group) * summing_.sum_bytes;
+  return sums + (place * rounds_.groups_per_host() + group) * bytes;
 }
 
 void ExchangeByHosts::send(size_t index, const Event& copied) {
@@ -108,10 +111,9 @@ void ExchangeByHosts::send_between(size_t index) {
   Parts& parts = parts_[index];
   const ChunkId chunk = slot.landing.chunk;
   const uint32_t round = slot.landing.micro_batch;
-  const uint64_t sum_bytes = bytes_of(summing_.sum_type);
   const RankGroup others = hosts_.across_hosts_of(ranks_.rank());
   const Span mine = part_in(slot.runs, shards_.own(chunk));
-  const uint64_t before_mine = mine.offset_in(shards_.own(chunk)) * sum_bytes;
+  const uint64_t before_mine = crossing(mine.offset_in(shards_.own(chunk)));
   count_between(slot);
   for (uint32_t host = 0; host < hosts_.hosts; ++host) {
     if (host != own_host() && !parts.inside.failed()) sum_groups(index, host);
@@ -126,8 +128,8 @@ void ExchangeByHosts::send_between(size_t index) {
       for (uint32_t host = 0; host < hosts_.hosts; ++host)
         senders += host != own_host() && group < rounds_.groups_on(host, round) ? 1 : 0;
       const uint64_t theirs = elements_of(others, chunk, slot.runs) - mine.elements();
-      const CommPart out{parts.sums_out, has_group ? theirs * sum_bytes : 0};
-      CommPart in{parts.sums_in, senders * mine.elements() * sum_bytes};
+      const CommPart out{parts.crossing_out, has_group ? crossing(theirs) : 0};
+      CommPart in{parts.crossing_in, senders * crossing(mine.elements())};
       ranks_.exchange_within(others, Lane::exchange_between_hosts, {&out, 1}, {&in, 1}, &parts.inside,
                              parts.between, note);
       continue;
@@ -138,10 +140,11 @@ void ExchangeByHosts::send_between(size_t index) {
       if (host == own_host()) continue;
       const ShardTiles tiles = owners(chunk, host);
       const Span part = part_in(slot.runs, tiles);
-      to[others.rank(host)] = {sum_at(parts.sums_out, host, group) + part.offset_in(tiles) * sum_bytes,
-                               part.elements() * sum_bytes, !has_group};
-      from[others.rank(host)] = {sum_at(parts.sums_in, host, group) + before_mine,
-                                 mine.elements() * sum_bytes};
+      to[others.rank(host)] = {
+          sum_at(parts.crossing_out, crossing_sum_bytes(), host, group) + crossing(part.offset_in(tiles)),
+          crossing(part.elements()), !has_group};
+      from[others.rank(host)] = {sum_at(parts.crossing_in, crossing_sum_bytes(), host, group) + before_mine,
+                                 crossing(mine.elements())};
     }
     ranks_.exchange_within(others, Lane::exchange_between_hosts, to, from, &parts.inside, parts.between,
                            note);
@@ -151,47 +154,77 @@ void ExchangeByHosts::send_between(size_t index) {
 void ExchangeByHosts::count_between(const Slot& slot) {
   const ChunkId chunk = slot.landing.chunk;
   const uint32_t round = slot.landing.micro_batch;
-  const uint64_t sum_bytes = bytes_of(summing_.sum_type);
   const uint64_t own = part_in(slot.runs, shards_.own(chunk)).elements();
   const uint64_t theirs = elements_of(hosts_.across_hosts_of(ranks_.rank()), chunk, slot.runs) - own;
   uint64_t groups = 0;
   for (uint32_t host = 0; host < hosts_.hosts; ++host)
     groups += host != own_host() ? rounds_.groups_on(host, round) : 0;
-  const uint64_t in = groups * own * sum_bytes;
-  const uint64_t out = rounds_.groups_on(own_host(), round) * theirs * sum_bytes;
+  const uint64_t in = groups * crossing(own);
+  const uint64_t out = rounds_.groups_on(own_host(), round) * crossing(theirs);
   moved_ += {in, out, in, out};
 }
 
-// In the order of micro-batches, with the rounding that an accumulator has.
 void ExchangeByHosts::sum_groups(size_t index, uint32_t host) {
   const Slot& slot = slots_[index];
+  const Span whole = part_in(slot.runs, owners(slot.landing.chunk, host));
+  const ComputingScope computing(cache_.watch());
+  summing_.workers.parallel_for(dry_ ? 0 : divide_up(whole.elements(), kTaskElements), [&](size_t task) {
+    const uint64_t begin = whole.begin + task * kTaskElements;
+    sum_piece(index, host, begin, std::min(whole.end, begin + kTaskElements));
+  });
+}
+
+// In the order of micro-batches, with the rounding that an accumulator has. What lies between runs crosses,
+// too, and nobody looks at it.
+void ExchangeByHosts::sum_piece(size_t index, uint32_t host, uint64_t begin, uint64_t end) {
+  const Slot& slot = slots_[index];
+  const Parts& parts = parts_[index];
   const ChunkId chunk = slot.landing.chunk;
   const DataType type = space_.section_of(chunk).type;
   const uint32_t round = slot.landing.micro_batch;
+  const uint64_t sum_type_bytes = bytes_of(summing_.sum_type);
   const ShardTiles tiles = owners(chunk, host);
-  const Span whole = part_in(slot.runs, tiles);
   const uint32_t first_rank = hosts_.rank(own_host(), 0), ranks = rounds_.ranks_with_data(round, own_host());
-  const ComputingScope computing(cache_.watch());
-  const size_t tasks = dry_ ? 0 : divide_up(whole.elements(), kTaskElements);
-  summing_.workers.parallel_for(tasks, [&](size_t task) {
-    const uint64_t begin = whole.begin + task * kTaskElements,
-                   end = std::min(whole.end, begin + kTaskElements);
-    for (const GradientRun& run : slot.runs) {
-      const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
-      if (first >= last) continue;
-      const uint64_t before = first - tiles.first_element();
-      for (uint32_t i = 0; i < ranks; ++i) {
-        std::byte* const sum = sum_at(parts_[index].sums_out, host, i / rounds_.group);
-        accumulate(summing_.instruction_set,
-                   {.accumulator = sum + before * bytes_of(summing_.sum_type),
-                    .accumulator_type = summing_.sum_type,
-                    .gradient = part_of(index, first_rank + i, host) + before * bytes_of(type),
-                    .gradient_type = type,
-                    .count = last - first,
-                    .first = i % rounds_.group == 0});
-      }
+  for (const GradientRun& run : slot.runs) {
+    const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
+    if (first >= last) continue;
+    const uint64_t before = first - tiles.first_element();
+    for (uint32_t i = 0; i < ranks; ++i) {
+      std::byte* const sum = sum_at(parts.sums, summing_.sum_bytes, host, i / rounds_.group);
+      accumulate(summing_.instruction_set,
+                 {.accumulator = sum + before * sum_type_bytes,
+                  .accumulator_type = summing_.sum_type,
+                  .gradient = part_of(index, first_rank + i, host) + before * bytes_of(type),
+                  .gradient_type = type,
+                  .count = last - first,
+                  .first = i % rounds_.group == 0});
     }
+  }
+  const uint64_t before = begin - tiles.first_element();
+  for (uint32_t group = 0; has_codes() && group < rounds_.groups_on(own_host(), round); ++group)
+    quantize(summing_.instruction_set, rounds_.gradient_bits,
+             sum_at(parts.sums, summing_.sum_bytes, host, group) + before * sum_type_bytes, summing_.sum_type,
+             end - begin, sum_at(parts.crossing_out, summing_.code_bytes, host, group) + crossing(before));
+}
+
+// The own host's sums have become codes, so those of others take their place.
+const std::byte* ExchangeByHosts::arrived_sum(size_t index, uint32_t host, uint32_t group) {
+  const Slot& slot = slots_[index];
+  const Parts& parts = parts_[index];
+  const std::byte* const arrived = sum_at(parts.crossing_in, crossing_sum_bytes(), host, group);
+  if (!has_codes()) return arrived;
+  std::byte* const sum = sum_at(parts.sums, summing_.sum_bytes, host, group);
+  const ShardTiles own = shards_.own(slot.landing.chunk);
+  const Span mine = part_in(slot.runs, own);
+  const uint64_t before = mine.offset_in(own);
+  const ComputingScope computing(cache_.watch());
+  summing_.workers.parallel_for(dry_ ? 0 : divide_up(mine.elements(), kTaskElements), [&](size_t task) {
+    const uint64_t first = before + task * kTaskElements,
+                   end = std::min(before + mine.elements(), first + kTaskElements);
+    dequantize(summing_.instruction_set, rounds_.gradient_bits, arrived + crossing(first),
+               sum + first * bytes_of(summing_.sum_type), summing_.sum_type, end - first);
   });
+  return sum;
 }
 
 void ExchangeByHosts::sum_what_is_there() {
@@ -240,8 +273,7 @@ void ExchangeByHosts::add_landing(size_t index, Add add) {
     }
     for (uint32_t group = 0; group < rounds_.groups_on(host, round); ++group) {
       const uint32_t micro_batch = std::min(first + (group + 1) * rounds_.group - 1, last);
-      add_one(Added::group_sum, slot, micro_batch, sum_at(parts_[index].sums_in, host, group),
-              micro_batch == last, add);
+      add_one(Added::group_sum, slot, micro_batch, arrived_sum(index, host, group), micro_batch == last, add);
     }
   }
 }

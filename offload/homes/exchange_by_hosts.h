@@ -8,6 +8,9 @@
 // owners of each host), between the hosts (one exchange for each group that a host can have in a round), and
 // to the accumulator. The step thread asks for the second when it looks and the first is over, in the order
 // of landings, so that all ranks ask for the same.
+//
+// Sums that are rounded (StepRounds::gradient_bits) cross as codes. They are rounded when they join the sum
+// of the step, wherever they come from, so codes lose nothing.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +32,11 @@ class ExchangeByHosts final : public GradientExchange {
     InstructionSet instruction_set;
     DataType sum_type;    // of accumulators
     uint64_t sum_bytes;   // of the sum of a group over the largest share: MemoryPlan::group_sum_bytes
+    uint64_t code_bytes;  // of the codes that it crosses as: MemoryPlan::group_code_bytes
     uint64_t part_bytes;  // of the gradient of the largest share: MemoryPlan::share_bytes
   };
-  // `incoming` of a slot has room for a part of every rank, and twice for the sums of a round of all other
-  // hosts: MemoryPlan::incoming_slot_bytes.
+  // `incoming` of a slot has room for a part of every rank, for the sums of a round of all other hosts, and
+  // for what crosses of these: MemoryPlan::incoming_slot_bytes.
   ExchangeByHosts(const Ranks& ranks, const Summing& summing, Device& device, DeviceCache& cache,
                   std::span<std::byte* const> memory, std::span<std::byte* const> incoming, size_t most_runs);
   // Waits for what is under way.
@@ -42,11 +46,12 @@ class ExchangeByHosts final : public GradientExchange {
 
  private:
   struct Parts {
-    std::byte* incoming = nullptr;  // of the host's ranks, for the owners of each host
-    std::byte* sums_out = nullptr;  // of the own host's groups, for the owners of each other host
-    std::byte* sums_in = nullptr;   // of each other host's groups
-    bool is_summed = true;          // the exchange between hosts was asked for
-    DeviceCopy inside, between;     // the two exchanges
+    std::byte* incoming = nullptr;      // of the host's ranks, for the owners of each host
+    std::byte* sums = nullptr;          // of the own host's groups, for the owners of each other host
+    std::byte* crossing_out = nullptr;  // these as they cross; the sums themselves where there are no codes
+    std::byte* crossing_in = nullptr;   // of each other host's groups
+    bool is_summed = true;              // the exchange between hosts was asked for
+    DeviceCopy inside, between;         // the two exchanges
     // By rank, once for each host, and once for each group between hosts; none in a dry run, where one part
     // stands for all.
     std::vector<std::vector<CommPart>> to, from;
@@ -63,6 +68,9 @@ class ExchangeByHosts final : public GradientExchange {
   void sum_what_is_there();
   void send_between(size_t slot);
   void sum_groups(size_t slot, uint32_t host);
+  void sum_piece(size_t slot, uint32_t host, uint64_t begin, uint64_t end);
+  // The sum of a group of another host, in the accumulator's type, for the own share.
+  const std::byte* arrived_sum(size_t slot, uint32_t host, uint32_t group);
   void count_between(const Slot& slot);
 
   uint32_t own_host() const { return hosts_.host_of(ranks_.rank()); }
@@ -73,7 +81,13 @@ class ExchangeByHosts final : public GradientExchange {
   }
   // Where the gradient of a rank of this host lies for that owner, from the first of the owner's tiles on.
   const std::byte* part_of(size_t slot, uint32_t rank, uint32_t host) const;
-  std::byte* sum_at(std::byte* sums, uint32_t host, uint32_t group) const;
+  // Of each group of each other host, one behind the other, `bytes` each.
+  std::byte* sum_at(std::byte* sums, uint64_t bytes, uint32_t host, uint32_t group) const;
+  bool has_codes() const { return rounds_.gradient_bits > 0; }
+  uint64_t crossing_sum_bytes() const { return has_codes() ? summing_.code_bytes : summing_.sum_bytes; }
+  uint64_t crossing(uint64_t elements) const {
+    return crossing_bytes(elements, summing_.sum_type, rounds_.gradient_bits);
+  }
 
   const Summing summing_;
   std::vector<Parts> parts_;  // by slot

@@ -79,7 +79,8 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
                               .gradient = from,
                               .gradient_type = from_type,
                               .count = last - first,
-                              .first = replaces};
+                              .first = replaces,
+                              .bits = sum == at.step ? rounds.gradient_bits : 0};
       if (!takes_sum || part.count != kBlockElements || sum != at.step)
         return accumulate(instruction_set_, part);
       sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
@@ -103,6 +104,7 @@ void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator
   const DataType type = landing.is_group_sum ? sum_type : space_.section_of(landing.chunk).type;
   const StepRounds rounds = rounds_of(options_);
   for (const GradientRun& run : landing.runs) {
+    const Sums at = sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds);
     const auto clear = [&](std::byte* sum) { arithmetic_.set_zero(sum, sum_type, run.element_count); };
     const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
       arithmetic_.accumulate({.accumulator = sum,
@@ -110,10 +112,10 @@ void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator
                               .gradient = from,
                               .gradient_type = from_type,
                               .count = run.element_count,
-                              .first = replaces});
+                              .first = replaces,
+                              .bits = sum == at.step ? rounds.gradient_bits : 0});
     };
-    go_through(steps_of(run, landing, gradient != nullptr, rounds),
-               sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds),
+    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
                gradient != nullptr ? gradient + run.first_element * bytes_of(type) : nullptr, type, clear,
                add);
   }

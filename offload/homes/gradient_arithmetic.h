@@ -84,7 +84,7 @@ class GradientArithmetic {
     if (gradient != nullptr)
       add(sums.group != nullptr && !steps.passes_group ? sums.group : sums.step, gradient, gradient_type,
           steps.replaces);
-    if (steps.joins_after) add(sums.step, sums.group, sums.type, false);
+    if (steps.joins_after) add(sums.step, sums.group, sums.type, steps.is_only_group);
   }
 
   GradientSums sums_;

@@ -26,6 +26,7 @@ LandingSteps landing_steps(const GradientRun& run, uint32_t micro_batch, bool ha
   steps.replaces = opens && micro_batch % rounds.group == 0;
   steps.clears_group = opens && !steps.replaces;
   steps.joins_after = has_gradient && is_last;
+  steps.is_only_group = group == 0;
   return steps;
 }
 

@@ -71,7 +71,8 @@ struct LandingSteps {
   bool clears_group = false;    // the sum of the group begins with zeros,
   bool replaces = false;        // or with the gradient; else the gradient is added to it
   bool passes_group = false;    // the gradient goes to the sum of the step instead
-  bool joins_after = false;     // the sum of the group joins that of the step
+  bool joins_after = false;     // the sum of the group joins that of the step,
+  bool is_only_group = false;   // which has no other, so that it takes the place of what is there
 };
 // `has_gradient`: false where zeros land.
 LandingSteps landing_steps(const GradientRun& run, uint32_t micro_batch, bool has_gradient,

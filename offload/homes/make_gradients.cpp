@@ -63,8 +63,9 @@ std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
   if (!ranks.rounds.sums_on_hosts())
     return std::make_unique<ExchangeWithAll>(ranks, parts.run.device, parts.cache, landing, incoming,
                                              parts.runs.most_runs());
-  const ExchangeByHosts::Summing summing{parts.run.workers, parts.run.instruction_set,
-                                         options.accumulation_type, plan.group_sum_bytes, plan.share_bytes};
+  const ExchangeByHosts::Summing summing{parts.run.workers,         parts.run.instruction_set,
+                                         options.accumulation_type, plan.group_sum_bytes,
+                                         plan.group_code_bytes,     plan.share_bytes};
   return std::make_unique<ExchangeByHosts>(ranks, summing, parts.run.device, parts.cache, landing, incoming,
                                            parts.runs.most_runs());
 }

@@ -20,7 +20,12 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       slots_(cache.slot_count()),
       kept_(run.plan.kept_gathers),
       stage_count_(run.plan.gather_slots),
-      stages_(std::make_unique<Stage[]>(stage_count_)) {
+      stages_(std::make_unique<Stage[]>(stage_count_)),
+      quantized_(run.plan.code_slots > 0
+                     ? std::make_unique<QuantizedCopies>(run.instruction_set, run.options.parameter_bits,
+                                                         run.options.dry)
+                     : nullptr),
+      codes_(std::make_unique<Codes[]>(run.plan.code_slots)) {
   for (SlotGather& slot : slots_) {
     if (run.options.dry) break;  // one part stands for all
     slot.to.assign(hosts_.hosts > 1 ? hosts_.hosts + 1 : 1, std::vector<CommPart>(ranks_.size()));
@@ -32,6 +37,9 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
   const std::vector<std::byte*> kept =
       carve_slots(arena, run.plan.kept_gather_bytes, run.plan.kept_gathers, "parameters of other hosts");
   for (size_t c = 0; c < kept.size(); ++c) kept_[c].memory = kept[c];
+  const std::vector<std::byte*> codes =
+      carve_slots(arena, run.plan.code_slot_bytes, run.plan.code_slots, "parameters between hosts");
+  for (size_t c = 0; c < codes.size(); ++c) codes_[c].memory = codes[c];
 }
 
 ParameterGathers::~ParameterGathers() {
@@ -40,6 +48,7 @@ ParameterGathers::~ParameterGathers() {
     stages_[s].left.wait_done();
     stages_[s].exchanged.wait_done();
   }
+  for (const SlotGather& slot : slots_) slot.crossed.wait_done();
 }
 
 void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) {
@@ -58,7 +67,7 @@ void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& o
 }
 
 void ParameterGathers::count(const Gather& gather) {
-  RankBytes moved = gather_bytes(run_.shards, hosts_, gather.chunk);
+  RankBytes moved = gather_bytes(run_.shards, hosts_, gather.chunk, run_.options.parameter_bits);
   if (gather.kept.is_current) {
     moved.in -= std::exchange(moved.between_in, 0);
     moved.out -= std::exchange(moved.between_out, 0);
@@ -77,15 +86,43 @@ std::byte* ParameterGathers::crossing(const Gather& gather, uint32_t host) const
 // The shares of this host go to its ranks at once, and those of other hosts when they are here.
 void ParameterGathers::bring_together(const Gather& gather, Event& done) {
   const uint32_t rank = ranks_.rank(), here = hosts_.host_of(rank);
-  DeviceCopy& crossed = gather.slot.crossed;
+  const DeviceCopy& crossed = gather.slot.crossed;
   const bool crosses = hosts_.hosts > 1 && !gather.kept.is_current;
-  if (crosses) {
-    crossed.begin({kGathered, index_of(gather.chunk), CopyName::Link::gather});
-    exchange(gather, hosts_.across_hosts_of(rank), std::nullopt, gather.after, crossed);
-  }
+  if (crosses) cross(gather);
   for (uint32_t i = 0; i < hosts_.hosts; ++i) {
     const uint32_t host = (here + i) % hosts_.hosts;
     exchange(gather, hosts_.on_host_of(rank), host, host == here || !crosses ? gather.after : &crossed, done);
+  }
+}
+
+void ParameterGathers::cross(const Gather& gather) {
+  if (bits_of(run_.space.section_of(gather.chunk), run_.options.parameter_bits) > 0)
+    return cross_as_codes(gather);
+  DeviceCopy& crossed = gather.slot.crossed;
+  crossed.begin({kGathered, index_of(gather.chunk), CopyName::Link::gather});
+  exchange(gather, hosts_.across_hosts_of(ranks_.rank()), std::nullopt, gather.after, crossed);
+}
+
+void ParameterGathers::cross_as_codes(const Gather& gather) {
+  const ChunkId chunk = gather.chunk;
+  const CopyName name{kGathered, index_of(chunk), CopyName::Link::gather};
+  const DataType type = run_.space.section_of(chunk).type;
+  const uint32_t mine = ranks_.rank(), here = hosts_.host_of(mine);
+  Codes& codes = codes_[next_codes_];
+  next_codes_ = (next_codes_ + 1) % run_.plan.code_slots;
+  if (codes.crossed != nullptr) codes.crossed->wait_done(run_.watch);
+  codes.crossed = &gather.slot.crossed;
+  codes.made.begin(name);
+  codes.arrived.begin(name);
+  codes.crossed->begin(name, hosts_.hosts - 1);
+  quantized_->to_codes(gather.own, type, run_.shards.own(chunk).elements(), code_memory(codes, here),
+                       gather.after, codes.made);
+  exchange(gather, hosts_.across_hosts_of(mine), std::nullopt, &codes.made, codes.arrived, &codes);
+  for (uint32_t host = 0; host < hosts_.hosts; ++host) {
+    if (host == here) continue;
+    const ShardTiles tiles = run_.shards.of(chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
+    quantized_->from_codes(code_memory(codes, host), type, tiles.elements(), crossing(gather, host),
+                           &codes.arrived, *codes.crossed);
   }
 }
 
@@ -107,7 +144,7 @@ void ParameterGathers::copy_kept(const Gather& gather, const CacheSlot& slot, Ev
 
 // A share is as long as it is: no rank sends what follows the end of a chunk.
 void ParameterGathers::exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
-                                const Event* after, Event& done) {
+                                const Event* after, Event& done, const Codes* codes) {
   const ChunkId chunk = gather.chunk;
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   const uint32_t mine = ranks_.rank();
@@ -115,6 +152,9 @@ void ParameterGathers::exchange(const Gather& gather, const RankGroup& group, st
   const auto share_of = [&](uint32_t rank) -> CommPart {
     const uint32_t owner = host ? hosts_.rank(*host, hosts_.place_on_host(rank)) : rank;
     const ShardTiles tiles = run_.shards.of(chunk, owner);
+    if (codes != nullptr)
+      return {code_memory(*codes, hosts_.host_of(owner)),
+              quantized_bytes(tiles.elements(), run_.options.parameter_bits)};
     const bool crosses = hosts_.place_on_host(owner) == hosts_.place_on_host(mine);
     return {owner == mine ? gather.own
             : crosses     ? crossing(gather, hosts_.host_of(owner))

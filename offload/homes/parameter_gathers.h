@@ -9,7 +9,8 @@
 // Where ranks are on several hosts, a share crosses to each other host once, to the rank of the same place
 // there, and goes on from there to the ranks of that host. The host keeps what the plan has room for
 // (MemoryPlan::kept_gathers), each rank what has come to it from other hosts: until forget() the chunk comes
-// together without them.
+// together without them. Shares that are rounded (OffloadOptions::parameter_bits) cross as codes, which lose
+// nothing, and are parameters again on the host.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
@@ -26,6 +27,7 @@
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/device_copy.h>
+#include <terrace/offload/transfer/quantized_copies.h>
 
 namespace terrace {
 
@@ -94,6 +96,12 @@ class ParameterGathers {
     std::byte* memory = nullptr;  // one share for each other host; null: nothing is kept of the chunk
     bool is_current = false;
   };
+  // Shares on their way between hosts as codes; slots are taken in turns.
+  struct Codes {
+    std::byte* memory = nullptr;    // of one share from each host, the own one too
+    DeviceCopy made, arrived;       // of the own share, and from other hosts
+    DeviceCopy* crossed = nullptr;  // of the last gather whose shares were here
+  };
   struct Gather {
     ChunkId chunk;
     TransferReason reason;
@@ -105,6 +113,10 @@ class ParameterGathers {
   };
   // Completes `done` once for each host.
   void bring_together(const Gather& gather, Event& done);
+  // Shares of this rank's place cross between hosts; begins the event `crossed` of the slot.
+  void cross(const Gather& gather);
+  // The same as codes: waits for an earlier gather where all their slots are taken.
+  void cross_as_codes(const Gather& gather);
   // Where the share of the rank of this one's place on `host` comes from there.
   std::byte* crossing(const Gather& gather, uint32_t host) const;
   // Copies what is kept of the chunk to the slot, once it is there; completes `done` once for each other
@@ -113,9 +125,14 @@ class ParameterGathers {
   // Of other hosts, where they are kept.
   uint32_t kept_shares(const Kept& kept) const { return kept.memory != nullptr ? hosts_.hosts - 1 : 0; }
   // Each rank of the group sends one share to the others: its own, or that of the rank of its place on
-  // `host`.
+  // `host`. With `codes` the shares are these.
   void exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
-                const Event* after, Event& done);
+                const Event* after, Event& done, const Codes* codes = nullptr);
+  // Of the share of this rank's place on the host.
+  std::byte* code_memory(const Codes& codes, uint32_t host) const {
+    return codes.memory +
+           host * quantized_bytes(run_.plan.share_bytes / sizeof(Bf16), run_.options.parameter_bits);
+  }
   void copy_from_stage(const Gather& gather, const Stage& stage, CacheSlot& slot, const Event& share);
   void count(const Gather& gather);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
@@ -131,6 +148,9 @@ class ParameterGathers {
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;
   uint32_t next_stage_ = 0;
+  std::unique_ptr<QuantizedCopies> quantized_;  // null: shares cross as they are
+  const std::unique_ptr<Codes[]> codes_;        // MemoryPlan::code_slots
+  uint32_t next_codes_ = 0;
   uint64_t count_ = 0;
   RankBytes moved_;
   uint64_t h2d_bytes_ = 0;

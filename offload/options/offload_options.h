@@ -119,6 +119,14 @@ struct OffloadOptions {
   bool holds_gradients = false;
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused_gradients = UnusedGradients::zero;
+  // Above 0, what joins the sum of a step is rounded to so many bits, 8 or 4: the sum of each gradient group,
+  // or each micro-batch's gradient where there are no groups (optimizer_cpu/quantization.h). So many bits of
+  // it cross between hosts. The numbers depend on this, and on no placement and no number of ranks.
+  uint32_t gradient_bits = 0;
+  // Above 0, trained parameters of 16 bits are rounded to so many bits, 8, wherever they are made of their
+  // masters, which stay exact. So many bits of them cross between hosts. The numbers depend on this, and on
+  // no placement and no number of ranks. It needs whole masters.
+  uint32_t parameter_bits = 0;
   // The type of gradient accumulators: fp32, or the parameters' own type, which takes less memory and rounds
   // every sum.
   DataType accumulation_type = DataType::fp32;
@@ -148,7 +156,7 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
-  return {options.micro_batches, options.ranks, options.gradient_group, options.hosts};
+  return {options.micro_batches, options.ranks, options.gradient_group, options.hosts, options.gradient_bits};
 }
 
 // True if the shares of ranks are the parameters' home on the device.
@@ -161,9 +169,10 @@ inline bool has_all_on_device(const OffloadOptions& options) {
   return options.parameters == Placement::none && !has_shares_on_device(options);
 }
 
-// True if a gradient is the sum of several, or comes in parts of several ranks, and so has an accumulator.
+// True if a gradient is the sum of several, comes in parts of several ranks, or is rounded on its way, and so
+// has an accumulator.
 inline bool accumulates(const OffloadOptions& options) {
-  return options.micro_batches > 1 || options.ranks > 1;
+  return options.micro_batches > 1 || options.ranks > 1 || options.gradient_bits > 0;
 }
 
 // The sums that an accumulator has, one behind the other; the first becomes the gradient of the step.

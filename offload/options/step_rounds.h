@@ -23,6 +23,8 @@ struct StepRounds {
   uint32_t ranks = 1;          // at least 1
   uint32_t group = 1;          // micro-batches of a gradient group; at least 1
   uint32_t hosts = 1;          // divides the ranks
+  uint32_t gradient_bits =
+      0;  // above 0: what joins the sum of the step is rounded to so many (OffloadOptions)
 
   uint32_t count() const { return (micro_batches - 1) / ranks + 1; }
   bool is_last(uint32_t round) const { return round + 1 == count(); }
@@ -31,12 +33,16 @@ struct StepRounds {
   bool has(uint32_t round, uint32_t rank) const { return number(round, rank) < micro_batches; }
   // The last micro-batch of a round.
   uint32_t last_of(uint32_t round) const { return std::min((round + 1) * ranks, micro_batches) - 1; }
-  // True if a step is a sum of several sums of several micro-batches: else groups change nothing.
-  bool has_groups() const { return group > 1 && group < micro_batches; }
+  // True if the sum of a group is not that of the step so far: where a step has several, or where it is
+  // rounded. Else groups change nothing.
+  bool has_groups() const { return group > 1 && (group < micro_batches || gradient_bits > 0); }
 
   HostLayout layout() const { return {ranks, hosts}; }
-  // True if groups are summed on their hosts, and their sums cross from host to host.
-  bool sums_on_hosts() const { return hosts > 1 && has_groups() && layout().ranks_per_host() % group == 0; }
+  // True if groups are summed on their hosts, and their sums cross from host to host. Gradients that are
+  // rounded are groups of one where there are no others.
+  bool sums_on_hosts() const {
+    return hosts > 1 && (has_groups() || gradient_bits > 0) && layout().ranks_per_host() % group == 0;
+  }
   // The groups that a host can have in a round, and those that it has; where they are summed on hosts.
   uint32_t groups_per_host() const { return layout().ranks_per_host() / group; }
   uint32_t groups_on(uint32_t host, uint32_t round) const {

@@ -73,11 +73,11 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"parameters", plan.host_param_slots * plan.share_bytes},
                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                {"activation checkpoints", plan.host_activation_bytes()},
-               {"staging and I/O", (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
-                                       (plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
-                                       plan.incoming_slots * plan.incoming_slot_bytes +
-                                       plan.ring_slots * plan.ring_slot_bytes +
-                                       plan.commit_slots * plan.commit_slot_bytes},
+               {"staging and I/O",
+                (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
+                    (plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
+                    plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
+                    plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
       std::move(advice)};
 }

@@ -16,6 +16,7 @@
 #include <terrace/offload/plan/possible_options.h>
 #include <terrace/offload/plan/update_side.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 namespace {
@@ -24,6 +25,7 @@ constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one i
 constexpr uint32_t kStagingWanted = 8;
 constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
 constexpr uint32_t kGatherSlots = 4;   // two are exchanged, one is copied and one is asked for
+constexpr uint32_t kCodeSlots = 8;     // as many shares cross between hosts at once
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
@@ -144,7 +146,11 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan.record_slot_bytes = most_elements / kTileElements * plan.record_layout.tile_bytes();
   const uint64_t sum_bytes = most_elements * bytes_of(options.accumulation_type);
   plan.accumulator_slot_bytes = sum_bytes * sums_of_accumulator(options);
-  if (rounds_of(options).sums_on_hosts()) plan.group_sum_bytes = sum_bytes;
+  if (rounds_of(options).sums_on_hosts()) {
+    plan.group_sum_bytes = sum_bytes;
+    if (options.gradient_bits > 0)
+      plan.group_code_bytes = quantized_bytes(most_elements, options.gradient_bits);
+  }
   if (states_there) {
     plan.record_slot_bytes = whole(plan.record_slot_bytes);
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
@@ -191,7 +197,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 uint64_t host_total(const MemoryPlan& plan) {
   return (plan.host_param_slots + plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
          (plan.host_gradient_slots + plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
-         plan.incoming_slots * plan.incoming_slot_bytes + plan.kept_gathers * plan.kept_gather_bytes +
+         plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
+         plan.kept_gathers * plan.kept_gather_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
@@ -234,9 +241,17 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (options.ranks > 1) {
     plan.incoming_slots = plan.landing_slots;
     const uint64_t groups = plan.group_sum_bytes > 0 ? rounds_of(options).groups_per_host() : 0;
+    // Sums leave and arrive as they are, or as codes beside one of both.
+    const uint64_t of_group =
+        plan.group_sum_bytes + (plan.group_code_bytes > 0 ? 2 * plan.group_code_bytes : plan.group_sum_bytes);
     plan.incoming_slot_bytes =
-        options.ranks * plan.share_bytes + 2 * (options.hosts - 1) * groups * plan.group_sum_bytes;
+        HostArena::cost_bytes(options.ranks * plan.share_bytes + (options.hosts - 1) * groups * of_group);
     if (options.exchanges_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
+    if (options.hosts > 1 && options.parameter_bits > 0) {
+      plan.code_slots = std::min(kCodeSlots, counts.chunks);
+      plan.code_slot_bytes = HostArena::cost_bytes(
+          options.hosts * quantized_bytes(plan.share_bytes / sizeof(Bf16), options.parameter_bits));
+    }
   }
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.

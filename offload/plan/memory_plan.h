@@ -75,11 +75,15 @@ struct MemoryPlan {
   uint32_t incoming_slots = 0;       // what comes of the gradients of other ranks, one for each landing slot
   uint64_t incoming_slot_bytes = 0;  // with the sums of groups that go to other hosts and come from there
   uint64_t group_sum_bytes = 0;      // of the sum of a group over a share; 0: none is made on its way
+  uint64_t group_code_bytes = 0;     // of the codes that it crosses as; 0: it crosses as it is
   // Parameters that have come from other hosts: of so many chunks, the first ones, which leave the device
   // before they are needed again.
   uint32_t kept_gathers = 0;
   uint64_t kept_gather_bytes = 0;  // of a chunk, the shares for which this rank stands on its host
   uint32_t gather_slots = 0;  // of slot_bytes: parameters of other ranks on their way to the device by copies
+  // Shares of a chunk on their way between hosts as codes: the own one, and one from each other host.
+  uint32_t code_slots = 0;
+  uint64_t code_slot_bytes = 0;
 
   // Host. Slots of share_bytes are homes of parameters and stage them; slots of slot_bytes hold gradients.
   uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the resident ones

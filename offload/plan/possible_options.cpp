@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/plan/rank_bytes.h>
 
 namespace terrace {
 namespace {
@@ -58,7 +59,9 @@ void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
                 {"cannot borrow gradients", std::move(what), std::move(reason), std::move(advice)});
   };
   if (accumulates(options))
-    refuse(fmt::format("of {} micro-batches", options.micro_batches), "their sums need memory",
+    refuse(options.gradient_bits > 0 ? "that are rounded"
+                                     : fmt::format("of {} micro-batches", options.micro_batches),
+           "their sums need memory",
            "add them up in the program, or set OffloadOptions::gradients to handed_over");
   for (const TensorSpec& tensor : space.tensors()) {
     if (tensor.trainable && tensor.home == TensorHome::managed)
@@ -103,6 +106,29 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   }
 }
 
+void require_possible_rounding(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto refuse = [](uint32_t bits, std::string_view what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {fmt::format("cannot round to {} bits", bits), std::string(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  if (options.gradient_bits != 0 && options.gradient_bits != 8 && options.gradient_bits != 4)
+    refuse(options.gradient_bits, "the gradients", "there are codes of 8 and of 4 bits",
+           "set OffloadOptions::gradient_bits to 8, 4 or 0");
+  if (options.parameter_bits == 0) return;
+  if (options.parameter_bits != 8)
+    refuse(options.parameter_bits, "the parameters", "there are codes of 8 bits",
+           "set OffloadOptions::parameter_bits to 8 or 0");
+  if (options.record_layout.master != MasterForm::whole)
+    refuse(options.parameter_bits, "the parameters",
+           "they are a part of their masters, which have to be exact",
+           "keep whole masters (without compact state), or leave parameters exact");
+  if (std::ranges::none_of(space.sections(), [&](const Section& section) {
+        return bits_of(section, options.parameter_bits) > 0;
+      }))
+    refuse(options.parameter_bits, "the parameters", "no trained ones have 16 bits",
+           "train in bf16 or fp16, or leave parameters exact");
+}
+
 // What a rank changes in memory of the program no other rank would see.
 void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.ranks == 1) return;
@@ -132,6 +158,7 @@ void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
   require_caller_tensors(space, options);
   require_borrowed(space, options);
   require_possible_ranks(space, options);
+  require_possible_rounding(space, options);
 }
 
 }  // namespace terrace

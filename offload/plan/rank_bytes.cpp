@@ -11,17 +11,22 @@ uint64_t elements_of(const RankGroup& group, const ChunkShards& shards, ChunkId 
 
 }  // namespace
 
-RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk) {
+RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk,
+                       uint32_t parameter_bits) {
   const uint64_t own = shards.param_bytes(chunk);
   RankBytes bytes;
   bytes.in = shards.space().param_bytes(chunk) - own;
   bytes.out = own * (hosts.ranks - 1);
   if (hosts.hosts == 1) return bytes;
-  const uint64_t element_bytes = bytes_of(shards.space().section_of(chunk).type);
-  const uint64_t passing = elements_of(hosts.across_hosts_of(shards.rank()), shards, chunk) * element_bytes;
-  bytes.between_in = passing - own;
-  bytes.between_out = own * (hosts.hosts - 1);
-  bytes.out = bytes.between_out + passing * (hosts.ranks_per_host() - 1);
+  const Section& section = shards.space().section_of(chunk);
+  const uint32_t bits = bits_of(section, parameter_bits);
+  const uint64_t own_elements = shards.own(chunk).elements();
+  const uint64_t passing = elements_of(hosts.across_hosts_of(shards.rank()), shards, chunk);
+  const uint64_t crossing = passing - own_elements;
+  bytes.between_in = crossing_bytes(crossing, section.type, bits);
+  bytes.between_out = crossing_bytes(own_elements, section.type, bits) * (hosts.hosts - 1);
+  bytes.in += bytes.between_in - crossing * bytes_of(section.type);
+  bytes.out = bytes.between_out + passing * bytes_of(section.type) * (hosts.ranks_per_host() - 1);
   return bytes;
 }
 
@@ -52,8 +57,9 @@ RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, Ch
     }
     uint64_t groups = 0;
     for (uint32_t h = 0; h < hosts.hosts; ++h) groups += h != host ? rounds.groups_on(h, round) : 0;
-    const uint64_t in = groups * own / element_bytes * bytes_of(sum_type);
-    const uint64_t out = rounds.groups_on(host, round) * (passing - own) / element_bytes * bytes_of(sum_type);
+    const uint64_t in = groups * crossing_bytes(own / element_bytes, sum_type, rounds.gradient_bits);
+    const uint64_t out = rounds.groups_on(host, round) *
+                         crossing_bytes((passing - own) / element_bytes, sum_type, rounds.gradient_bits);
     bytes += {in, out, in, out};
   }
   return bytes;
@@ -62,10 +68,14 @@ RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, Ch
 uint64_t bytes_added(const ChunkShards& shards, const StepRounds& rounds, ChunkId chunk, DataType sum_type) {
   const uint64_t own = shards.param_bytes(chunk);
   if (!rounds.sums_on_hosts()) return own * rounds.micro_batches;
-  uint64_t on_host = 0;
-  for (uint32_t round = 0; round < rounds.count(); ++round)
-    on_host += rounds.ranks_with_data(round, rounds.layout().host_of(shards.rank()));
-  return own * on_host + exchange_bytes(shards, rounds, chunk, sum_type).between_in;
+  const HostLayout hosts = rounds.layout();
+  const uint32_t host = hosts.host_of(shards.rank());
+  uint64_t on_host = 0, sums = 0;
+  for (uint32_t round = 0; round < rounds.count(); ++round) {
+    on_host += rounds.ranks_with_data(round, host);
+    for (uint32_t h = 0; h < hosts.hosts; ++h) sums += h != host ? rounds.groups_on(h, round) : 0;
+  }
+  return own * on_host + sums * shards.own(chunk).elements() * bytes_of(sum_type);
 }
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/options/step_rounds.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 
@@ -24,8 +25,20 @@ struct RankBytes {
   }
 };
 
-// Of the parameters of a chunk that are gathered once.
-RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk);
+// The bits that parameters of the section are rounded to: trained ones of 16 bits are.
+inline uint32_t bits_of(const Section& section, uint32_t parameter_bits) {
+  return section.trainable && section.type != DataType::fp32 ? parameter_bits : 0;
+}
+
+// What `elements` of a share take where they cross between hosts: as codes of `bits`, or in their type.
+constexpr uint64_t crossing_bytes(uint64_t elements, DataType type, uint32_t bits) {
+  return bits > 0 ? quantized_bytes(elements, bits) : elements * bytes_of(type);
+}
+
+// Of the parameters of a chunk that are gathered once, and cross between hosts in so many bits
+// (OffloadOptions::parameter_bits).
+RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk,
+                       uint32_t parameter_bits);
 // Of the gradients of a chunk in a step, all of which land at once in each round.
 RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, ChunkId chunk,
                          DataType sum_type);

@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/masters.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 
@@ -211,9 +212,16 @@ void StateBlocks::derive_parameters(ChunkId chunk, std::span<const std::byte> ti
                                     std::byte* parameters) const {
   const uint64_t tile_bytes = run_.plan.record_layout.tile_bytes();
   for (uint64_t t = 0; t * tile_bytes < tiles.size(); ++t)
-    convert_from_float(run_.instruction_set, reinterpret_cast<const float*>(tiles.data() + t * tile_bytes),
-                       parameters + t * parameter_tile_bytes(chunk), run_.space.section_of(chunk).type,
-                       kTileElements);
+    make_parameters(reinterpret_cast<const float*>(tiles.data() + t * tile_bytes),
+                    run_.space.section_of(chunk).type, kTileElements,
+                    parameters + t * parameter_tile_bytes(chunk));
+}
+
+void StateBlocks::make_parameters(const float* masters, DataType type, uint64_t count,
+                                  std::byte* parameters) const {
+  convert_from_float(run_.instruction_set, masters, parameters, type, count);
+  const uint32_t bits = type == DataType::fp32 ? 0 : run_.options.parameter_bits;
+  if (bits > 0) round_to_quantized(run_.instruction_set, bits, parameters, type, parameters, type, count);
 }
 
 void StateBlocks::place_masters(const float* masters, DataType type, std::byte* tile,
@@ -223,7 +231,7 @@ void StateBlocks::place_masters(const float* masters, DataType type, std::byte* 
                   reinterpret_cast<const std::byte*>(masters), parameters, tile, kTileElements);
   } else {
     std::memcpy(tile, masters, kTileElements * sizeof(float));
-    convert_from_float(run_.instruction_set, masters, parameters, type, kTileElements);
+    make_parameters(masters, type, kTileElements, parameters);
   }
 }
 

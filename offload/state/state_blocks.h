@@ -84,7 +84,8 @@ class StateBlocks {
   void bring_to_first_rank(uint32_t owner, ChunkId chunk, std::span<std::byte> bytes);
 
   // --- Arithmetic. `parameters` are those of the first of the tiles ---
-  // Rounds whole masters to parameters.
+  // Make parameters of whole masters, as an update does.
+  void make_parameters(const float* masters, DataType type, uint64_t count, std::byte* parameters) const;
   void derive_parameters(ChunkId chunk, std::span<const std::byte> tiles, std::byte* parameters) const;
   // Stores the masters of one tile in the record's `tile` and in `parameters` of `type`.
   void place_masters(const float* masters, DataType type, std::byte* tile, std::byte* parameters) const;

@@ -14,6 +14,7 @@
 #include <terrace/offload/state/training_state.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/masters.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
 namespace {
@@ -308,14 +309,17 @@ void TrainingState::write_moments(ChunkId chunk, uint64_t first_element, std::sp
   });
 }
 
-// Of a frozen tensor there is the parameter alone.
+// Of a frozen tensor there is the parameter alone. Parameters are made of their masters in whole blocks of
+// quantization.h, because they may be rounded.
 void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::span<const float> values,
                                   FunctionRef<void()> begin) {
   const RunContext& context = blocks_.run();
   const DataType type = context.space.section_of(chunk).type;
   const uint64_t element_bytes = bytes_of(type);
   const MasterForm form = context.plan.record_layout.master;
-  static_cast<void>(blocks_.parameters_around(chunk, first_element, values.size()));
+  const uint64_t first = first_element / kQuantizedBlock * kQuantizedBlock;
+  const uint64_t count = round_up(first_element + values.size(), kQuantizedBlock) - first;
+  static_cast<void>(blocks_.parameters_around(chunk, first, count));
   std::byte* const parameters = blocks_.memory_for(chunk);
   blocks_.before_change(chunk);
   if (!context.is_trained(chunk)) {
@@ -331,12 +335,15 @@ void TrainingState::write_weights(ChunkId chunk, uint64_t first_element, std::sp
         split_masters(context.instruction_set, form, reinterpret_cast<const std::byte*>(masters), to,
                       part.tile + part.first_element * master_bytes_of(form), part.count);
       } else {
-        std::memcpy(part.tile + part.first_element * sizeof(float), masters, part.count * sizeof(float));
-        convert_from_float(context.instruction_set, masters, to, type, part.count);
+        auto* const kept = reinterpret_cast<float*>(part.tile) + part.first_element;
+        std::memcpy(kept, masters, part.count * sizeof(float));
+        const uint64_t before = part.first_element % kQuantizedBlock;
+        blocks_.make_parameters(kept - before, type, round_up(before + part.count, kQuantizedBlock),
+                                to - before * element_bytes);
       }
     });
   }
-  blocks_.publish_around(chunk, first_element, values.size());
+  blocks_.publish_around(chunk, first, count);
 }
 
 }  // namespace terrace

@@ -46,7 +46,8 @@ class LeastTraffic {
   // Of the shares of other hosts that are kept below the device, and copied to it with every fetch.
   uint64_t kept_bytes(ChunkId chunk) const {
     if (index_of(chunk) >= run_.plan.kept_gathers) return 0;
-    return gather_bytes(run_.shards, rounds_of(run_.options).layout(), chunk).between_in;
+    return gather_bytes(run_.shards, rounds_of(run_.options).layout(), chunk, run_.options.parameter_bits)
+        .between_in;
   }
   // An update of compact state reads the old parameters.
   bool needs_old() const { return run_.is_compact() && states_move_; }
@@ -139,7 +140,7 @@ class LeastTraffic {
     // What is kept of a chunk crosses once for each of its updates.
     const auto least_gathered = [&](uint64_t RankBytes::*part) {
       return least([&](ChunkId chunk, bool is_first) {
-        RankBytes bytes = gather_bytes(run_.shards, rounds.layout(), chunk);
+        RankBytes bytes = gather_bytes(run_.shards, rounds.layout(), chunk, run_.options.parameter_bits);
         if (kept_bytes(chunk) > 0 && !(is_first && run_.is_trained(chunk))) {
           bytes.in -= std::exchange(bytes.between_in, 0);
           bytes.out -= std::exchange(bytes.between_out, 0);
@@ -169,7 +170,8 @@ class LeastTraffic {
 
   void add_ranks(ChunkId chunk, const StepRounds& rounds) {
     if (!params_move_) {
-      const RankBytes gathered = gather_bytes(run_.shards, rounds.layout(), chunk);
+      const RankBytes gathered =
+          gather_bytes(run_.shards, rounds.layout(), chunk, run_.options.parameter_bits);
       bound_.gather_in_bytes += gathered.in;
       bound_.gather_out_bytes += gathered.out;
       bound_.host_gather_in_bytes += gathered.between_in;

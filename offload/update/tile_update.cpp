@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <terrace/base/assert.h>
+#include <terrace/offload/plan/rank_bytes.h>
 
 namespace terrace {
 namespace {
@@ -13,13 +14,14 @@ constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
 }  // namespace
 
 TileUpdate::TileUpdate(const ChunkShards& shards, GradientSource& gradients, ParamHome& home,
-                       const RecordLayout& layout, InstructionSet instruction_set,
+                       const RecordLayout& layout, uint32_t parameter_bits, InstructionSet instruction_set,
                        DeviceArithmetic* device_arithmetic, bool dry)
     : shards_(shards),
       space_(shards.space()),
       gradients_(gradients),
       home_(home),
       layout_(layout),
+      parameter_bits_(parameter_bits),
       instruction_set_(instruction_set),
       device_arithmetic_(device_arithmetic),
       dry_(dry) {}
@@ -125,6 +127,7 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
   tiles.gradients = parts.gradients;
   tiles.parameter_type = space_.section_of(chunk).type;
   tiles.parameters = parts.output;
+  tiles.parameter_bits = bits_of(space_.section_of(chunk), parameter_bits_);
   if (layout_.master != MasterForm::whole) tiles.old_parameters = parts.old;
   for_each_run(chunk, [&](const OptimizerStep& step, uint64_t first_of_run, uint64_t end_of_run) {
     const uint64_t first = std::max(begin, first_of_run), last = std::min(end, end_of_run);

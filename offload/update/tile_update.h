@@ -38,9 +38,10 @@ struct TilePlaces {
 
 class TileUpdate {
  public:
+  // New parameters are rounded to `parameter_bits` (OffloadOptions), where these are above 0.
   TileUpdate(const ChunkShards& shards, GradientSource& gradients, ParamHome& home,
-             const RecordLayout& layout, InstructionSet instruction_set, DeviceArithmetic* device_arithmetic,
-             bool dry);
+             const RecordLayout& layout, uint32_t parameter_bits, InstructionSet instruction_set,
+             DeviceArithmetic* device_arithmetic, bool dry);
 
   // Begins an update; what `constants` refer to stays until it is over. The constants of a tensor may still
   // be set before the first of its chunks is updated.
@@ -97,6 +98,7 @@ class TileUpdate {
   GradientSource& gradients_;
   ParamHome& home_;
   const RecordLayout layout_;
+  const uint32_t parameter_bits_;
   const InstructionSet instruction_set_;
   DeviceArithmetic* const device_arithmetic_;  // null where the workers compute in device memory
   const bool dry_;                             // nothing is computed

@@ -19,8 +19,8 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
       tiers_(tiers),
       states_(states),
       progress_(run.space.chunk_count()),
-      tiles_(run.shards, homes.gradients, homes.params, run.plan.record_layout, run.instruction_set,
-             run.options.hooks.device_arithmetic, run.options.dry),
+      tiles_(run.shards, homes.gradients, homes.params, run.plan.record_layout, run.options.parameter_bits,
+             run.instruction_set, run.options.hooks.device_arithmetic, run.options.dry),
       lanes_(run.plan.device_lanes == 0
                  ? nullptr
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,

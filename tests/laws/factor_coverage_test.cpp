@@ -87,6 +87,8 @@ const Standings& standing_of_options() {
       {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},
       {"gradient_group", kGroup},
+      {"gradient_bits", kRounding},
+      {"parameter_bits", kRounding},
       {"ranks_overlap", kBackEnd},
       {"compare_ranks_every_steps", kBackEnd},
   };
@@ -209,6 +211,7 @@ struct Seen {
   std::set<size_t> paths;
   std::set<uint32_t> retained;
   std::set<bool> durable, layer_major, spills, activations_leave, begins_over, several_types, groups;
+  std::set<uint32_t> gradient_bits, parameter_bits;
 };
 
 TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
@@ -234,6 +237,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.durable.insert(training.offloader().commits().are_kept());
     seen.layer_major.insert(options.layer_major);
     seen.groups.insert(rounds_of(options).has_groups());
+    seen.gradient_bits.insert(options.gradient_bits), seen.parameter_bits.insert(options.parameter_bits);
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
     seen.activations_leave.insert(options.activation_entries > 0);
     seen.begins_over.insert(training.offloader().commits().earlier_stays());
@@ -253,6 +257,8 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   EXPECT_EQ(seen.shares.size(), factors()[kShare].levels.size());
   EXPECT_EQ(seen.paths.size(), factors()[kPaths].levels.size());
   EXPECT_EQ(seen.retained.size(), factors()[kRetained].levels.size());
+  EXPECT_EQ(seen.gradient_bits, (std::set<uint32_t>{0, 4, 8}));
+  EXPECT_EQ(seen.parameter_bits, (std::set<uint32_t>{0, 8}));
   const std::pair<const char*, std::set<bool>> both[] = {
       {"durable", seen.durable},
       {"layer-major", seen.layer_major},

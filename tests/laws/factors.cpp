@@ -103,6 +103,9 @@ constexpr std::array<std::string_view, 3> kGroups = {"1", "2", "4"};
 // The type in which matrices are multiplied.
 constexpr auto kComputes = testing::enumerator_names<ProductType>();
 
+// What is rounded to few bits: gradients to 8 where they are alone, and to 4 beside parameters.
+constexpr std::array<std::string_view, 4> kRoundings = {"none", "gradients", "parameters", "both"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -155,6 +158,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"gradient group", kGroups},
     {"hosts", kHostCounts},
     {"compute", kComputes},
+    {"rounding", kRoundings},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

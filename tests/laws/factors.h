@@ -53,6 +53,7 @@ enum FactorIndex : size_t {
   kGroup,
   kHosts,
   kCompute,
+  kRounding,
   kFactorCount,
 };
 

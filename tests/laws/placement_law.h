@@ -43,7 +43,7 @@ class PlacementLaw {
   uint64_t keeping_runs() const { return keeping_runs_; }
 
  private:
-  using ReferenceKey = std::array<uint8_t, 12>;
+  using ReferenceKey = std::array<uint8_t, 13>;
   Outcome train_rank(const Combination& combination, Communicator* ranks);
 
   std::filesystem::path folder_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -122,6 +123,27 @@ float rounded(float value, DataType type) {
   return type == DataType::bf16 ? to_float(to_bf16(value)) : to_float(to_fp16(value));
 }
 
+// Every 64 numbers become integers with one scale (optimizer_cpu/quantization.h), written out here.
+void round_plainly(std::span<float> values, DataType type, uint32_t bits) {
+  const float levels = bits == 8 ? 127.0f : 7.0f;
+  for (size_t first = 0; first < values.size(); first += 64) {
+    const std::span<float> block = values.subspan(first, std::min<size_t>(64, values.size() - first));
+    float largest = 0;
+    for (const float value : block) {
+      if (!std::isfinite(value)) largest = std::numeric_limits<float>::quiet_NaN();
+      if (!std::isnan(largest)) largest = std::max(largest, std::abs(value));
+    }
+    const bool is_tiny = largest < 0x1p-100f;
+    if (!std::isnan(largest))
+      largest = std::min(to_float(to_bf16(largest)), type == DataType::fp16 ? 65280.0f : 0x1.fep127f);
+    for (float& value : block) {
+      const float code =
+          std::clamp(std::nearbyint(value * (levels / largest)), -levels, levels) + 0.0f;  // no -0
+      value = std::isnan(largest) ? largest : is_tiny ? 0.0f : rounded(code * (largest / levels), type);
+    }
+  }
+}
+
 double norm_of(const std::vector<float>& gradient) {
   testing::BitSum sum;
   for (size_t block = 0; block < gradient.size(); block += 4096) {
@@ -139,9 +161,18 @@ double norm_of(const std::vector<float>& gradient) {
   return std::sqrt(sum.value());
 }
 
+void round_parameters(testing::InMemoryParameters& parameters, TensorId tensor, uint32_t bits) {
+  const DataType type = parameters.spec(tensor).type;
+  if (bits == 0 || type == DataType::fp32 || !parameters.spec(tensor).trainable) return;
+  std::vector<float> values = parameters.parameter_values(tensor);
+  round_plainly(values, type, bits);
+  std::ranges::copy(testing::bytes_from(values, type), parameters.parameter_bytes(tensor).begin());
+}
+
 // `steps` has the step of every tensor, or 0 where it is left out.
 void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters,
-            const std::vector<OptimizerSettings>& groups, const std::vector<uint64_t>& steps, float scale) {
+            const std::vector<OptimizerSettings>& groups, const std::vector<uint64_t>& steps, float scale,
+            uint32_t parameter_bits) {
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable || steps[t] == 0) continue;
     const uint64_t first = state.first_of(space.place(TensorId{t}));
@@ -157,6 +188,7 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.element_count = space.place(TensorId{t}).elements;
     update_arrays(InstructionSet::scalar,
                   make_optimizer_step(groups[space.tensor(TensorId{t}).group], steps[t], scale), arrays);
+    round_parameters(parameters, TensorId{t}, parameter_bits);
   }
 }
 
@@ -201,6 +233,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
     model.initial_values(TensorId{t}, 0, {state.master.data() + state.first_of(place), place.elements});
+    round_parameters(parameters, TensorId{t}, training.parameter_bits);
   }
   Outcome outcome;
   uint64_t updates = 0;
@@ -219,10 +252,15 @@ Outcome train_plainly(const Model& model, const Training& training) {
         if (!training.has_gradient(step, TensorId{t})) std::ranges::fill(gradient, 0.0f);
         const uint64_t first = state.first_of(space.place(TensorId{t}));
         const bool ends_group = (m + 1) % training.group == 0 || m + 1 == training.accumulation;
-        for (size_t e = 0; e < gradient.size(); ++e) {
+        for (size_t e = 0; e < gradient.size(); ++e)
           add(group[first + e], gradient[e], m % training.group == 0);
-          if (ends_group) add(state.gradient[first + e], group[first + e], m < training.group);
-        }
+        if (!ends_group) continue;
+        std::vector<float> joining(group.begin() + static_cast<ptrdiff_t>(first),
+                                   group.begin() + static_cast<ptrdiff_t>(first + gradient.size()));
+        if (training.gradient_bits > 0)
+          round_plainly(joining, training.accumulation_type, training.gradient_bits);
+        for (size_t e = 0; e < gradient.size(); ++e)
+          add(state.gradient[first + e], joining[e], m < training.group);
       }
     }
     const double norm = norm_of(state.gradient) / loss_scale;
@@ -236,7 +274,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
         steps[t] = training.has_gradient(step, TensorId{t}) ? ++own_steps[t] : 0;
     }
     update(space, state, parameters, settings(updates, training.optimizer), steps,
-           static_cast<float>(clip / loss_scale));
+           static_cast<float>(clip / loss_scale), training.parameter_bits);
   }
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(

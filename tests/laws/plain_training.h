@@ -36,6 +36,8 @@ struct Training {
   OptimizerSettings optimizer = law_optimizer("adamw");
   DataType moment_type = DataType::fp32;
   ProductType products = ProductType::fp32;  // of matrices
+  uint32_t gradient_bits = 0;                // above 0: of what joins the sum of the step
+  uint32_t parameter_bits = 0;               // the same of trained parameters of 16 bits
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
   testing::Callers callers = testing::Callers::none;  // the norm's sums are in the order of the flat space

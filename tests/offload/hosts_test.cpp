@@ -110,6 +110,29 @@ TEST(Hosts, HaveTheNumbersOfOneRank) {
   EXPECT_EQ(sums, testing::kSanitized ? 6u : 6u * 6);
 }
 
+// What is rounded changes the numbers, and no layout changes those.
+TEST(Hosts, HaveTheNumbersOfOneRankWhateverIsRounded) {
+  for (Case c : cases()) {
+    if (c.type == DataType::fp32 && c.parameters == Placement::none && !c.divided) continue;
+    c.type = DataType::bf16;
+    c.parameter_bits = 8;
+    for (const auto& [group, bits] : {std::pair{2u, 4u}, {1u, 8u}, {4u, 8u}, {16u, 4u}}) {
+      c.gradient_group = group;
+      c.gradient_bits = 0;
+      const Outcome unrounded = train_rank(c);
+      c.gradient_bits = bits;
+      const Outcome alone = train_rank(c);
+      EXPECT_FALSE(alone.has_numbers_of(unrounded));
+      for (const HostLayout& hosts : std::span(kLayouts).first<kLayoutCount>()) {
+        SCOPED_TRACE(text_of(c, hosts));
+        const std::vector<Outcome> together = train_together(c, hosts);
+        for (uint32_t r = 0; r < hosts.ranks; ++r) EXPECT_TRUE(together[r].has_numbers_of(alone)) << r;
+      }
+      if (testing::kSanitized) break;
+    }
+  }
+}
+
 TEST(Hosts, AreAsLateAsTheyLike) {
   for (const UpdateMode mode :
        {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
@@ -178,6 +201,8 @@ TEST(Hosts, MoveBetweenThemWhatTheFormulasSay) {
     c.accumulation = 12;
     for (const uint32_t group : std::span(kGroups).first<kGroupCount>()) {
       c.gradient_group = group;
+      c.gradient_bits = group == 1 ? 0 : group == 2 ? 8 : 4;
+      c.parameter_bits = c.type == DataType::bf16 && group != 1 ? 8 : 0;
       for (const HostLayout& hosts : std::span(kLayouts).first<kLayoutCount>()) {
         SCOPED_TRACE(text_of(c, hosts));
         const std::vector<Outcome> together = train_together(c, hosts);
@@ -209,8 +234,16 @@ TEST(Hosts, MoveBetweenThemWhatTheFormulasSay) {
         }
         EXPECT_EQ(in, out);
         EXPECT_EQ(gathered_in, gathered_out);
-        // All ranks gather (N - 1) S of a chunk together, and the hosts n - 1 times S.
-        EXPECT_EQ(gathered_in * (hosts.ranks - 1), fetched * (hosts.hosts - 1));
+        // All ranks gather (N - 1) S of a chunk together, and the hosts n - 1 times S, or 66 bytes of codes
+        // for 64 parameters of it.
+        if (c.parameter_bits == 0) {
+          EXPECT_EQ(gathered_in * (hosts.ranks - 1), fetched * (hosts.hosts - 1));
+        } else {
+          const uint64_t as_parameters = gathered_in / 66 * 128;
+          EXPECT_EQ(gathered_in % 66, 0u);
+          EXPECT_EQ(as_parameters * (hosts.ranks - 1),
+                    (fetched - gathered_in + as_parameters) * (hosts.hosts - 1));
+        }
       }
     }
   }

@@ -71,6 +71,8 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.tier_name = c.tier_name;
   options.micro_batches = c.accumulation;
   options.gradient_group = c.gradient_group;
+  options.gradient_bits = c.gradient_bits;
+  options.parameter_bits = c.parameter_bits;
   options.layer_major = c.layer_major;
   options.gradients = c.gradients;
   options.unused_gradients = c.unused;

@@ -39,8 +39,11 @@ std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
   std::vector<std::string_view> back_ends = {"threads"}, parameters = {"none", "cpu", "nvme"};
   if (are_several) back_ends = {"threads", "messages", "peers", "copies", "waiting"};
   if (are_several) parameters.push_back("divided");
+  std::vector<std::string_view> hosts = {"1"};
+  if (are_several) hosts = {"1", "2", "3"};
   return laws::covering_array_with_commits({{laws::kRanks, std::move(ranks)},
                                             {laws::kBackEnd, std::move(back_ends)},
+                                            {laws::kHosts, std::move(hosts)},
                                             {laws::kParameters, std::move(parameters)},
                                             {laws::kChunk, {are_several ? "12288" : "4096"}},
                                             {laws::kEngine, {"threads"}},
@@ -67,7 +70,7 @@ const std::vector<Combination>& combinations() {
   return list;
 }
 const std::vector<Combination>& combinations_of_ranks() {
-  static const std::vector<Combination> list = combinations_of({"2", "3"});
+  static const std::vector<Combination> list = combinations_of({"2", "3", "4"});
   return list;
 }
 

@@ -3,6 +3,7 @@
 // approximate roots and quotients (-prec-sqrt=true -prec-div=true) nor flush denormals (-ftz=false).
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/quantization.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
 #include "internal/elements.cuh"
@@ -123,6 +124,63 @@ struct Accumulate {
   }
 };
 
+// What round_to_quantized() of optimizer_cpu/quantization.h makes of a block, of which a lane has four
+// elements, `values`; those behind the end are zeros.
+__device__ inline Floats<4> rounded_block(const Floats<4>& values, DataType type, uint32_t bits) {
+  uint32_t magnitude = 0;
+  for (int k = 0; k < 4; ++k) {
+    const uint32_t own = std::bit_cast<uint32_t>(values.at[k]) & 0x7fffffffu;
+    magnitude = own > magnitude ? own : magnitude;
+  }
+  for (unsigned width = kRowLanes / 2; width != 0; width /= 2) {
+    const uint32_t other = __shfl_xor_sync(kWholeWarp, magnitude, width);
+    magnitude = other > magnitude ? other : magnitude;
+  }
+  const uint16_t scale = kernels::scale_of(magnitude, type);
+  if (scale == 0) return each<4>([](int) { return 0.0f; });
+  if (kernels::is_nan_scale(scale))
+    return each<4>([](int) { return std::bit_cast<float>(kernels::kCanonicalNan); });
+  const auto levels = static_cast<float>(kernels::levels_of(bits));
+  const float largest = kernels::largest_of(scale);
+  const float inverse_step = levels / largest, step = largest / levels;
+  return each<4>([&](int k) { return kernels::code_of(values.at[k], inverse_step, levels) * step; });
+}
+
+// Calls land(element, value) with the rounded value of each of `count` elements; a row rounds a block.
+template <typename Land>
+__device__ inline void for_rounded(const std::byte* elements, DataType type, uint64_t count, uint32_t bits,
+                                   Land land) {
+  static_assert(kQuantizedBlock == 4 * kRowLanes);
+  for_rows(divide_up(count, kQuantizedBlock), [&](uint64_t block, unsigned lane) {
+    const uint64_t first = block * kQuantizedBlock + 4 * lane;
+    const Floats<4> values =
+        each<4>([&](int k) { return first + k < count ? load_element(elements, type, first + k) : 0.0f; });
+    const Floats<4> rounded = rounded_block(values, type, bits);
+    for (int k = 0; k < 4; ++k) {
+      if (first + k < count) land(first + k, rounded.at[k]);
+    }
+  });
+}
+
+__device__ inline void store_element(std::byte* to, DataType type, uint64_t index, float value) {
+  store_elements(to, type, index, Floats<1>{value});
+}
+
+__global__ void accumulate_rounded(Accumulation part) {
+  for_rounded(part.gradient, part.gradient_type, part.count, part.bits, [&](uint64_t i, float value) {
+    // As it was written in the accumulator's type.
+    if (part.accumulator_type == DataType::bf16) value = to_float(to_bf16(value));
+    if (part.accumulator_type == DataType::fp16) value = to_float(to_fp16(value));
+    const float sum = part.first ? value : load_element(part.accumulator, part.accumulator_type, i) + value;
+    store_element(part.accumulator, part.accumulator_type, i, sum);
+  });
+}
+
+__global__ void round_elements(std::byte* elements, DataType type, uint64_t count, uint32_t bits) {
+  for_rounded(elements, type, count, bits,
+              [&](uint64_t i, float value) { store_element(elements, type, i, value); });
+}
+
 struct ZeroElements {
   std::byte* elements;
   DataType type;
@@ -170,6 +228,10 @@ bool goes_by_quads(const TileRun& tiles) {
                                 {is_compact ? tiles.old_parameters : nullptr, DataType::bf16}});
 }
 
+uint64_t blocks_for_rounding(uint64_t count) {
+  return divide_up(divide_up(count, kQuantizedBlock), kRowsOfBlock);
+}
+
 }  // namespace compute
 
 void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles) {
@@ -182,9 +244,17 @@ void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const
                  "remainders without the bf16 parameters that they belong to");
   compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
                            tiles.element_count, compute::goes_by_quads(tiles));
+  if (tiles.parameter_bits == 0) return;
+  compute::launch(where, compute::blocks_for_rounding(tiles.element_count), compute::kThreads,
+                  compute::round_elements,
+                  tiles.parameters + tiles.first_element * bytes_of(tiles.parameter_type),
+                  tiles.parameter_type, tiles.element_count, tiles.parameter_bits);
 }
 
 void cuda_accumulate(const CudaLaunch& where, const Accumulation& part) {
+  if (part.bits > 0)
+    return compute::launch(where, compute::blocks_for_rounding(part.count), compute::kThreads,
+                           compute::accumulate_rounded, part);
   compute::launch_elements(where, compute::Accumulate{part}, part.count,
                            compute::are_aligned_for_quads({{part.accumulator, part.accumulator_type},
                                                            {part.gradient, part.gradient_type}}));

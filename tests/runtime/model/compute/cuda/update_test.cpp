@@ -2,6 +2,7 @@
 #include <random>
 
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 #include "cuda_cases.h"
 #include "optimizer_cpu/update_problem.h"
@@ -165,6 +166,58 @@ TEST_F(CudaUpdate, SumsTheSquaresOfEveryBlockAsTheReferenceDoes) {
                            device_sums);
       expect_bits(device_sums.read(), sums, "sums");
     }
+  }
+}
+
+// Blocks of several magnitudes, one of zeros and one that is not finite; a last one is not whole.
+std::vector<std::byte> gradients_to_round(DataType type, size_t count) {
+  std::vector<float> values = random_values(count, 7, 3.0f);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t block = i / kQuantizedBlock;
+    values[i] = block % 8 == 3 ? 0.0f : std::ldexp(values[i], static_cast<int>(block % 12) - 6);
+  }
+  values[5 * kQuantizedBlock + 9] = std::numeric_limits<float>::infinity();
+  std::vector<std::byte> bytes(count * bytes_of(type));
+  convert_from_float(InstructionSet::scalar, values.data(), bytes.data(), type, count);
+  return bytes;
+}
+
+TEST_F(CudaUpdate, AddsRoundedGradientsAsTheReferenceDoes) {
+  constexpr size_t kCount = 35 * kQuantizedBlock + 13;
+  for (const DataType type : kEveryType) {
+    const std::vector<std::byte> gradient = gradients_to_round(type, kCount);
+    OnDevice<std::byte> gradient_d(gradient);
+    for (const DataType sum_type : {DataType::fp32, type}) {
+      for (const uint32_t bits : {8u, 4u}) {
+        std::vector<std::byte> sum = gradients_to_round(sum_type, kCount);
+        OnDevice<std::byte> sum_d(sum);
+        for (const bool first : {true, false}) {
+          accumulate(InstructionSet::scalar,
+                     {sum.data(), sum_type, gradient.data(), type, kCount, first, bits});
+          cuda_accumulate({.block_limit = 2},
+                          {sum_d.data(), sum_type, gradient_d.data(), type, kCount, first, bits});
+        }
+        EXPECT_EQ(sum_d.read(), sum) << name_of(type) << " into " << name_of(sum_type);
+      }
+    }
+  }
+}
+
+TEST_F(CudaUpdate, RoundsParametersAsTheReferenceDoes) {
+  std::mt19937 random(8);
+  for (const DataType type : {DataType::bf16, DataType::fp16}) {
+    Records records = make_records({}, {.parameter = type}, false, random);
+    OnDevice<std::byte> record(records.record), gradients(records.gradients), parameters(records.parameters);
+    const OptimizerStep step = make_optimizer_step({}, 2, 0.5f);
+    const size_t first = 3 * kQuantizedBlock, count = kTileElements + 5 * kQuantizedBlock;
+    TileRun here =
+        records.run(records.record.data(), records.gradients.data(), records.parameters.data(), first, count);
+    TileRun there = records.run(record.data(), gradients.data(), parameters.data(), first, count);
+    here.parameter_bits = there.parameter_bits = 8;
+    cuda_update_tiles({.block_limit = 3}, step, there);
+    update_tiles(InstructionSet::scalar, step, here);
+    EXPECT_EQ(parameters.read(), records.parameters) << name_of(type);
+    EXPECT_EQ(record.read(), records.record) << name_of(type);
   }
 }
 
