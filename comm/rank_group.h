@@ -37,6 +37,11 @@ struct HostLayout {
   }
   // The ranks that have the place of `rank` on their hosts.
   RankGroup across_hosts_of(uint32_t rank) const { return {place_on_host(rank), ranks_per_host(), hosts}; }
+  // The same on the hosts of its sub-group: so many consecutive hosts, which divide all of them.
+  RankGroup across_sub_group_of(uint32_t rank, uint32_t sub_group) const {
+    return {this->rank(host_of(rank) / sub_group * sub_group, place_on_host(rank)), ranks_per_host(),
+            sub_group};
+  }
 };
 
 }  // namespace terrace

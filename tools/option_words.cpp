@@ -52,6 +52,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, exchanges_by_copies, "", ""),  // a trainer sets it on a GPU
     TERRACE_OPTION(OffloadOptions, hosts, "", ""),                // a trainer sets it
     TERRACE_OPTION(OffloadOptions, keeps_gathers_first, "", "zero_optimization.zero_hpz_partition_size"),
+    TERRACE_OPTION(OffloadOptions, sub_group_hosts, "", "zero_optimization.mics_shard_size"),
     TERRACE_OPTION(OffloadOptions, ranks_overlap, "", "zero_optimization.overlap_comm"),
     TERRACE_OPTION(OffloadOptions, compare_ranks_every_steps, "", "terrace.compare_ranks_every_steps"),
     TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),

@@ -1,7 +1,5 @@
 #include <terrace/offload/homes/parameter_gathers.h>
 
-#include <utility>
-
 #include <terrace/offload/plan/host_slots.h>
 
 namespace terrace {
@@ -16,6 +14,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       cache_(cache),
       ranks_(*run.options.hooks.communicator),
       hosts_(rounds_of(run.options).layout()),
+      sub_group_(hosts_.across_sub_group_of(ranks_.rank(), run.options.sub_group_hosts)),
       comparison_(run),
       slots_(cache.slot_count()),
       kept_(run.plan.kept_gathers),
@@ -67,18 +66,16 @@ void ParameterGathers::gather(ChunkId chunk, CacheSlot& slot, const HostShare& o
 }
 
 void ParameterGathers::count(const Gather& gather) {
-  RankBytes moved = gather_bytes(run_.shards, hosts_, gather.chunk, run_.options.parameter_bits);
-  if (gather.kept.is_current) {
-    moved.in -= std::exchange(moved.between_in, 0);
-    moved.out -= std::exchange(moved.between_out, 0);
-  }
-  moved_ += moved;
+  moved_ +=
+      gather_bytes(run_.shards, hosts_, gather.chunk, run_.options.parameter_bits, crossing_ranks(gather));
 }
 
 std::byte* ParameterGathers::crossing(const Gather& gather, uint32_t host) const {
-  const uint32_t mine = ranks_.rank(), here = hosts_.host_of(mine);
-  if (gather.kept.memory != nullptr && host != here)
-    return gather.kept.memory + (host < here ? host : host - 1) * run_.plan.share_bytes;
+  const uint32_t mine = ranks_.rank();
+  if (keeps(gather.kept, host)) {
+    const uint32_t place = host < hosts_.host_of(sub_group_.first) ? host : host - sub_group_.count;
+    return gather.kept.memory + place * run_.plan.share_bytes;
+  }
   const ShardTiles tiles = run_.shards.of(gather.chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
   return gather.whole + tiles.first_element() * bytes_of(run_.space.section_of(gather.chunk).type);
 }
@@ -87,11 +84,11 @@ std::byte* ParameterGathers::crossing(const Gather& gather, uint32_t host) const
 void ParameterGathers::bring_together(const Gather& gather, Event& done) {
   const uint32_t rank = ranks_.rank(), here = hosts_.host_of(rank);
   const DeviceCopy& crossed = gather.slot.crossed;
-  const bool crosses = hosts_.hosts > 1 && !gather.kept.is_current;
-  if (crosses) cross(gather);
+  if (crossing_ranks(gather).count > 1) cross(gather);
   for (uint32_t i = 0; i < hosts_.hosts; ++i) {
     const uint32_t host = (here + i) % hosts_.hosts;
-    exchange(gather, hosts_.on_host_of(rank), host, host == here || !crosses ? gather.after : &crossed, done);
+    const bool is_there = host == here || (gather.kept.is_current && keeps(gather.kept, host));
+    exchange(gather, hosts_.on_host_of(rank), host, is_there ? gather.after : &crossed, done);
   }
 }
 
@@ -100,7 +97,7 @@ void ParameterGathers::cross(const Gather& gather) {
     return cross_as_codes(gather);
   DeviceCopy& crossed = gather.slot.crossed;
   crossed.begin({kGathered, index_of(gather.chunk), CopyName::Link::gather});
-  exchange(gather, hosts_.across_hosts_of(ranks_.rank()), std::nullopt, gather.after, crossed);
+  exchange(gather, crossing_ranks(gather), std::nullopt, gather.after, crossed);
 }
 
 void ParameterGathers::cross_as_codes(const Gather& gather) {
@@ -114,13 +111,15 @@ void ParameterGathers::cross_as_codes(const Gather& gather) {
   codes.crossed = &gather.slot.crossed;
   codes.made.begin(name);
   codes.arrived.begin(name);
-  codes.crossed->begin(name, hosts_.hosts - 1);
+  const RankGroup group = crossing_ranks(gather);
+  codes.crossed->begin(name, group.count - 1);
   quantized_->to_codes(gather.own, type, run_.shards.own(chunk).elements(), code_memory(codes, here),
                        gather.after, codes.made);
-  exchange(gather, hosts_.across_hosts_of(mine), std::nullopt, &codes.made, codes.arrived, &codes);
-  for (uint32_t host = 0; host < hosts_.hosts; ++host) {
-    if (host == here) continue;
-    const ShardTiles tiles = run_.shards.of(chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
+  exchange(gather, group, std::nullopt, &codes.made, codes.arrived, &codes);
+  for (uint32_t i = 0; i < group.count; ++i) {
+    const uint32_t owner = group.rank(i), host = hosts_.host_of(owner);
+    if (owner == mine) continue;
+    const ShardTiles tiles = run_.shards.of(chunk, owner);
     quantized_->from_codes(code_memory(codes, host), type, tiles.elements(), crossing(gather, host),
                            &codes.arrived, *codes.crossed);
   }
@@ -133,6 +132,7 @@ void ParameterGathers::copy_kept(const Gather& gather, const CacheSlot& slot, Ev
       to_device_note(run_.watch.events(), TransferRole::param, gather.reason, index_of(gather.chunk));
   for (uint32_t i = 1; i < hosts_.hosts; ++i) {
     const uint32_t host = (here + i) % hosts_.hosts;
+    if (!keeps(gather.kept, host)) continue;
     const ShardTiles tiles = run_.shards.of(gather.chunk, hosts_.rank(host, hosts_.place_on_host(mine)));
     const uint64_t element_bytes = bytes_of(run_.space.section_of(gather.chunk).type);
     run_.device.copy_to_device(slot.id, tiles.first_element() * element_bytes, crossing(gather, host),
@@ -242,7 +242,7 @@ void ParameterGathers::copy_from_stage(const Gather& gather, const Stage& stage,
     after = &share;
   };
   for (uint32_t host = 0; host < hosts_.hosts; ++host) {
-    if (host != here && gather.kept.memory == nullptr) continue;
+    if (host != here && !keeps(gather.kept, host)) continue;
     const ShardTiles tiles = run_.shards.of(chunk, hosts_.rank(host, place));
     copy_to(tiles.first_element() * element_bytes);
     at = (tiles.first_element() + tiles.elements()) * element_bytes;

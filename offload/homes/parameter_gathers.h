@@ -7,10 +7,10 @@
 // or is copied out of the slot first.
 //
 // Where ranks are on several hosts, a share crosses to each other host once, to the rank of the same place
-// there, and goes on from there to the ranks of that host. The host keeps what the plan has room for
-// (MemoryPlan::kept_gathers), each rank what has come to it from other hosts: until forget() the chunk comes
-// together without them. Shares that are rounded (OffloadOptions::parameter_bits) cross as codes, which lose
-// nothing, and are parameters again on the host.
+// there, and goes on from there to the ranks of that host. A sub-group of hosts keeps what the plan has room
+// for (MemoryPlan::kept_gathers), each rank what has come to it from other sub-groups: until forget() the
+// chunk comes together without them. Shares that are rounded (OffloadOptions::parameter_bits) cross as codes,
+// which lose nothing, and are parameters again on the host.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
@@ -91,9 +91,9 @@ class ParameterGathers {
   };
   bool goes_by_copies() const { return stage_count_ > 0; }
   Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
-  // Of a chunk whose shares from other hosts are kept.
+  // Of a chunk whose shares from other sub-groups are kept.
   struct Kept {
-    std::byte* memory = nullptr;  // one share for each other host; null: nothing is kept of the chunk
+    std::byte* memory = nullptr;  // one share for each of their hosts; null: nothing is kept of the chunk
     bool is_current = false;
   };
   // Shares on their way between hosts as codes; slots are taken in turns.
@@ -119,11 +119,19 @@ class ParameterGathers {
   void cross_as_codes(const Gather& gather);
   // Where the share of the rank of this one's place on `host` comes from there.
   std::byte* crossing(const Gather& gather, uint32_t host) const;
-  // Copies what is kept of the chunk to the slot, once it is there; completes `done` once for each other
-  // host.
+  // Copies what is kept of the chunk to the slot, once it is there; completes `done` once for each share.
   void copy_kept(const Gather& gather, const CacheSlot& slot, Event& done);
-  // Of other hosts, where they are kept.
-  uint32_t kept_shares(const Kept& kept) const { return kept.memory != nullptr ? hosts_.hosts - 1 : 0; }
+  uint32_t kept_shares(const Kept& kept) const {
+    return kept.memory != nullptr ? hosts_.hosts - sub_group_.count : 0;
+  }
+  // True if the share from that host is kept, or will be.
+  bool keeps(const Kept& kept, uint32_t host) const {
+    return kept.memory != nullptr && !sub_group_.has(hosts_.rank(host, hosts_.place_on_host(ranks_.rank())));
+  }
+  // The ranks of this one's place among which shares cross, this one alone where all others are kept.
+  RankGroup crossing_ranks(const Gather& gather) const {
+    return gather.kept.is_current ? sub_group_ : hosts_.across_hosts_of(ranks_.rank());
+  }
   // Each rank of the group sends one share to the others: its own, or that of the rank of its place on
   // `host`. With `codes` the shares are these.
   void exchange(const Gather& gather, const RankGroup& group, std::optional<uint32_t> host,
@@ -141,6 +149,7 @@ class ParameterGathers {
   DeviceCache& cache_;
   Communicator& ranks_;
   const HostLayout hosts_;
+  const RankGroup sub_group_;  // the ranks of this one's place on the hosts of its sub-group
   GatherComparison comparison_;
   std::vector<SlotGather> slots_;
   std::vector<Kept> kept_;  // by chunk, of the first ones

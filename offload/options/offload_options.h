@@ -93,6 +93,10 @@ struct OffloadOptions {
   // that it crosses once for an update and not with every fetch. true: before optimizer states are kept
   // there. No number depends on this.
   bool keeps_gathers_first = false;
+  // The hosts of a sub-group, which divide the hosts: a sub-group keeps what comes from the hosts of others,
+  // and holds the parameters once, so that with every fetch they cross within it alone. No number depends on
+  // this.
+  uint32_t sub_group_hosts = 1;
   // Parameters that live on the device are divided too. Each rank has its shares there, and a chunk comes
   // together in a device slot when an operation needs it. With one rank the option has no effect.
   bool divides_parameters = false;

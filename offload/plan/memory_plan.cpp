@@ -363,8 +363,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // A byte of either saves two of a drive, or one of the network, in a step.
   const auto keep_gathers = [&] {
     const bool are_fetched = !has_all_on_device(options) && plan.device_slots < plan.device_slots_useful;
-    if (options.hosts == 1 || !are_fetched) return;
-    plan.kept_gather_bytes = (options.hosts - 1) * plan.share_bytes;
+    if (options.hosts == options.sub_group_hosts || !are_fetched) return;
+    plan.kept_gather_bytes = (options.hosts - options.sub_group_hosts) * plan.share_bytes;
     plan.kept_gathers = room_for(plan.kept_gather_bytes, counts.chunks);
   };
   if (options.keeps_gathers_first) keep_gathers();

@@ -144,6 +144,10 @@ void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& opti
   if (options.hosts == 0 || options.ranks % options.hosts != 0)
     refuse(fmt::format("on {} hosts", options.hosts), "each of them has to have as many ranks as the others",
            "give OffloadOptions::hosts a number that divides the ranks, or 1");
+  if (options.sub_group_hosts == 0 || options.hosts % options.sub_group_hosts != 0)
+    refuse(fmt::format("in sub-groups of {} hosts", options.sub_group_hosts),
+           fmt::format("they do not divide {} hosts", options.hosts),
+           "give OffloadOptions::sub_group_hosts a number that divides the hosts, or 1");
   if (options.hooks.device_arithmetic != nullptr && !options.exchanges_by_copies)
     refuse("in device memory", "the host cannot reach it, and ranks exchange what the host reaches",
            "set OffloadOptions::exchanges_by_copies");

@@ -12,20 +12,16 @@ uint64_t elements_of(const RankGroup& group, const ChunkShards& shards, ChunkId 
 }  // namespace
 
 RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk,
-                       uint32_t parameter_bits) {
-  const uint64_t own = shards.param_bytes(chunk);
-  RankBytes bytes;
-  bytes.in = shards.space().param_bytes(chunk) - own;
-  bytes.out = own * (hosts.ranks - 1);
-  if (hosts.hosts == 1) return bytes;
+                       uint32_t parameter_bits, const RankGroup& crossing) {
   const Section& section = shards.space().section_of(chunk);
-  const uint32_t bits = bits_of(section, parameter_bits);
-  const uint64_t own_elements = shards.own(chunk).elements();
-  const uint64_t passing = elements_of(hosts.across_hosts_of(shards.rank()), shards, chunk);
-  const uint64_t crossing = passing - own_elements;
-  bytes.between_in = crossing_bytes(crossing, section.type, bits);
-  bytes.between_out = crossing_bytes(own_elements, section.type, bits) * (hosts.hosts - 1);
-  bytes.in += bytes.between_in - crossing * bytes_of(section.type);
+  const uint32_t bits = bits_of(section, parameter_bits), rank = shards.rank();
+  const uint64_t own = shards.own(chunk).elements();
+  const uint64_t passing = elements_of(hosts.across_hosts_of(rank), shards, chunk);
+  const uint64_t others = elements_of(crossing, shards, chunk) - own;
+  RankBytes bytes;
+  bytes.between_in = crossing_bytes(others, section.type, bits);
+  bytes.between_out = crossing_bytes(own, section.type, bits) * (crossing.count - 1);
+  bytes.in = bytes.between_in + shards.space().param_bytes(chunk) - passing * bytes_of(section.type);
   bytes.out = bytes.between_out + passing * bytes_of(section.type) * (hosts.ranks_per_host() - 1);
   return bytes;
 }

@@ -36,9 +36,10 @@ constexpr uint64_t crossing_bytes(uint64_t elements, DataType type, uint32_t bit
 }
 
 // Of the parameters of a chunk that are gathered once, and cross between hosts in so many bits
-// (OffloadOptions::parameter_bits).
+// (OffloadOptions::parameter_bits). `crossing` are the ranks of this one's place among which shares cross: of
+// all hosts, or of those whose shares are not kept.
 RankBytes gather_bytes(const ChunkShards& shards, const HostLayout& hosts, ChunkId chunk,
-                       uint32_t parameter_bits);
+                       uint32_t parameter_bits, const RankGroup& crossing);
 // Of the gradients of a chunk in a step, all of which land at once in each round.
 RankBytes exchange_bytes(const ChunkShards& shards, const StepRounds& rounds, ChunkId chunk,
                          DataType sum_type);

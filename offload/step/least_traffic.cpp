@@ -1,7 +1,6 @@
 #include <terrace/offload/step/least_traffic.h>
 
 #include <algorithm>
-#include <utility>
 
 #include <terrace/offload/plan/least_fetches.h>
 #include <terrace/offload/plan/rank_bytes.h>
@@ -46,9 +45,22 @@ class LeastTraffic {
   // Of the shares of other hosts that are kept below the device, and copied to it with every fetch.
   uint64_t kept_bytes(ChunkId chunk) const {
     if (index_of(chunk) >= run_.plan.kept_gathers) return 0;
-    return gather_bytes(run_.shards, rounds_of(run_.options).layout(), chunk, run_.options.parameter_bits)
-        .between_in;
+    uint64_t bytes = 0;
+    for (uint32_t host = 0; host < layout_.hosts; ++host)
+      bytes += is_kept_of(host) ? run_.shards.of(chunk, layout_.rank(host, place())).elements() : 0;
+    return bytes * bytes_of(run_.space.section_of(chunk).type);
   }
+  RankBytes gathered(ChunkId chunk, bool comes_anew) const {
+    const uint32_t rank = run_.shards.rank();
+    return gather_bytes(run_.shards, layout_, chunk, run_.options.parameter_bits,
+                        comes_anew ? layout_.across_hosts_of(rank)
+                                   : layout_.across_sub_group_of(rank, run_.options.sub_group_hosts));
+  }
+  bool is_kept_of(uint32_t host) const {
+    const uint32_t rank = run_.shards.rank();
+    return !layout_.across_sub_group_of(rank, run_.options.sub_group_hosts).has(layout_.rank(host, place()));
+  }
+  uint32_t place() const { return layout_.place_on_host(run_.shards.rank()); }
   // An update of compact state reads the old parameters.
   bool needs_old() const { return run_.is_compact() && states_move_; }
   uint64_t gradient_bytes(ChunkId chunk) const {
@@ -140,12 +152,8 @@ class LeastTraffic {
     // What is kept of a chunk crosses once for each of its updates.
     const auto least_gathered = [&](uint64_t RankBytes::*part) {
       return least([&](ChunkId chunk, bool is_first) {
-        RankBytes bytes = gather_bytes(run_.shards, rounds.layout(), chunk, run_.options.parameter_bits);
-        if (kept_bytes(chunk) > 0 && !(is_first && run_.is_trained(chunk))) {
-          bytes.in -= std::exchange(bytes.between_in, 0);
-          bytes.out -= std::exchange(bytes.between_out, 0);
-        }
-        return bytes.*part;
+        const bool comes_anew = kept_bytes(chunk) == 0 || (is_first && run_.is_trained(chunk));
+        return gathered(chunk, comes_anew).*part;
       });
     };
     if (params_move_) {
@@ -170,12 +178,11 @@ class LeastTraffic {
 
   void add_ranks(ChunkId chunk, const StepRounds& rounds) {
     if (!params_move_) {
-      const RankBytes gathered =
-          gather_bytes(run_.shards, rounds.layout(), chunk, run_.options.parameter_bits);
-      bound_.gather_in_bytes += gathered.in;
-      bound_.gather_out_bytes += gathered.out;
-      bound_.host_gather_in_bytes += gathered.between_in;
-      bound_.host_gather_out_bytes += gathered.between_out;
+      const RankBytes bytes = gathered(chunk, true);
+      bound_.gather_in_bytes += bytes.in;
+      bound_.gather_out_bytes += bytes.out;
+      bound_.host_gather_in_bytes += bytes.between_in;
+      bound_.host_gather_out_bytes += bytes.between_out;
     }
     const RankBytes exchanged = exchange_bytes(run_.shards, rounds, chunk, run_.options.accumulation_type);
     bound_.exchange_in_bytes += exchanged.in;
@@ -196,6 +203,7 @@ class LeastTraffic {
   }
 
   const RunContext& run_;
+  const HostLayout layout_ = rounds_of(run_.options).layout();
   const StateHomes& homes_;
   const bool params_move_;   // to the device when they are needed
   const bool params_below_;  // they have their home below it

@@ -16,6 +16,8 @@ constexpr const char* kBatchSetting = "train_batch_size";
 constexpr const char* kMicroBatchSetting = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulationSetting = "gradient_accumulation_steps";
 constexpr const char* kGroupSetting = "terrace.gradient_group";
+constexpr const char* kWeightsSetting = "zero_optimization.zero_quantized_weights";
+constexpr const char* kGradientsSetting = "zero_optimization.zero_quantized_gradients";
 constexpr const char* kComputeSetting = "terrace.compute";
 
 // A key, or with a point at its end a section. The accumulation of a rank is not one: it follows from the
@@ -79,6 +81,9 @@ std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64
   }
   if (const uint32_t group = config.batch.rounds().group; group > 1)
     settings[kGroupSetting] = std::to_string(group);
+  if (config.parameter_bits > 0) settings[kWeightsSetting] = fmt::format("{} bits", config.parameter_bits);
+  if (const uint32_t bits = config.batch.gradient_bits; bits > 0)
+    settings[kGradientsSetting] = fmt::format("{} bits", bits);
   settings[kComputeSetting] = products_of(config);
   return settings;
 }

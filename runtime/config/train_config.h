@@ -33,11 +33,14 @@ struct BatchConfig {
   // Micro-batches of a gradient group (StepRounds). Without a value: as in the run that is gone on from, or
   // new_gradient_group().
   std::optional<uint32_t> gradient_group = std::nullopt;
+  uint32_t gradient_bits = 0;  // OffloadOptions::gradient_bits
   // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * micro_batches; }
   // The micro-batches that a rank goes through in a step.
-  StepRounds rounds() const { return {micro_batches, ranks, gradient_group.value_or(1), hosts}; }
+  StepRounds rounds() const {
+    return {micro_batches, ranks, gradient_group.value_or(1), hosts, gradient_bits};
+  }
   // Of a run that begins: what the ranks of a host make in a round, where there are several hosts, so that
   // one sum crosses from each.
   uint32_t new_gradient_group() const { return hosts > 1 ? ranks / hosts : 1; }
@@ -245,6 +248,8 @@ struct TrainConfig {
   std::optional<uint64_t> max_prefetch_elements;  // from stage3_prefetch_bucket_size; 0: no prefetch
   std::optional<uint64_t> steps_per_print;        // nullopt: not asked for
   MonitorConfig monitor;
+  uint32_t parameter_bits = 0;                // OffloadOptions::parameter_bits
+  uint32_t sub_group_ranks = 0;               // over which parameters are cut and held once; 0: all
   bool keeps_gathers_first = false;           // OffloadOptions::keeps_gathers_first
   bool ranks_overlap = true;                  // false: gathers and exchanges are waited for where they begin
   bool logs_lanes = false;                    // the log of steps has what each lane of ranks has moved

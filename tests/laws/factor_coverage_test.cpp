@@ -83,6 +83,7 @@ const Standings& standing_of_options() {
       {"rank", kRanks},
       {"hosts", kHosts},
       {"keeps_gathers_first", kBackEnd},
+      {"sub_group_hosts", kHosts},
       {"communicator", kBackEnd},
       {"divides_parameters", kParameters},
       {"exchanges_by_copies", kBackEnd},

@@ -87,8 +87,8 @@ constexpr std::array<std::string_view, 2> kDeviceCopyWays = {"caller", "thread"}
 
 // They divide everything, and 3 micro-batches of a step leave some of them idle.
 constexpr std::array<std::string_view, 8> kRankCounts = {"1", "2", "3", "4", "5", "6", "8", "12"};
-// Among which they are spread evenly where that is possible: else there is one.
-constexpr std::array<std::string_view, 3> kHostCounts = {"1", "2", "3"};
+// Among which they are spread evenly where that is possible: else there is one. Two of 4 are a sub-group.
+constexpr std::array<std::string_view, 4> kHostCounts = {"1", "2", "3", "4"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.

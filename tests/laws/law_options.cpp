@@ -119,6 +119,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.ranks_overlap = false;
     options.compare_ranks_every_steps = 1;
     options.keeps_gathers_first = true;
+    if (options.hosts == 4) options.sub_group_hosts = 2;
   }
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =

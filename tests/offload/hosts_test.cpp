@@ -249,6 +249,45 @@ TEST(Hosts, MoveBetweenThemWhatTheFormulasSay) {
   }
 }
 
+// Sub-groups of two of four hosts: with every fetch parameters cross within them, and once for each update
+// between them.
+TEST(Hosts, OfASubGroupHoldTheParametersOnce) {
+  for (Case c : cases()) {
+    if (c.parameters == Placement::none && !c.divided) continue;  // nothing is fetched
+    c.accumulation = 4;
+    c.chunk_elements = 2 * kTileElements;
+    c.parameter_bits = c.type == DataType::bf16 ? 8 : 0;
+    c.host_budget = [](const MemoryPlan& plan) { return 4 * plan.host_bytes; };
+    const Outcome alone = train_rank(c);
+    for (const HostLayout& hosts : {HostLayout{4, 4}, HostLayout{8, 4}}) {
+      if (testing::kSanitized && hosts.ranks != 4) continue;
+      uint64_t crossed[3] = {};
+      for (const uint32_t sub_group : {1u, 2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{}, sub-groups of {}", text_of(c, hosts), sub_group));
+        c.sub_group_hosts = sub_group;
+        const std::vector<Outcome> together = train_together(c, hosts);
+        for (uint32_t r = 0; r < hosts.ranks; ++r) {
+          EXPECT_TRUE(together[r].has_numbers_of(alone)) << r;
+          crossed[sub_group / 2] += together[r].in_last_step.host_gather_in_bytes;
+          DryCommunicator dry(r, testing::places_on(hosts));
+          Case planned = c;
+          planned.ranks = &dry;
+          planned.dry = true;
+          const Outcome expected = train_rank(planned);
+          for (const CounterEntry& link : kLinks) {
+            EXPECT_EQ(together[r].moved.*link.value, expected.moved.*link.value) << r << ": " << link.key;
+            if (link.bound == nullptr) continue;
+            EXPECT_GE(together[r].moved.*link.value, kSteps * (together[r].bound.*link.bound)) << link.key;
+          }
+        }
+      }
+      // A fetch crosses to 0, 1 or 3 other hosts once the first one has crossed to all.
+      EXPECT_EQ(3 * (crossed[1] - crossed[0]), crossed[2] - crossed[0]);
+      EXPECT_GT(crossed[1], crossed[0]);
+    }
+  }
+}
+
 // With room for it a share crosses once for each update, however often its chunk is fetched.
 TEST(Hosts, KeepWhatHasCrossed) {
   for (Case c : cases()) {

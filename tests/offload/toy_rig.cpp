@@ -73,6 +73,7 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.gradient_group = c.gradient_group;
   options.gradient_bits = c.gradient_bits;
   options.parameter_bits = c.parameter_bits;
+  options.sub_group_hosts = c.sub_group_hosts;
   options.layer_major = c.layer_major;
   options.gradients = c.gradients;
   options.unused_gradients = c.unused;

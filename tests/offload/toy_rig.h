@@ -38,6 +38,7 @@ struct ToyCase {
   uint32_t gradient_group = 1;
   uint32_t gradient_bits = 0;
   uint32_t parameter_bits = 0;
+  uint32_t sub_group_hosts = 1;
   bool with_frozen = false;
   uint64_t chunk_elements = kTileElements;
   uint64_t unused_columns = kKind == RigKind::checkpoints ? 1000 : 0;  // of a tensor that no operation uses

@@ -152,6 +152,10 @@ std::string precision_text(const TrainConfig& config, const ComputeDevice* devic
       fmt::format("{} parameters and gradients, fp32 master weights", name_of(config.precision));
   if (config.batch.micro_batches > 1 && config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
     text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
+  if (config.parameter_bits > 0)
+    text += fmt::format(", parameters rounded to {} bits", config.parameter_bits);
+  if (config.batch.gradient_bits > 0)
+    text += fmt::format(", gradients rounded to {} bits", config.batch.gradient_bits);
   if (products_of(config, device) != name_of(DataType::fp32)) text += ", " + products_text(config, device);
   if (config.precision != DataType::fp16) return text;
   return text + (config.fp16.loss_scale > 0

@@ -9,6 +9,10 @@ namespace {
 
 constexpr std::string_view kOverlap = "zero_optimization.overlap_comm";
 constexpr std::string_view kKeptGathers = "zero_optimization.zero_hpz_partition_size";
+constexpr std::string_view kQuantizedWeights = "zero_optimization.zero_quantized_weights";
+constexpr std::string_view kQuantizedGradients = "zero_optimization.zero_quantized_gradients";
+constexpr std::string_view kGradientBits = "terrace.quantized_gradient_bits";
+constexpr std::string_view kShardSize = "zero_optimization.mics_shard_size";
 constexpr std::string_view kCommunicationType = "communication_data_type";
 constexpr std::string_view kLanes = "comms_logger.enabled";
 constexpr std::string_view kCommunicator = "terrace.communicator";
@@ -43,6 +47,8 @@ void Resolver::resolve_ranks() {
   own.rank_timeout_seconds = integer(kTimeout, own.rank_timeout_seconds);
   own.compare_ranks_every_steps = integer(kCompare, own.strict ? 1 : 0);
   check_communication_type();
+  resolve_rounding();
+  resolve_sub_groups();
   if (!chosen) {
     const ConfigEntry& entry = *given(kCommunicator);
     problems_.add(
@@ -59,11 +65,54 @@ void Resolver::resolve_ranks() {
   idle(kOverlap, !config_.ranks_overlap);
   idle(kLanes, config_.logs_lanes);
   idle(kKeptGathers, config_.keeps_gathers_first);
+  idle(kShardSize, config_.sub_group_ranks > 0);
   idle(kCommunicator, own.communicator != CommunicatorChoice::automatic);
   idle(kShare, own.nvme_share != NvmeShare::automatic);
   idle(kTimeout, true);
   idle(kCompare, own.compare_ranks_every_steps > 0);
   idle(kCommunicationType, true);
+}
+
+// It changes numbers, with one rank too: they are those of any number of ranks.
+void Resolver::resolve_rounding() {
+  const uint64_t bits = integer(kGradientBits, 8);
+  if (bits != 8 && bits != 4) {
+    const ConfigEntry& entry = *given(kGradientBits);
+    problems_.add(entry.written_at, fmt::format("{} must be 8 or 4, not {}", entry.written_key, bits));
+  }
+  if (boolean(kQuantizedGradients, false)) {
+    config_.batch.gradient_bits = static_cast<uint32_t>(bits);
+  } else if (const ConfigEntry* const entry = given(kGradientBits)) {
+    idle_.push_back({entry->written_key, fmt::format("{} is false", kQuantizedGradients)});
+  }
+  if (!boolean(kQuantizedWeights, false)) return;
+  config_.parameter_bits = 8;
+  const ConfigEntry& weights = *given(kQuantizedWeights);
+  if (config_.precision == DataType::fp32)
+    problems_.add(
+        weights.written_at,
+        fmt::format("{} is true, but parameters are fp32: they are their own masters, which have to "
+                    "stay exact; train in bf16 or fp16, or leave it out",
+                    weights.written_key));
+  if (config_.terrace.compact_state)
+    problems_.add(weights.written_at,
+                  fmt::format("{} is true, but so is terrace.compact_state: each parameter is a half of its "
+                              "master there, and has to stay exact; leave one of the two out",
+                              weights.written_key));
+}
+
+void Resolver::resolve_sub_groups() {
+  const auto size = static_cast<int64_t>(number(kShardSize, -1));
+  const uint32_t ranks = config_.batch.ranks;
+  if (size <= 0 || ranks == 1 || size == ranks) return;
+  if (size > ranks || ranks % size != 0) {
+    const ConfigEntry& entry = *given(kShardSize);
+    problems_.add(entry.written_at, fmt::format("{} is {}, and {} ranks cannot be divided into groups of it",
+                                                entry.written_key, size, ranks));
+    return;
+  }
+  config_.sub_group_ranks = static_cast<uint32_t>(size);
+  config_.keeps_gathers_first = true;
 }
 
 // A type that holds every gradient changes none of them, and sums are fp32 anyway.

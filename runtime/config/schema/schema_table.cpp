@@ -33,7 +33,6 @@ constexpr std::string_view kDegree =
 constexpr std::string_view kFirstSaves =
     "The first rank writes checkpoints, which do not depend on the number of ranks.";
 constexpr std::string_view kLaneLog = "Every step has one object, with all lanes.";
-constexpr std::string_view kLossy = "Lossy communication is not supported.";
 constexpr std::string_view kNoGathering =
     "Modules are not hooked: the model names what each operation needs.";
 constexpr std::string_view kBudgetRules =
@@ -274,12 +273,12 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "legacy_stage1", boolean, "false", refused, "DeepSpeed has removed it.", only_false},
     {kZero, "ignore_unused_parameters", boolean, "true", without_effect, "A parameter without a gradient is updated with a gradient of zero."},
     {kZero, "zero_hpz_partition_size", integer, "1", honoured, "Above 1: parameters that have come from other hosts are kept in host memory, cut over the ranks of the host, before optimizer states are, so that they cross once for an update and not with every fetch. Without it, after them. They are exact, and as many as the budget has room for (docs/ranks.md).", counted},
-    {kZero, "zero_quantized_weights", boolean, "false", refused, kLossy, only_false},
-    {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, kLossy, only_false},
-    {kZero, "zero_quantized_gradients", boolean, "false", refused, kLossy, only_false},
-    {kZero, "zeropp_loco_param", open_section, "", refused, kLossy},
-    {kZero, "mics_shard_size", integer, "-1", without_effect, kNoGroups, between(-1, kMaxCount)},
-    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, kNoGroups},
+    {kZero, "zero_quantized_weights", boolean, "false", honoured, "true: trained parameters of 16 bits are rounded to 8 bits in blocks of 64 wherever they are made of their fp32 masters, which stay exact, and cross between hosts in so many. The numbers change, and are the same on any number of ranks, one included (docs/ranks.md)."},
+    {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, "Frozen weights have no masters that would stay exact.", only_false},
+    {kZero, "zero_quantized_gradients", boolean, "false", honoured, "true: what joins the sum of a step, which is the sum of each gradient group, is rounded to terrace.quantized_gradient_bits in blocks of 64, and crosses between hosts in so many. The numbers change, and are the same on any number of ranks, one included (docs/ranks.md)."},
+    {kZero, "zeropp_loco_param", open_section, "", refused, "Its error feedback would make numbers of the number of ranks."},
+    {kZero, "mics_shard_size", integer, "-1", honoured, "Ranks of a sub-group, which divides the ranks: each sub-group holds the parameters once, as far as the host budget has room, so that after an update they cross between sub-groups once. Optimizer states and sums of gradients stay cut over all ranks. A host holds them once in any case, so sub-groups are whole hosts. The numbers are the same, bit for bit (docs/ranks.md).", between(-1, kMaxCount)},
+    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, "Parameters always cross to a host once, and go on from there."},
     {kZero, "memory_efficient_linear", boolean, "true", without_effect, "No operation keeps parameters after it."},
     {kZero, "pipeline_loading_checkpoint", boolean, "false", without_effect, "Checkpoints are loaded as a stream always."},
     {kZero, "override_module_apply", boolean, "true", without_effect, kNoGathering},
@@ -431,6 +430,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "retained_checkpoints", integer, "0", honoured, "How many commits of --save-every, the newest ones, are kept on nvme beside the last commit; each takes the disk space of all records once more.", between(0, 64)},
     {"terrace", "ranks", integer, "1", honoured, "Processes that train together, each with its share of everything (docs/ranks.md). A run has as many as its launcher starts; here and as --ranks it is for planning.", between(1, 16384)},
     {"terrace", "gradient_group", integer, "", honoured, "Micro-batches whose gradients are summed before they join the sum of the step; more than one take a second sum for every gradient. The numbers depend on it, and neither on ranks nor on what is computed where (docs/ranks.md). Without it: as in the run that is gone on from, or the ranks of a host where there are several hosts, or 1.", between(1, 16384)},
+    {"terrace", "quantized_gradient_bits", integer, "8", honoured, "With zero_quantized_gradients: 8 or 4.", between(4, 8)},
     {"terrace", "micro_batches", integer, "", honoured, "Micro-batches per update over all ranks, for files without train_batch_size and gradient_accumulation_steps: these numbers stay the same on any number of ranks. Beside one of the two it must say the same.", between(1, 16384)},
     {"terrace", "communicator", choice, "auto", honoured, "How ranks reach each other: by sockets and memory of the one host that they share (host), or by MPI, whose launcher must have started them (mpi). auto: by MPI where its launcher has, else by sockets. nccl is refused: in training, what ranks exchange passes through host memory (docs/ranks.md).", one_of("auto|host|mpi|nccl")},
     {"terrace", "rank_timeout_seconds", integer, "60", honoured, "Seconds that ranks which meet by sockets wait for each other to start.", between(1, 31536000)},

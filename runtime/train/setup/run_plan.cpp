@@ -109,6 +109,17 @@ std::string chunk_origin(uint64_t elements, uint64_t bound, const char* otherwis
   return bound > 0 && elements * 2 > bound ? "the largest that sub_group_size allows" : otherwise;
 }
 
+// A host has the parameters once, whatever part of its ranks a sub-group is.
+static uint32_t hosts_of_sub_group(const TrainConfig& config) {
+  const uint32_t size = config.sub_group_ranks, per_host = config.batch.ranks / config.batch.hosts;
+  if (size <= per_host) return 1;
+  if (size % per_host == 0) return size / per_host;
+  throw Error(ErrorKind::config,
+              {"cannot divide parameters among", fmt::format("sub-groups of {} ranks", size),
+               fmt::format("hosts have {} ranks each, and a sub-group is of whole hosts", per_host),
+               "set zero_optimization.mics_shard_size to a multiple of that, or leave it out"});
+}
+
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   OffloadOptions options;
   options.parameters = config.placement.parameters;
@@ -131,12 +142,15 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.update_rates = config.placement.update_rates;
   options.micro_batches = config.batch.micro_batches;
   options.gradient_group = config.batch.rounds().group;
+  options.gradient_bits = config.batch.gradient_bits;
+  options.parameter_bits = config.parameter_bits;
   options.ranks = config.batch.ranks;
   options.hosts = config.batch.hosts;
   options.divides_parameters = config.zero_stage == 3;
   options.exchanges_by_copies = dry.device.own_memory.has_value();
   options.ranks_overlap = config.ranks_overlap;
   options.keeps_gathers_first = config.keeps_gathers_first;
+  options.sub_group_hosts = hosts_of_sub_group(config);
   options.compare_ranks_every_steps = config.terrace.compare_ranks_every_steps;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);

@@ -98,7 +98,8 @@ struct UpdateRig : HomesRig {
     return records;
   }
   TileUpdate make_tiles(DeviceArithmetic* arithmetic = nullptr, bool dry = false) {
-    TileUpdate tiles(shards, gradients, *home, plan.record_layout, 0, InstructionSet::scalar, arithmetic, dry);
+    TileUpdate tiles(shards, gradients, *home, plan.record_layout, 0, InstructionSet::scalar, arithmetic,
+                     dry);
     tiles.begin({steps, {}});
     return tiles;
   }

@@ -67,6 +67,54 @@ TEST(RanksConfig, RefusesTypesThatWouldLoseDigitsOfGradients) {
               HasSubstr("must be one of fp16, bf16, fp32"));
 }
 
+TEST(RanksConfig, RoundsWhatTheKeysOfZeroPlusPlusSay) {
+  const TrainConfig exact = parse("{}");
+  EXPECT_EQ(exact.parameter_bits, 0u);
+  EXPECT_EQ(exact.batch.gradient_bits, 0u);
+  const auto with = [](const char* zero, const char* more = "") {
+    return fmt::format(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}{}}})", zero, more);
+  };
+  EXPECT_EQ(parse(with(R"("zero_quantized_weights": true)")).parameter_bits, 8u);
+  EXPECT_EQ(parse(with(R"("zero_quantized_gradients": true)")).batch.gradient_bits, 8u);
+  const TrainConfig four =
+      parse(with(R"("zero_quantized_gradients": true)", R"(, "terrace": {"quantized_gradient_bits": 4})"));
+  EXPECT_EQ(four.batch.gradient_bits, 4u);
+  EXPECT_EQ(four.batch.rounds().gradient_bits, 4u);
+  EXPECT_THAT(four.warnings, IsEmpty());
+  const TrainConfig idle = parse(with("", R"(, "terrace": {"quantized_gradient_bits": 4})"));
+  EXPECT_EQ(idle.batch.gradient_bits, 0u);
+  EXPECT_THAT(idle.warnings, ElementsAre(HasSubstr("quantized_gradient_bits")));
+}
+
+// They are the masters, or halves of them.
+TEST(RanksConfig, RefusesToRoundParametersThatHaveToBeExact) {
+  EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_weights": true}})"),
+              HasSubstr("zero_quantized_weights is true, but parameters are fp32"));
+  EXPECT_THAT(problem(R"({"bf16": {"enabled": true}, "zero_optimization": {"zero_quantized_weights": true},
+                          "terrace": {"compact_state": true}})"),
+              HasSubstr("zero_quantized_weights is true, but so is terrace.compact_state"));
+  EXPECT_THAT(problem(R"({"terrace": {"quantized_gradient_bits": 6}})"), HasSubstr("must be 8 or 4, not 6"));
+  EXPECT_THAT(problem(R"({"zero_optimization": {"zeropp_loco_param": {"err_beta": 0.8}}})"),
+              HasSubstr("error feedback"));
+}
+
+TEST(RanksConfig, DividesRanksIntoSubGroups) {
+  const auto with = [](int size) {
+    return fmt::format(R"({{"zero_optimization": {{"mics_shard_size": {}}}}})", size);
+  };
+  const TrainConfig of_four = parse(with(4), ranks("8"));
+  EXPECT_EQ(of_four.sub_group_ranks, 4u);
+  EXPECT_TRUE(of_four.keeps_gathers_first);
+  for (const int size : {-1, 8}) {
+    EXPECT_EQ(parse(with(size), ranks("8")).sub_group_ranks, 0u) << size;
+    EXPECT_FALSE(parse(with(size), ranks("8")).keeps_gathers_first) << size;
+  }
+  EXPECT_EQ(problem(with(3), ranks("8")),
+            "ds.json:1:24: zero_optimization.mics_shard_size is 3, and 8 ranks cannot be divided into groups "
+            "of it");
+  EXPECT_THAT(problem(with(16), ranks("8")), HasSubstr("8 ranks cannot be divided"));
+}
+
 // It would be another training, with one rank as with several.
 TEST(RanksConfig, RefusesEveryDegreeOfParallelismAboveOne) {
   const char* const divided[] = {R"({"tensor_parallel": {"autotp_size": 2}})",

@@ -35,6 +35,19 @@ TEST(RunSettings, NameWhatDiffersWithBothValues) {
                              "train_batch_size differs from the checkpoint's run: 4 now, 1 there"));
 }
 
+TEST(RunSettings, SayWhatIsRounded) {
+  const auto exact = settings({});
+  const auto rounded = settings({{"bf16.enabled", "true", "a test"},
+                                 {"zero_optimization.zero_quantized_weights", "true", "a test"},
+                                 {"zero_optimization.zero_quantized_gradients", "true", "a test"},
+                                 {"terrace.quantized_gradient_bits", "4", "a test"}});
+  const std::vector<std::string> lines = changed_settings(exact, rounded);
+  EXPECT_THAT(lines, ::testing::Contains("zero_optimization.zero_quantized_gradients differs from the "
+                                         "checkpoint's run: 4 bits now, not set there"));
+  EXPECT_THAT(lines, ::testing::Contains("zero_optimization.zero_quantized_weights differs from the "
+                                         "checkpoint's run: 8 bits now, not set there"));
+}
+
 TEST(RunSettings, DoNotDependOnTheNumberOfRanks) {
   const auto of_ranks = [](const char* ranks) {
     return settings({{"train_batch_size", "8", "a test"},

@@ -37,7 +37,8 @@ TEST(TrainConfigRules, RefusesWhatWouldChangeNumbersOrIsNotThere) {
             "no problem");
   EXPECT_THAT(problem(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})"),
               HasSubstr("always fp32"));
-  EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_weights": true}})"), HasSubstr("Lossy"));
+  EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_nontrainable_weights": true}})"),
+              HasSubstr("no masters"));
   EXPECT_EQ(problem(R"({"zero_optimization": {"zero_quantized_weights": false}})"), "no problem");
   EXPECT_THAT(problem(R"({"optimizer": {"params": {"max_grad_norm": 1}}})"),
               HasSubstr("Set gradient_clipping"));

@@ -95,6 +95,8 @@ class Resolver {
   void resolve_durability();
   void resolve_ranks();
   void check_communication_type();
+  void resolve_rounding();
+  void resolve_sub_groups();
 
   void warn_without_effect();
   void order_resolved();
