@@ -20,11 +20,11 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       kept_(run.plan.kept_gathers),
       stage_count_(run.plan.gather_slots),
       stages_(std::make_unique<Stage[]>(stage_count_)),
+      codes_(std::make_unique<Codes[]>(run.plan.code_slots)),
       quantized_(run.plan.code_slots > 0
                      ? std::make_unique<QuantizedCopies>(run.instruction_set, run.options.parameter_bits,
                                                          run.options.dry)
-                     : nullptr),
-      codes_(std::make_unique<Codes[]>(run.plan.code_slots)) {
+                     : nullptr) {
   for (SlotGather& slot : slots_) {
     if (run.options.dry) break;  // one part stands for all
     slot.to.assign(hosts_.hosts > 1 ? hosts_.hosts + 1 : 1, std::vector<CommPart>(ranks_.size()));

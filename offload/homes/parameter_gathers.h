@@ -157,9 +157,9 @@ class ParameterGathers {
   const uint32_t stage_count_;
   const std::unique_ptr<Stage[]> stages_;
   uint32_t next_stage_ = 0;
-  std::unique_ptr<QuantizedCopies> quantized_;  // null: shares cross as they are
-  const std::unique_ptr<Codes[]> codes_;        // MemoryPlan::code_slots
+  const std::unique_ptr<Codes[]> codes_;  // MemoryPlan::code_slots
   uint32_t next_codes_ = 0;
+  const std::unique_ptr<QuantizedCopies> quantized_;  // null: shares cross as they are
   uint64_t count_ = 0;
   RankBytes moved_;
   uint64_t h2d_bytes_ = 0;

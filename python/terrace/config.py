@@ -54,6 +54,9 @@ _NOT_IN_PYTHON = {
     "zero_optimization.offload_optimizer.ratio": "leave it at 1.0: updates run on the processor",
     "aio.use_gds": "leave it out",
     "terrace.compute": "leave it out: the model computes",
+    "terrace.gradient_group": "leave it out: micro-batches are added one after the other",
+    "zero_optimization.zero_quantized_weights": "leave it out: parameters stay exact",
+    "zero_optimization.zero_quantized_gradients": "leave it out: gradients stay exact",
 }
 
 

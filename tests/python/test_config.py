@@ -116,6 +116,13 @@ class Keys(unittest.TestCase):
                        {"sequence_parallel_size": 1}, {"gradient_allreduce_op": "mean"}):
             read_config(config, 10)
 
+    def test_what_would_change_numbers_is_refused(self):
+        for path, value in (("terrace.gradient_group", 2), ("zero_optimization.zero_quantized_weights", True),
+                            ("zero_optimization.zero_quantized_gradients", True)):
+            section, key = path.split(".")
+            self.refused({section: {key: value}}, path)
+        read_config({"zero_optimization": {"zero_quantized_weights": False, "mics_shard_size": 4}})
+
     def test_every_key_is_a_text(self):
         for config, subject in (
             ({5: 3}, "5"), ({None: 3}, "None"), ({"optimizer": {"params": {("lr",): 1}}}, "optimizer.params.('lr',)"),
