@@ -251,6 +251,11 @@ std::string begin_mpi(bool& begins) {
   if (begins) {
     // Ranks that wait shall leave the processor to those that compute.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    // Where Open MPI lets the receiver ask for the rest of a message, the asking waits behind what the other
+    // one is being sent, and a connection over TCP carries one direction at a time.
+    setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", 0);
+    // Parts of up to 1 MiB come at once, and not when they have been announced and asked for.
+    setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
     if (code != MPI_SUCCESS) return "MPI_Init_thread fails with code " + std::to_string(code);
     if (level >= MPI_THREAD_FUNNELED) return {};
