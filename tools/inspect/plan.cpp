@@ -32,6 +32,8 @@
 #include "flags/model_choice.h"
 #include "flags/train_flags.h"
 #include "inspect/plan_report.h"
+#include "inspect/rank_flags.h"
+#include "inspect/rank_outlook.h"
 #include "measure/tune_measure.h"
 #include "train/run_ranks.h"
 
@@ -74,7 +76,6 @@ class Plan final : public Subcommand {
                                          Workers& workers);
   std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
   void take_named_rates(MachineRates& rates) const;
-  void require_ranks_of_host(const TrainConfig& config) const;
   // Measures each path for a second for --best, if the rates are not known.
   void measure_disks(const TrainConfig& config, MachineRates& rates);
   // Plans every placement. It measures the machine if that has not been done and times are wanted.
@@ -84,8 +85,7 @@ class Plan final : public Subcommand {
   const std::string name_ = "plan";
   TrainFlags flags_;
   std::string endurance_, disk_read_, disk_write_, disk_mixed_;
-  std::string network_, network_latency_;
-  uint32_t ranks_per_host_ = 1;
+  RankFlags ranks_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
   bool no_time_ = false;
@@ -103,12 +103,7 @@ void Plan::add_own_flags(Command& command) {
       "Bytes that the nvme paths read in a second, together; without it, what `terrace tune` remembers");
   add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
   add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
-  add_small_number(command, "--ranks-per-host", 1, ranks_per_host_,
-                   "Of --ranks, how many share a host with its memory and processors (default 1)", kGroup);
-  add("--network", network_, "SIZE",
-      "Bytes that a host receives from others in a second, while it sends as many; its ranks share them");
-  add("--network-latency", network_latency_, "TIME",
-      "What a message from another host takes beside its bytes, for example 5us (default 0)");
+  ranks_.add_to(command);
   command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
       .group(kGroup);
   command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
@@ -128,18 +123,6 @@ double parse_terabytes(std::string text) {
     throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
                                     "give what the drive is rated for, for example 600TBW"});
   return number * unit;
-}
-
-// Parses "5us", "0.2ms" or "20ns".
-double parse_seconds(const std::string& text) {
-  double number = 0;
-  const auto [unit, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view rest(unit, static_cast<size_t>(text.data() + text.size() - unit));
-  const double scale = rest == "ns" ? 1e-9 : rest == "us" ? 1e-6 : rest == "ms" ? 1e-3 : rest == "s" ? 1 : 0;
-  if (problem != std::errc() || scale == 0 || !(number >= 0) || !std::isfinite(number))
-    throw Error(ErrorKind::config, {"cannot use", "--network-latency " + text, "it is no time",
-                                    "give it in ns, us, ms or s, for example 5us"});
-  return number * scale;
 }
 
 // A folder that does not exist yet may be planned with.
@@ -172,27 +155,7 @@ void Plan::take_named_rates(MachineRates& rates) const {
   take("--disk-read", disk_read_, rates.disk_read_bytes);
   take("--disk-write", disk_write_, rates.disk_write_bytes);
   take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
-  if (!network_.empty()) {
-    const uint64_t bytes = parse_bytes(network_, "--network");
-    if (bytes == 0)
-      throw Error(ErrorKind::config, {"cannot use", "--network " + network_, "at this rate nothing arrives",
-                                      "give the bytes of a second, for example 25GB"});
-    rates.network_bytes = static_cast<double>(bytes) / ranks_per_host_;
-  }
-  if (!network_latency_.empty()) rates.network_seconds = parse_seconds(network_latency_);
-}
-
-void Plan::require_ranks_of_host(const TrainConfig& config) const {
-  const auto refuse = [](const std::string& what, std::string reason, std::string advice) {
-    throw Error(ErrorKind::config, {"cannot use", what, std::move(reason), std::move(advice)});
-  };
-  if (ranks_per_host_ > config.batch.ranks)
-    refuse(fmt::format("--ranks-per-host {}", ranks_per_host_),
-           fmt::format("the run has {} rank{}", config.batch.ranks, config.batch.ranks == 1 ? "" : "s"),
-           "give --ranks as well");
-  if (config.batch.ranks == ranks_per_host_ && !(network_.empty() && network_latency_.empty()))
-    refuse(network_.empty() ? "--network-latency" : "--network", "all ranks are on one host",
-           "leave it out, or say with --ranks-per-host that there are several hosts");
+  ranks_.take_links(rates);
 }
 
 void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
@@ -229,10 +192,11 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
                                              Workers& workers) {
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
   try {
-    MeasuredMachine machine = measure_machine(config, setup, workers);
+    MeasuredMachine machine = measure_machine(config, setup, workers, {.given_flops = ranks_.flops()});
     // This process measures alone what the ranks of a host do side by side.
     const auto processors = static_cast<double>(read_topology().default_thread_count());
-    const double wanted = ranks_per_host_ * std::min(static_cast<double>(workers.thread_count()), processors);
+    const double wanted =
+        ranks_.ranks_per_host() * std::min(static_cast<double>(workers.thread_count()), processors);
     if (wanted > processors) machine.divide_processors(processors / wanted);
     take_tuned_rates(tuning_folder(), nvme_paths(config), machine.rates);
     if (best_) measure_disks(config, machine.rates);
@@ -250,16 +214,17 @@ int Plan::run() {
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
   MachineRates named;
   take_named_rates(named);
+  ranks_.require_values();
   std::optional<DataChoice> data;
   if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
   if (data) require_training_data(flags_, *data, options);
-  require_ranks_of_host(options.config);
-  share_host(options.config, ranks_per_host_);
+  ranks_.require_sense(options.config.batch.ranks, !no_time_);
+  share_host(options.config, ranks_.ranks_per_host());
   BatchConfig& batch = options.config.batch;
-  if (batch.ranks % ranks_per_host_ == 0) batch.hosts = batch.ranks / ranks_per_host_;
+  if (batch.ranks % ranks_.ranks_per_host() == 0) batch.hosts = batch.ranks / ranks_.ranks_per_host();
   if (!batch.gradient_group) batch.gradient_group = batch.new_gradient_group();
-  take_paths_of({.ranks_on_host = ranks_per_host_, .host = own_place().host_name},
+  take_paths_of({.ranks_on_host = ranks_.ranks_per_host(), .host = own_place().host_name},
                 options.config.terrace.nvme_share, options.config.placement);
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   for (const std::string& warning : options.config.warnings) {
@@ -291,8 +256,9 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
   report.prediction = prediction;
   if (machine) report.operations = machine->operations.description();
   report.ranks = config.batch.ranks;
-  report.ranks_per_host = ranks_per_host_;
+  report.ranks_per_host = ranks_.ranks_per_host();
   report.network_is_unknown = machine && !knows_ranks(machine->rates, config);
+  if (prediction.has_times) report.outlook = look_at_ranks(config, setup, prediction, machine->rates, ranks_);
   if (machine && !prediction.has_times)
     report.no_times =
         "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "

@@ -82,13 +82,12 @@ std::string ranks_text(const PlanReport& report) {
   if (report.network_is_unknown)
     return "without what other hosts take: --network and --network-latency say how fast they are\n";
   const double waited = 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]);
-  const double bytes = prediction.ranks_seconds - prediction.ranks_latency_seconds;
+  const RankTerms& terms = prediction.ranks.seconds;
   return fmt::format(
       "exchanges of {} ranks, {} on a host: {:.3f} s, of which the step waits {:.3f} s; {} rule: "
       "{:.3f} s of bytes, {:.3f} s of latency\n",
-      report.ranks, report.ranks_per_host, prediction.ranks_seconds, waited,
-      bytes >= prediction.ranks_latency_seconds ? "bytes" : "latencies", bytes,
-      prediction.ranks_latency_seconds);
+      report.ranks, report.ranks_per_host, terms.total(), waited,
+      terms.bytes() >= terms.latency() ? "bytes" : "latencies", terms.bytes(), terms.latency());
 }
 
 std::string time_text(const PlanReport& report) {
@@ -102,12 +101,13 @@ std::string time_text(const PlanReport& report) {
   add("backward", prediction.backward_seconds);
   add("update", prediction.update_seconds);
   add("in all", prediction.step_seconds);
-  std::string text = table.text() + resource_text(prediction.use()) + "\n" + ranks_text(report) + "\n";
+  std::string text = table.text() + resource_text(prediction.use()) + "\n" + ranks_text(report) + "\n" +
+                     outlook_text(report.outlook);
   TextTable rates({"it rests on", "rate", "unit", "from"});
   for (const PredictedRate& rate : prediction.rates)
     rates.add({rate.name, fmt::format("{:.3g}", rate.value), rate.unit, rate.origin});
   text += rates.text();
-  return text + fmt::format("operations: {}, measured now\n", report.operations);
+  return text + fmt::format("operations: {}\n", report.operations);
 }
 
 void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
@@ -131,8 +131,8 @@ void write_time(JsonWriter& json, const PlanPrediction& prediction) {
   json.member("backward_seconds", prediction.backward_seconds);
   json.member("update_seconds", prediction.update_seconds);
   json.member("step_seconds", prediction.step_seconds).member("bound_by", key_of(prediction.binding));
-  json.member("exchange_seconds", prediction.ranks_seconds);
-  json.member("exchange_latency_seconds", prediction.ranks_latency_seconds);
+  json.member("exchange_seconds", prediction.ranks.seconds.total());
+  json.member("exchange_latency_seconds", prediction.ranks.seconds.latency());
   json.member("rank_wait_seconds", 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]));
   json.list("rates", prediction.rates, [&](const PredictedRate& rate) {
     json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
@@ -220,6 +220,7 @@ std::string plan_json(const PlanReport& report) {
   });
   write_writes(json, report);
   write_time(json, prediction);
+  write_outlook(json, report.outlook);
   json.member("no_time", json_text_or_null(report.no_times));
   const bool has_best = !report.splits.empty() && report.splits.front().refusal.empty();
   json.member("best", has_best ? JsonValue(report.splits.front().flags) : nullptr);

@@ -10,6 +10,8 @@
 #include <terrace/runtime/train/planning/predict.h>
 #include <terrace/runtime/train/planning/ways_out.h>
 
+#include "inspect/rank_outlook.h"
+
 namespace terrace {
 
 // The bytes that a run writes to its drives.
@@ -39,6 +41,7 @@ struct PlanReport {
   double endurance_terabytes = 0;  // 0: not given
   uint32_t ranks = 1;
   uint32_t ranks_per_host = 1;
+  RankOutlook outlook;              // if there are times
   bool network_is_unknown = false;  // of different hosts, so that times are without it
   std::string rates;                // the rates of nvme on which the times rest; empty: none
   std::vector<Split> splits;        // fastest first

@@ -128,9 +128,9 @@ PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSet
   const MachineRates rates = reference_rates(config.placement, workers.thread_count(), has_gpu);
   const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * setup.model->config().context;
   const double flops = has_gpu ? kGpuFlops : kThreadFlops * static_cast<double>(rates.thread_count);
+  const OperationTimes operations(tokens, flops);
   const auto time_of = [&](std::string_view operation, uint64_t elements) {
-    const double passes = operation.ends_with("/backward") ? 2 : 1;
-    return OperationTime{2 * passes * static_cast<double>(elements * tokens) / flops, 0};
+    return operations.of(operation, elements);
   };
   const StepTimes times{rates, time_of};
   return predict_run(config, setup, workers, &times);

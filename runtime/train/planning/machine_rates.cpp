@@ -168,6 +168,16 @@ MachineRates measure_rates(const RateQuestion& question, Workers& workers) {
   return rates;
 }
 
+RankLinks rank_links(const MachineRates& rates, const TrainConfig& config) {
+  return {.ranks = config.batch.ranks,
+          .on_host = std::min(config.ranks_on_host, config.batch.ranks),
+          .message_seconds = rates.rank_seconds,
+          .bytes = rates.rank_bytes,
+          .network_message_seconds = rates.network_seconds,
+          .network_bytes = rates.network_bytes,
+          .network_delay = rates.network_delay};
+}
+
 bool knows_ranks(const MachineRates& rates, const TrainConfig& config) {
   const uint32_t ranks = config.batch.ranks;
   const uint32_t on_host = std::min(config.ranks_on_host, ranks);
@@ -233,10 +243,12 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   add("nvme reads", rates.disk_read_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme writes", rates.disk_write_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme, reads and writes mixed", rates.disk_mixed_bytes, 1e9, "GB/s", rates.disk_origin);
-  add("from ranks of this host, both ways at once", rates.rank_bytes, 1e9, "GB/s", kMeasured);
-  add("a message between them, beside its bytes", rates.rank_seconds, 1e-6, "us", kMeasured);
+  const char* const of_ranks = rates.given_ranks ? "given" : kMeasured;
+  add("from ranks of this host, both ways at once", rates.rank_bytes, 1e9, "GB/s", of_ranks);
+  add("a message between them, beside its bytes", rates.rank_seconds, 1e-6, "us", of_ranks);
   add("from ranks of other hosts", rates.network_bytes, 1e9, "GB/s", "given");
   add("a message between hosts, beside its bytes", rates.network_seconds, 1e-6, "us", "given");
+  add("its time on the way", rates.network_delay, 1e-6, "us", "given");
   return named;
 }
 

@@ -51,8 +51,10 @@ struct MachineRates {
   // takes for each of the others beside its bytes: those of one host, and those of different hosts.
   double rank_bytes = 0;
   double rank_seconds = 0;
+  bool given_ranks = false;  // else these two are measured
   double network_bytes = 0;
   double network_seconds = 0;
+  double network_delay = 0;  // how long a message to another host is on its way, where several are at once
 
   bool knows_disk() const { return disk_read_bytes > 0 && disk_write_bytes > 0 && disk_mixed_bytes > 0; }
 };
@@ -68,6 +70,9 @@ struct RateQuestion {
 
 // Returns the question for the update of a run with this configuration.
 RateQuestion rate_question(const TrainConfig& config);
+
+// What ranks of such a run have between them.
+RankLinks rank_links(const MachineRates& rates, const TrainConfig& config);
 
 // Whether all is known of the ranks of such a run that needs to be for its time.
 bool knows_ranks(const MachineRates& rates, const TrainConfig& config);

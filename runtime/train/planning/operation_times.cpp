@@ -244,9 +244,13 @@ OperationTimes::OperationTimes(const Model& model, uint32_t micro_batch, Workers
     time.after_seconds *= more_tokens * (attends ? longer : 1);
   }
   vocabulary_part_ = static_cast<double>(shape.vocabulary) / model.config().vocabulary;
-  description_ = fmt::format("one layer and {} of {} words, {} x {} tokens, {} times", shape.vocabulary,
-                             model.config().vocabulary, shape.batch, shape.sequence, runs);
+  description_ = fmt::format("one layer and {} of {} words, {} x {} tokens, {} times, measured now",
+                             shape.vocabulary, model.config().vocabulary, shape.batch, shape.sequence, runs);
 }
+
+OperationTimes::OperationTimes(uint64_t tokens, double flops)
+    : element_seconds_(2 * static_cast<double>(tokens) / flops),
+      description_(fmt::format("{:g} T multiplications and additions a second, given", flops * 1e-12)) {}
 
 void OperationTimes::slow_down(double factor) {
   for (auto& [kind, time] : times_) {
@@ -257,6 +261,10 @@ void OperationTimes::slow_down(double factor) {
 }
 
 OperationTime OperationTimes::of(std::string_view operation, uint64_t elements) const {
+  if (element_seconds_ > 0) {
+    const double passes = operation.ends_with("/backward") ? 2 : 1;
+    return {passes * element_seconds_ * static_cast<double>(elements), 0};
+  }
   const std::string kind = kind_of(operation);
   auto found = times_.find(kind);
   // A layer that is computed again and is not the last of its segment goes on as in the forward pass.

@@ -28,12 +28,15 @@ class OperationTimes {
   // Error(capacity) when place.device_bytes are too few for the smallest trial.
   OperationTimes(const Model& model, uint32_t micro_batch, Workers& workers, const TrialPlace& place = {},
                  double wanted_seconds = 1.0);
+  // Takes a rate for given: so many multiplications and additions in a second, two for each element and token
+  // of a micro-batch, and four backward.
+  OperationTimes(uint64_t tokens, double flops);
 
   // `operation` is the key of a use ("mb0/h.3.mlp.fc/forward"), whose tensors have `elements` elements.
   OperationTime of(std::string_view operation, uint64_t elements) const;
-  // Makes every time so many times as long.
+  // Makes every time that was measured so many times as long.
   void slow_down(double factor);
-  // Describes the trial: "one layer and 512 of 50257 words, 1 x 256 tokens, 3 times".
+  // Describes the trial: "one layer and 512 of 50257 words, 1 x 256 tokens, 3 times, measured now".
   const std::string& description() const { return description_; }
 
  private:
@@ -46,6 +49,7 @@ class OperationTimes {
   // Returns the key without the micro-batch and the numbers of layer and part.
   static std::string kind_of(std::string_view operation);
 
+  double element_seconds_ = 0;  // of a given rate, forward; 0: times are measured
   double vocabulary_part_ = 1;  // the measured part of the vocabulary
   std::map<std::string, Measured> times_;
   std::string description_;

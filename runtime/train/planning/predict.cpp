@@ -34,14 +34,15 @@ bool moves_on_nvme(const PlanPrediction& prediction) {
   return disk_read_bytes(prediction.step) + disk_write_bytes(prediction.step) > 0;
 }
 
-void add_times(const StepSeconds& seconds, const MachineRates& rates, PlanPrediction& prediction) {
+void add_times(const StepSeconds& seconds, const MachineRates& rates, const TrainConfig& config,
+               PlanPrediction& prediction) {
   prediction.has_times = true;
   prediction.forward_seconds = seconds.forward;
   prediction.backward_seconds = seconds.backward;
   prediction.update_seconds = seconds.update;
   prediction.step_seconds = seconds.total();
-  prediction.ranks_seconds = seconds.ranks_busy;
-  prediction.ranks_latency_seconds = seconds.ranks_latency;
+  prediction.ranks = seconds.ranks;
+  prediction.links = rank_links(rates, config);
   prediction.step.time = seconds.parts;
   prediction.step.h2d_busy_ns = in_ns(seconds.copy_in_busy);
   prediction.step.d2h_busy_ns = in_ns(seconds.copy_out_busy);
@@ -95,8 +96,11 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
     rates.copy_bytes = rates.clear_bytes = 0;  // of a simulated device
     rates.chunk_seconds = rates.device->chunk_seconds;
   }
-  return {std::move(rates), OperationTimes(*setup.model, config.batch.micro_batch_size, workers, place,
-                                           time.operations_seconds)};
+  const uint32_t sequences = config.batch.micro_batch_size;
+  if (time.given_flops > 0)
+    return {std::move(rates),
+            OperationTimes(uint64_t{sequences} * setup.model->config().context, time.given_flops)};
+  return {std::move(rates), OperationTimes(*setup.model, sequences, workers, place, time.operations_seconds)};
 }
 
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
@@ -123,7 +127,7 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
   prediction.step.time = {};
   prediction.tiers = training.tiers();
   if (model && (times->rates.knows_disk() || !moves_on_nvme(prediction)))
-    add_times(seconds, times->rates, prediction);
+    add_times(seconds, times->rates, config, prediction);
   if (training.offloader().commits().are_kept()) {
     training.commit();  // the first one has everything to write
     training.step();

@@ -30,6 +30,7 @@ struct MeasuredMachine {
 struct MeasuringTime {
   double operations_seconds = 1.0;
   uint64_t rate_ns = 60'000'000;  // per rate
+  double given_flops = 0;         // of operations, which are not measured then
 };
 // Also measures the device on which `setup` runs, if it has memory of its own. That takes no more of its
 // memory than the run will, and gives it back before the function returns.

@@ -10,6 +10,7 @@
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/offload/watch/binding_resource.h>
+#include <terrace/runtime/train/planning/rank_costs.h>
 
 namespace terrace {
 
@@ -44,8 +45,8 @@ struct PlanPrediction {
   double backward_seconds = 0;
   double update_seconds = 0;  // time of the update while nothing else computes
   double step_seconds = 0;
-  double ranks_seconds = 0;          // exchanges with other ranks, beside all else;
-  double ranks_latency_seconds = 0;  // of these, what does not depend on their bytes
+  RankUse ranks;  // what is exchanged with other ranks, beside all else
+  RankLinks links;
   Resource binding = Resource::processor;
   std::optional<ComputeUse> compute = std::nullopt;  // set if a device computes beside the processor
   std::vector<PredictedRate> rates;

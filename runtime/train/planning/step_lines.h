@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/runtime/train/planning/machine_rates.h>
+#include <terrace/runtime/train/planning/rank_costs.h>
 
 namespace terrace {
-
-inline double quotient(double amount, double rate) {
-  return rate > 0 ? amount / rate : 0;
-}
 
 // When a slot of the device can be used for the next thing.
 struct SlotTimes {
@@ -35,53 +33,79 @@ struct LinkLine {
   double busy = 0;
 };
 
-// Operations among ranks: each has a message for every other rank, which takes its time beside the bytes, and
-// the bytes of ranks of this host and of others come at their own rates. In two levels, ranks that have one
-// place on their hosts have messages for each other, and then the ranks of a host.
+// Operations among ranks. A thread of each rank has a message for every other rank of an operation, one after
+// the other, and copies what ranks of this host have; the network carries one thing after another. Operations
+// of one kind between hosts follow each other, but the headers of one cross while the parts of the one before
+// do. In two levels, what is gathered crosses first, and what is exchanged is summed on its host first.
 class RankLine {
  public:
-  RankLine(const MachineRates& rates, uint32_t ranks, uint32_t on_host)
-      : rates_(rates), on_host_(std::min(on_host, ranks) - 1), elsewhere_(ranks - 1 - on_host_) {}
+  RankLine(const RankLinks& links, const BatchConfig& batch)
+      : links_(links), hosts_(batch.hosts), rounds_(batch.rounds()) {}
 
-  // One operation in which so many bytes come, or go where those are more; returns when it is over.
-  double exchange(double earliest, uint64_t bytes) {
-    const double per_rank = static_cast<double>(bytes) / std::max(1.0, on_host_ + elsewhere_);
-    return move(earliest, per_rank * on_host_, per_rank * elsewhere_, latency());
-  }
-  // The one at `event` of a step, in two levels where there are so many hosts.
+  // The gather and the exchange at `event` of a step; both return when they are over.
   template <typename Events>
-  double exchange(const Events& events, size_t event, double earliest, uint32_t hosts) {
-    const uint64_t bytes = events[event].amount;
-    if (hosts == 1) return exchange(earliest, bytes);
-    const RecordedEvent& next = events[event + 1];
-    const uint64_t between = next.kind == RecordedEvent::Kind::between ? next.amount : 0;
-    const double crossing = between > 0 ? (hosts - 1) * rates_.network_seconds : 0;
-    return move(earliest, static_cast<double>(bytes - between), static_cast<double>(between),
-                crossing + hosts * on_host_ * rates_.rank_seconds);
+  double gather(const Events& events, size_t event, double earliest) {
+    const RankMoves moves = moves_of(events, event, hosts_ > 1, 1);
+    ++use_.gathers;
+    use_.crossing_gathers += moves.network_messages > 0 ? 1 : 0;
+    return pass_on(moves, cross(gathers_, moves, earliest));
+  }
+  template <typename Events>
+  double exchange(const Events& events, size_t event, double earliest) {
+    const bool in_two = rounds_.sums_on_hosts();
+    const RankMoves moves = moves_of(events, event, in_two, in_two ? rounds_.groups_per_host() : 1);
+    ++use_.exchanges;
+    return cross(exchanges_, moves, pass_on(moves, earliest));
   }
   // What an operation without bytes takes.
-  double latency() const { return on_host_ * rates_.rank_seconds + elsewhere_ * rates_.network_seconds; }
+  double ballot_seconds() const { return terms_of(links_, moves_in_one_level(links_, 0)).total(); }
   // Of the last operation: the seconds in which a thread of this rank copied.
   double copied() const { return copied_; }
-
-  double busy = 0;     // seconds of this step
-  double waiting = 0;  // of these, that no rate makes shorter
+  // What there was since it was last asked.
+  RankUse take_use() { return std::exchange(use_, {}); }
 
  private:
-  double move(double earliest, double here, double between, double latency) {
-    copied_ = quotient(here, rates_.rank_bytes);
-    const double seconds = latency + copied_ + quotient(between, rates_.network_bytes);
-    free_at_ = std::max(free_at_, earliest) + seconds;
-    busy += seconds;
-    waiting += latency;
-    return free_at_;
+  struct Crossing {
+    double moving_since = 0;  // the parts of the last operation
+    double over_at = 0;
+  };
+  template <typename Events>
+  RankMoves moves_of(const Events& events, size_t event, bool in_two, uint32_t operations) const {
+    const auto bytes = static_cast<double>(events[event].amount);
+    if (!in_two) return moves_in_one_level(links_, bytes);
+    const RecordedEvent& next = events[event + 1];
+    const bool crosses = next.kind == RecordedEvent::Kind::between;
+    const double between = crosses ? static_cast<double>(next.amount) : 0;
+    return moves_in_two_levels(links_, bytes - between, between, crosses ? operations : 0);
+  }
+  double pass_on(const RankMoves& moves, double earliest) {
+    const RankTerms terms = terms_of(links_, {.messages = moves.messages, .bytes = moves.bytes});
+    use_.seconds += terms;
+    copied_ = terms.host_bytes;
+    if (moves.messages == 0) return earliest;
+    return thread_free_at_ = std::max(thread_free_at_, earliest) + terms.total();
+  }
+  double cross(Crossing& lane, RankMoves moves, double earliest) {
+    if (moves.network_messages == 0) return earliest;
+    moves.messages = moves.bytes = 0;
+    use_.seconds += terms_of(links_, moves);
+    const double delay = links_.network_delay, on_the_way = (moves.delays - 1) * delay;
+    moves.delays = 0;
+    const double headers_at = std::max(earliest, lane.moving_since) + delay;
+    lane.moving_since = std::max(headers_at, lane.over_at);
+    const double begins = lane.moving_since + on_the_way - delay;
+    network_free_at_ = std::max(network_free_at_, begins) + terms_of(links_, moves).total();
+    return lane.over_at = network_free_at_ + delay;
   }
 
-  const MachineRates& rates_;
-  const double on_host_;
-  const double elsewhere_;
-  double free_at_ = 0;
+  const RankLinks links_;
+  const uint32_t hosts_;
+  const StepRounds rounds_;
+  Crossing gathers_, exchanges_;
+  double thread_free_at_ = 0;
+  double network_free_at_ = 0;
   double copied_ = 0;
+  RankUse use_;
 };
 
 }  // namespace terrace

@@ -43,7 +43,7 @@ class StepModel::Replay {
         in_link_(device_ != nullptr ? device_->link.to_device : input.times.rates.copy_bytes),
         out_link_(device_ != nullptr ? device_->link.to_host : input.times.rates.copy_bytes),
         shards_(space_, input.setup.offload.rank, input.setup.offload.ranks),
-        ranks_line_(input.times.rates, shards_.count(), input.config.ranks_on_host),
+        ranks_line_(rank_links(input.times.rates, input.config), input.config.batch),
         passes_engine_(engine_of_passes(input.setup)),
         updated_at_(space_.chunk_count(), 0) {
     for (const TensorUse& use : input.setup.dry.trace) {
@@ -65,14 +65,12 @@ class StepModel::Replay {
   StepSeconds run(const PlannedStep& step) {
     seconds_ = {};
     in_link_.busy = out_link_.busy = 0;
-    ranks_line_.busy = ranks_line_.waiting = 0;
     passes_read_bytes_ = 0;
     find_targets(step.events);
     for (size_t e = 0; e < step.events.size(); ++e) take(step, e);
     seconds_.copy_in_busy += in_link_.busy;
     seconds_.copy_out_busy += out_link_.busy;
-    seconds_.ranks_busy = ranks_line_.busy;
-    seconds_.ranks_latency = ranks_line_.waiting;
+    seconds_.ranks = ranks_line_.take_use();
     return seconds_;
   }
 
@@ -237,7 +235,7 @@ class StepModel::Replay {
     SlotTimes& slot = slots_[event.number];
     double earliest = ready_to_fill(slot, index);
     slot.behind_read = reads_pending_;
-    slot.behind_ranks = false;
+    slot.behind_ranks = slot.behind_ranks && slot.free_at > now_;  // what has crossed is copied behind it
     if (reads_pending_) earliest = std::max(earliest, disk_free_at_);
     reads_pending_ = false;
     slot.free_at = copy(in_link_, out_link_, event.amount, earliest);
@@ -245,8 +243,8 @@ class StepModel::Replay {
   // The shares of the others come behind the own one.
   void gather(const PlannedStep& step, size_t index) {
     SlotTimes& slot = slots_[step.events[index - 1].number];
-    slot.free_at = ranks_line_.exchange(
-        step.events, index, std::max({asked_at(), slot.free_at, slot.used_until}), in_.config.batch.hosts);
+    slot.free_at =
+        ranks_line_.gather(step.events, index, std::max({asked_at(), slot.free_at, slot.used_until}));
     slot.behind_ranks = true;
     beside_ += ranks_line_.copied();
   }
@@ -286,8 +284,7 @@ class StepModel::Replay {
   void exchange(const PlannedStep& step, size_t index) {
     const StepRounds rounds = in_.config.batch.rounds();
     const double senders = static_cast<double>(rounds.micro_batches) / rounds.count();
-    const double at = ranks_line_.exchange(step.events, index, std::max(now_, leave_at_),
-                                           rounds.sums_on_hosts() ? rounds.hosts : 1);
+    const double at = ranks_line_.exchange(step.events, index, std::max(now_, leave_at_));
     landings_.push_back({at, own_elements(ChunkId{step.events[index].number}) * senders});
     beside_ += ranks_line_.copied();
     leave_at_ = 0;
@@ -391,7 +388,8 @@ class StepModel::Replay {
 
   void begin_update(const PlannedStep& step) {
     in_update_ = true;
-    if (has_ranks()) spend(ranks_line_.latency(), TimeCause::ranks);  // the norm is a sum over all of them
+    if (has_ranks())
+      spend(ranks_line_.ballot_seconds(), TimeCause::ranks);  // the norm is a sum over all of them
     update_began_ = now_;
     if (rests_on_device()) return update_there();
     const UpdateWork work = update_work(step.moved);

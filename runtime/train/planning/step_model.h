@@ -38,8 +38,7 @@ struct StepSeconds {
   double copy_in_busy = 0;
   double copy_out_busy = 0;
   double disk_busy = 0;
-  double ranks_busy = 0;     // exchanges with other ranks,
-  double ranks_latency = 0;  // of which this does not depend on their bytes
+  RankUse ranks;
   // Set if a device computes beside the host: the computing time of each.
   double device_busy = 0;
   double processor_busy = 0;

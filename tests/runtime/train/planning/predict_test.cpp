@@ -132,6 +132,15 @@ TEST(MeasuredMachine, WithHalfOfItsProcessorsTakesTwiceAsLong) {
   EXPECT_EQ(machine.rates.disk_read_bytes, alone.disk_read_bytes);
 }
 
+// Two operations for each element and token, and four backward; nothing else on this machine slows them down.
+TEST(OperationTimes, OfAGivenRateFollowFromIt) {
+  OperationTimes times(10, 1000);
+  times.slow_down(2);
+  EXPECT_EQ(times.of("mb0/h.0.mlp.fc/forward", 50).leased_seconds, 1);
+  EXPECT_EQ(times.of("mb0/h.0.mlp.fc/backward", 50).leased_seconds, 2);
+  EXPECT_EQ(times.of("mb0/h.0.mlp.fc/backward", 50).after_seconds, 0);
+}
+
 TEST(Prediction, OfACommitIsWhatItWrites) {
   const ScratchFolder folder;
   RunOptions run;

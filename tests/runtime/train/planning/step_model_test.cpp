@@ -300,8 +300,8 @@ TEST(StepModel, HasRanksExchangeOnALineOfTheirOwn) {
 
   rates.rank_bytes = planned.exchanged_bytes() / (100 * planned.compute_seconds());
   const StepSeconds by_bytes = planned.seconds(rates);
-  EXPECT_NEAR(by_bytes.ranks_busy, 100 * planned.compute_seconds(), 1e-6);
-  EXPECT_EQ(by_bytes.ranks_latency, 0);
+  EXPECT_NEAR(by_bytes.ranks.seconds.total(), 100 * planned.compute_seconds(), 1e-6);
+  EXPECT_EQ(by_bytes.ranks.seconds.latency(), 0);
   EXPECT_GT(by_bytes.total(), 90 * planned.compute_seconds());
   EXPECT_GT(by_bytes.parts[TimeCause::ranks], by_bytes.parts[TimeCause::compute]);
   expect_parts_add_up(by_bytes);
@@ -309,8 +309,8 @@ TEST(StepModel, HasRanksExchangeOnALineOfTheirOwn) {
   rates.rank_bytes = 0;
   rates.rank_seconds = 3;
   const StepSeconds by_messages = planned.seconds(rates);
-  EXPECT_NEAR(by_messages.ranks_busy, 3 * planned.exchanges(), 1e-6);
-  EXPECT_EQ(by_messages.ranks_latency, by_messages.ranks_busy);
+  EXPECT_NEAR(by_messages.ranks.seconds.total(), 3 * planned.exchanges(), 1e-6);
+  EXPECT_EQ(by_messages.ranks.seconds.latency(), by_messages.ranks.seconds.total());
 }
 
 // A rank of another host is reached by the network's rates.
@@ -321,8 +321,8 @@ TEST(StepModel, TakesTheNetworkBetweenHosts) {
   rates.network_bytes = planned.exchanged_bytes() / 1000;
   rates.network_seconds = 2;
   const StepSeconds seconds = planned.seconds(rates);
-  EXPECT_NEAR(seconds.ranks_latency, 2 * planned.exchanges(), 1e-6);
-  EXPECT_NEAR(seconds.ranks_busy - seconds.ranks_latency, 1000, 1e-6);
+  EXPECT_NEAR(seconds.ranks.seconds.latency(), 2 * planned.exchanges(), 1e-6);
+  EXPECT_NEAR(seconds.ranks.seconds.bytes(), 1000, 1e-6);
 }
 
 }  // namespace
