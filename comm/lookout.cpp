@@ -38,8 +38,8 @@ StreamSocket new_event() {
 
 }  // namespace
 
-Lookout::Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink launcher, LookoutHooks hooks)
-    : rank_(rank), hooks_(std::move(hooks)), wake_(new_event()), launcher_(std::move(launcher)) {
+Lookout::Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink& launcher, LookoutHooks hooks)
+    : rank_(rank), hooks_(std::move(hooks)), wake_(new_event()), launcher_(launcher) {
   TERRACE_ASSERT(rank < links.size(), "there is a link for every rank");
   known_.resize(links.size());
   leaving_.resize(links.size());
@@ -212,7 +212,9 @@ void Lookout::poll_once() {
   settle_end();
   if (!late_at_ || Steady::now() < *late_at_) return;
   late_at_.reset();
-  if (hooks_.late && !has_left()) hooks_.late(*loss(milliseconds(0)));
+  if (!hooks_.late || has_left()) return;
+  if (launcher_.is_open()) launcher_.tell({.kind = LauncherWord::Kind::ended, .rank = rank_});
+  hooks_.late(*loss(milliseconds(0)));
 }
 
 void Lookout::say_where() {
@@ -376,6 +378,8 @@ void Lookout::lose(RankLoss loss) {
   if (is_first()) {
     for (uint32_t r = 1; r < links_.size(); ++r) tell_loss(r, loss);
   }
+  if (loss.died && launcher_.is_open())
+    launcher_.tell({.kind = LauncherWord::Kind::lost, .rank = loss.rank, .signal = loss.signal});
   if (loss.died) late_at_ = Steady::now() + hooks_.patience;
   if (hooks_.lost && !has_left()) hooks_.lost(loss);
 }

@@ -3,7 +3,8 @@
 //
 // Every rank has a connection to rank 0. Each second, and when a step begins, it says where it is. A
 // connection that ends without a farewell is a death. Rank 0 tells everybody; where rank 0 has died, every
-// rank sees that itself. Where `terrace launch` has started the ranks, it says who has died of which signal.
+// rank sees that itself. Where `terrace launch` has started the ranks, it says who has died of which signal,
+// and is told whom this rank has lost.
 #pragma once
 
 #include <chrono>
@@ -51,7 +52,8 @@ struct LookoutHooks {
 class Lookout {
  public:
   // `links` by rank, as meet_for_lookout() makes them. The launcher's link is closed where there is none.
-  Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink launcher, LookoutHooks hooks);
+  // `launcher` outlives this, and nobody else hears it.
+  Lookout(uint32_t rank, std::vector<StreamSocket> links, LauncherLink& launcher, LookoutHooks hooks);
   // Says farewell. No hook is called any more.
   ~Lookout();
   Lookout(const Lookout&) = delete;
@@ -129,7 +131,7 @@ class Lookout {
   const uint32_t rank_;
   const LookoutHooks hooks_;
   const StreamSocket wake_;
-  LauncherLink launcher_;
+  LauncherLink& launcher_;
 
   // The thread's own.
   std::vector<Link> links_;

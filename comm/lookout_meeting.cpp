@@ -1,21 +1,17 @@
 #include <terrace/comm/lookout_meeting.h>
 
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string_view>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/own_addresses.h>
 #include <terrace/comm/rank_reception.h>
 #include <terrace/comm/rank_votes.h>
 
@@ -25,8 +21,6 @@ namespace {
 using std::chrono::seconds;
 
 constexpr seconds kToCome(10);
-constexpr seconds kForAnAddress(2);
-constexpr seconds kSilence(10);
 
 // Where rank 0 listens: at a name on its host, or at a port of these addresses. All are empty where it does
 // not.
@@ -51,28 +45,6 @@ void put(std::string_view text, std::array<char, kRoom>& room) {
 template <size_t kRoom>
 std::string text_in(const std::array<char, kRoom>& room) {
   return {room.data(), strnlen(room.data(), kRoom)};
-}
-
-// The numbers of this host's addresses that others may reach, and its name, which they may know.
-std::vector<std::string> own_addresses(const std::string& host_name) {
-  std::vector<std::string> numbers;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {host_name};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(all, freeifaddrs);
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* one = list.get(); one != nullptr; one = one->ifa_next) {
-      const bool counts = (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
-      if (!counts || one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
-      std::array<char, NI_MAXHOST> number{};
-      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (getnameinfo(one->ifa_addr, length, number.data(), number.size(), nullptr, 0, NI_NUMERICHOST) == 0 &&
-          std::string_view(number.data()).find('%') == std::string_view::npos)
-        numbers.emplace_back(number.data());
-    }
-  }
-  numbers.insert(numbers.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(numbers.size(), 5)),
-                 host_name);
-  return numbers;
 }
 
 Invitation invite(const std::vector<RankPlace>& places, std::optional<ListeningSocket>& listener) {
@@ -109,24 +81,6 @@ std::vector<MeetingPlace> places_in(const Invitation& invitation) {
   return places;
 }
 
-// At one of the addresses somebody else may listen, or nobody may be reached.
-StreamSocket come(const Invitation& invitation, const RankHello& hello, std::string& reason) {
-  reason = "rank 0 listens nowhere";
-  for (const MeetingPlace& place : places_in(invitation)) {
-    const Deadline deadline(kForAnAddress);
-    try {
-      StreamSocket socket = connect_to(place, deadline, reason);
-      if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
-          read_welcome(socket, deadline, text_of(place), reason))
-        return socket;
-    } catch (const Error& error) {
-      reason = error.parts().reason;
-    }
-    reason = fmt::format("{}: {}", text_of(place), reason);
-  }
-  return {};
-}
-
 }  // namespace
 
 LookoutLinks meet_for_lookout(Communicator& ranks, const std::vector<RankPlace>& places) {
@@ -139,8 +93,8 @@ LookoutLinks meet_for_lookout(Communicator& ranks, const std::vector<RankPlace>&
   LookoutLinks met{.links = std::vector<StreamSocket>(ranks.size()), .why_none = {}};
   Arrival mine;
   if (ranks.rank() != 0) {
-    std::string reason;
-    met.links[0] = come(invitation, hello_of(key, ranks.rank(), 0), reason);
+    std::string reason = "rank 0 listens nowhere";
+    met.links[0] = come_to(places_in(invitation), hello_of(key, ranks.rank(), 0), reason);
     mine.has_come = met.links[0].is_open() ? 1 : 0;
     put(reason, mine.why);
   } else if (listener) {
@@ -155,7 +109,7 @@ LookoutLinks meet_for_lookout(Communicator& ranks, const std::vector<RankPlace>&
       met.why_none = fmt::format("rank {} cannot reach rank 0: {}", r, text_in(all[r].why));
   }
   if (!met.why_none.empty()) met.links.clear();
-  for (const StreamSocket& link : met.links) miss_after_silence(link, kSilence);
+  for (const StreamSocket& link : met.links) miss_after_silence(link, kHostSilence);
   return met;
 }
 

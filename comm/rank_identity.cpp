@@ -101,24 +101,9 @@ uint16_t port_in(std::string_view variable, std::string_view value, std::string_
   return static_cast<uint16_t>(*number);
 }
 
-// "host:port", "[address of IPv6]:port", or the absolute path of a socket.
-MeetingPlace terrace_meeting(std::string_view value) {
-  if (value.starts_with('/')) return {.socket = std::filesystem::path(value)};
-  const size_t colon = value.rfind(':');
-  std::string_view host = value.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.starts_with('[') && host.ends_with(']');
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  if (colon == std::string_view::npos || host.empty() ||
-      (!bracketed && host.find_first_of(":[]") != std::string_view::npos))
-    throw no_rank(fmt::format("TERRACE_MEET={}", value),
-                  "it is neither host:port nor the absolute path of a socket",
-                  "correct TERRACE_MEET; an address of IPv6 stands in brackets: [::1]:29500");
-  return {.host = std::string(host), .port = port_in("TERRACE_MEET", value, value.substr(colon + 1))};
-}
-
 std::optional<MeetingPlace> meeting_in(const Environment& variables, Launcher launcher) {
   if (const std::string* const place = variable_text(variables, "TERRACE_MEET"))
-    return terrace_meeting(*place);
+    return meeting_place_in("TERRACE_MEET", *place);
   const std::string* const host = variable_text(variables, "MASTER_ADDR");
   const std::string* const port = variable_text(variables, "MASTER_PORT");
   if (host != nullptr && port != nullptr)
@@ -132,6 +117,20 @@ std::optional<MeetingPlace> meeting_in(const Environment& variables, Launcher la
 }
 
 }  // namespace
+
+MeetingPlace meeting_place_in(std::string_view variable, std::string_view value) {
+  if (value.starts_with('/')) return {.socket = std::filesystem::path(value)};
+  const size_t colon = value.rfind(':');
+  std::string_view host = value.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.starts_with('[') && host.ends_with(']');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  if (colon == std::string_view::npos || host.empty() ||
+      (!bracketed && host.find_first_of(":[]") != std::string_view::npos))
+    throw no_rank(fmt::format("{}={}", variable, value),
+                  "it is neither host:port nor the absolute path of a socket",
+                  fmt::format("correct {}; an address of IPv6 stands in brackets: [::1]:29500", variable));
+  return {.host = std::string(host), .port = port_in(variable, value, value.substr(colon + 1))};
+}
 
 Environment environment_from(const char* const* entries) {
   Environment variables;

@@ -47,6 +47,10 @@ struct MeetingPlace {
   bool operator==(const MeetingPlace&) const = default;
 };
 
+// The place that a variable names: "host:port", "[address of IPv6]:port", or the absolute path of a socket.
+// Throws Error(config), which names the variable, where it is none of these.
+MeetingPlace meeting_place_in(std::string_view variable, std::string_view value);
+
 inline constexpr uint32_t kMostRanksOfRun = 16384;
 
 struct RankIdentity {

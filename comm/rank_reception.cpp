@@ -17,6 +17,7 @@ namespace {
 // Whoever connects and says nothing is a stranger, and there is no room for any number of them.
 constexpr std::chrono::seconds kPatience(5);
 constexpr size_t kMostStrangers = 512;
+constexpr std::chrono::seconds kForAnAddress(2);
 
 }  // namespace
 
@@ -59,6 +60,23 @@ void write_refusal(const StreamSocket& socket, std::string_view why) {
   write_whole(socket, std::as_bytes(std::span(&refusal, 1)), Deadline(std::chrono::seconds(0)), ignored);
 }
 
+// At one of the places somebody else may listen, or nobody may be reached.
+StreamSocket come_to(std::span<const MeetingPlace> places, const RankHello& hello, std::string& reason) {
+  for (const MeetingPlace& place : places) {
+    const Deadline deadline(kForAnAddress);
+    try {
+      StreamSocket socket = connect_to(place, deadline, reason);
+      if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
+          read_welcome(socket, deadline, text_of(place), reason))
+        return socket;
+    } catch (const Error& error) {
+      reason = error.parts().reason;
+    }
+    reason = fmt::format("{}: {}", text_of(place), reason);
+  }
+  return {};
+}
+
 std::vector<std::optional<RankReception::Guest>> RankReception::take_in(uint32_t first,
                                                                         const Deadline& deadline) {
   first_ = first;
@@ -73,13 +91,31 @@ std::vector<std::optional<RankReception::Guest>> RankReception::take_in(uint32_t
 
 // Waits for somebody to come or to speak, and hears who does.
 void RankReception::wait(const Deadline& deadline) {
-  std::vector<pollfd> watched{{listener_.fd(), POLLIN, 0}};
+  std::vector<pollfd> watched;
+  add_to(watched);
   Deadline until = deadline;
   if (!strangers_.empty()) until = until.at_most(std::chrono::seconds(1));  // their patience ends
-  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.fd(), POLLIN, 0});
   poll(watched.data(), watched.size(), until.left_ms());
+  hear_all();
+}
+
+void RankReception::add_to(std::vector<pollfd>& watched) const {
+  watched.push_back({listener_.fd(), POLLIN, 0});
+  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.fd(), POLLIN, 0});
+}
+
+std::vector<RankReception::Guest> RankReception::take_in_those_that_came() {
+  hear_all();
+  std::vector<Guest> came;
+  for (std::optional<Guest>& guest : guests_) {
+    if (guest && guest->socket.is_open()) came.push_back({std::move(guest->socket), guest->hello});
+  }
+  return came;
+}
+
+void RankReception::hear_all() {
   std::erase_if(strangers_, [&](Stranger& stranger) { return hear(stranger); });
-  if (watched.front().revents != 0) accept_all();
+  accept_all();
 }
 
 void RankReception::accept_all() {
@@ -102,10 +138,11 @@ bool RankReception::hear(Stranger& stranger) {
   return true;
 }
 
-// The rank that listens is the one before the first that it awaits.
+// The rank that listens is the one before the first that it awaits; a launcher awaits all.
 std::string RankReception::contradiction_in(const RankHello& hello) const {
   const auto differs = [&](const char* what, uint32_t mine, uint32_t other) {
-    return fmt::format("{}: {} on rank {}, {} on rank {}", what, mine, first_ - 1, other, hello.rank);
+    const std::string here = first_ == 0 ? "of the launcher" : fmt::format("on rank {}", first_ - 1);
+    return fmt::format("{}: {} {}, {} on rank {}", what, mine, here, other, hello.rank);
   };
   if (hello.version != RankHello::kVersion)
     return differs("the version of what ranks say to each other", RankHello::kVersion, hello.version);

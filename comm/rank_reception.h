@@ -1,9 +1,11 @@
-// RankReception: the ranks of one run come to a socket of another rank and say who they are. Whoever is no
-// rank of the run, of another run for example, is told why it is refused, and goes.
+// RankReception: the ranks of one run come to a socket of another rank, or of their launcher, and say who
+// they are. Whoever is no rank of the run, of another run for example, is told why it is refused, and goes.
 //
 // Both sides have the machine's byte order. The rank that comes sends a RankHello; the other one answers with
 // a RankWelcome.
 #pragma once
+
+#include <poll.h>
 
 #include <array>
 #include <cstddef>
@@ -19,7 +21,7 @@
 namespace terrace {
 
 // What the connections of a run are for.
-enum class RankChannel : uint32_t { messages = 1, lookout = 2 };
+enum class RankChannel : uint32_t { messages = 1, lookout = 2, launcher = 3 };
 
 // Which run, and what for: both sides have the same.
 struct RunKey {
@@ -56,6 +58,9 @@ RankHello hello_of(const RunKey& key, uint32_t rank, uint32_t port);
 bool read_welcome(const StreamSocket& socket, const Deadline& deadline, std::string_view who,
                   std::string& reason);
 void write_refusal(const StreamSocket& socket, std::string_view why);
+// Comes to the first of the places where the other side takes this rank in. Closed where none does: `reason`
+// then says why the last one did not.
+StreamSocket come_to(std::span<const MeetingPlace> places, const RankHello& hello, std::string& reason);
 
 class RankReception {
  public:
@@ -64,11 +69,16 @@ class RankReception {
     RankHello hello;
   };
   // `listener` outlives this.
-  RankReception(const ListeningSocket& listener, const RunKey& key) : listener_(listener), key_(key) {}
+  RankReception(const ListeningSocket& listener, const RunKey& key)
+      : listener_(listener), key_(key), guests_(key.size) {}
 
   // Takes in ranks from `first` on until the last of the run is there, one contradicts it, or the deadline
   // passes, and returns them by rank; those before `first`, and those that have not come, are empty.
   std::vector<std::optional<Guest>> take_in(uint32_t first, const Deadline& deadline);
+  // The same for a launcher, which waits for other things too and awaits every rank: what to wait for, and
+  // who has come since the last call.
+  void add_to(std::vector<pollfd>& watched) const;
+  std::vector<Guest> take_in_those_that_came();
   // Where a rank of this run takes it for another one, in what; empty where none did.
   const std::string& contradiction() const { return contradiction_; }
   // Why the last one who was refused was; empty where nobody was.
@@ -83,6 +93,7 @@ class RankReception {
     Deadline patience;
   };
   void wait(const Deadline& deadline);
+  void hear_all();
   void accept_all();
   bool hear(Stranger& stranger);
   std::string contradiction_in(const RankHello& hello) const;
@@ -91,7 +102,7 @@ class RankReception {
 
   const ListeningSocket& listener_;
   const RunKey key_;
-  uint32_t first_ = 0;
+  uint32_t first_ = 0;  // of the ranks that are awaited
   std::vector<Stranger> strangers_;
   std::vector<std::optional<Guest>> guests_;
   uint32_t guest_count_ = 0;

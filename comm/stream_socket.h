@@ -81,6 +81,8 @@ StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std
 // The address of the other side of a TCP connection as a number; empty where it is this host's own.
 std::string address_of_peer(const StreamSocket& socket);
 
+// After so long a host counts as cut off, whoever watches it.
+inline constexpr std::chrono::seconds kHostSilence(10);
 // A TCP connection ends with an error when the host of the other side has been silent for so long, whatever
 // that side's program does; a stopped process is no silent host. Others stay as they are.
 void miss_after_silence(const StreamSocket& socket, std::chrono::seconds silence);

@@ -41,9 +41,14 @@ struct BatchConfig {
   StepRounds rounds() const {
     return {micro_batches, ranks, gradient_group.value_or(1), hosts, gradient_bits};
   }
+  // Of a run that begins, where its launcher says it: a run that is started again before it has kept anything
+  // begins with other ranks.
+  std::optional<uint32_t> launched_gradient_group = std::nullopt;
   // Of a run that begins: what the ranks of a host make in a round, where there are several hosts, so that
   // one sum crosses from each.
-  uint32_t new_gradient_group() const { return hosts > 1 ? ranks / hosts : 1; }
+  uint32_t new_gradient_group() const {
+    return launched_gradient_group.value_or(hosts > 1 ? ranks / hosts : 1);
+  }
 };
 
 // Optimizers by the names of the configuration.

@@ -47,8 +47,9 @@ class Ranks {
 
   Lookout& begin(uint32_t rank, LookoutHooks hooks = {},
                  LauncherLink launcher = LauncherLink(Environment())) {
+    launchers_[rank].emplace(std::move(launcher));
     lookouts_[rank] =
-        std::make_unique<Lookout>(rank, std::move(links_[rank]), std::move(launcher), std::move(hooks));
+        std::make_unique<Lookout>(rank, std::move(links_[rank]), *launchers_[rank], std::move(hooks));
     return *lookouts_[rank];
   }
   void end(uint32_t rank) { lookouts_[rank].reset(); }
@@ -58,6 +59,7 @@ class Ranks {
 
  private:
   std::vector<std::vector<StreamSocket>> links_;
+  std::array<std::optional<LauncherLink>, kRanks> launchers_;
   std::array<std::unique_ptr<Lookout>, kRanks> lookouts_;
 };
 
@@ -75,7 +77,7 @@ RankStanding standing_of(uint32_t rank) {
 
 LauncherLink launcher_of_rank(std::optional<LauncherLink>& launcher) {
   auto [own, fd] = LauncherLink::make();
-  launcher = std::move(own);
+  launcher.emplace(std::move(own));
   return LauncherLink(Environment{{kLauncherFd, std::to_string(fd)}});
 }
 
@@ -222,6 +224,9 @@ TEST(Lookout, TheLauncherKnowsTheSignal) {
     EXPECT_EQ(loss->signal, 9u);
     EXPECT_EQ(loss->last.step, 802u);
   }
+  const LauncherWord lost = next_word(*launcher);
+  EXPECT_EQ(lost.kind, LauncherWord::Kind::lost);
+  EXPECT_EQ(lost.rank, 2u);
   first.has_been_said();
   EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::said);
 }

@@ -1,5 +1,5 @@
 // `terrace launch`: starts the ranks of a run: on this host by itself, and on the hosts of a hostfile with
-// mpirun.
+// mpirun, which it becomes where it need not go on when ranks die.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 #include "command_line.h"
 #include "console.h"
-#include "launch/local_ranks.h"
 #include "launch/mpirun_command.h"
+#include "launch/rank_starter.h"
 #include "launch/restarts.h"
 
 namespace terrace {
@@ -27,11 +27,6 @@ class Launch final : public Subcommand {
     Command command = app.add_subcommand(name_, "Train with several processes, on this host or on several");
     const char* const here = "On this host";
     add_small_number(command, "-n", 1, ranks_, "Start N processes (ranks), which need no MPI", here);
-    add_small_number(
-        command, "--restarts", 1, rules_.restarts,
-        "When ranks die, go on with those that are left, from what the run has kept, at most N times", here);
-    add_small_number(command, "--min-ranks", 1, rules_.min_ranks, "With fewer ranks do not go on (default 1)",
-                     here);
     const char* const hosts = "On several hosts, with mpirun of Open MPI";
     command
         .add_option("--hostfile", hostfile_, "The hosts, a line \"HOST slots=N\" each, as DeepSpeed has them")
@@ -46,6 +41,11 @@ class Launch final : public Subcommand {
     add_small_number(command, "--num-nodes", 1, limits_.hosts, "Use the first N hosts", hosts);
     add_small_number(command, "--num-gpus", 1, limits_.slots_of_host, "Use the first N slots of each host",
                      hosts);
+    const char* const deaths = "When ranks or hosts die";
+    add_small_number(command, "--restarts", 1, rules_.restarts,
+                     "Go on with those that are left, from what the run has kept, at most N times", deaths);
+    add_small_number(command, "--min-ranks", 1, rules_.min_ranks, "With fewer ranks do not go on (default 1)",
+                     deaths);
     command.add_option("--log-dir", log_folder_, "Write what each rank says to a file of its own as well")
         .type_name("DIR");
     command.add_option("command", command_, "Behind \"--\": train and its flags").type_name("-- train ...");
@@ -54,24 +54,26 @@ class Launch final : public Subcommand {
         "  terrace launch -n 4 -- train --config ds.json --data corpus.txt --save run\n"
         "  terrace launch -n 4 --restarts 3 --min-ranks 2 -- train --config ds.json --data corpus.txt --save "
         "run\n"
-        "  terrace launch --hostfile hosts --exclude worker-3 -- train --config ds.json --data corpus.txt\n");
+        "  terrace launch --hostfile hosts --exclude worker-3 -- train --config ds.json --data corpus.txt\n"
+        "  terrace launch --hostfile hosts --restarts 9 -- train --config ds.json --data corpus.txt --save "
+        "/shared/run\n");
   }
 
   const std::string& name() const override { return name_; }
   int run() override {
     require_command();
-    if (!hostfile_.empty()) run_on_hosts();
+    if (rules_.restarts == 0 && rules_.min_ranks > 1)
+      refuse(fmt::format("--min-ranks {}", rules_.min_ranks),
+             "it says with how many ranks --restarts goes on", "give --restarts, or leave it out");
+    if (!hostfile_.empty()) return run_on_hosts();
     refuse_flags_of_hosts();
     if (!ranks_) refuse_missing("-n", "give the number of ranks, as in -n 4, or a --hostfile");
     if (*ranks_ > kMostRanks)
       refuse(fmt::format("-n {}", *ranks_), fmt::format("one host takes at most {} ranks", kMostRanks),
              "start fewer, or on the hosts of a --hostfile");
-    if (rules_.restarts == 0 && rules_.min_ranks > 1)
-      refuse(fmt::format("--min-ranks {}", rules_.min_ranks),
-             "it says with how many ranks --restarts goes on", "give --restarts, or leave it out");
     Console console;
-    return run_with_restarts({.ranks = *ranks_, .arguments = command_, .log_folder = log_folder_}, rules_,
-                             console);
+    LocalStarter starter(*ranks_, log_folder_, console);
+    return run_with_restarts(starter, command_, rules_, console);
   }
 
  private:
@@ -96,11 +98,7 @@ class Launch final : public Subcommand {
              "give a --hostfile, or start ranks on this host with -n alone");
   }
 
-  [[noreturn]] void run_on_hosts() {
-    if (rules_.restarts > 0 || rules_.min_ranks > 1)
-      refuse("--restarts and --min-ranks",
-             "mpirun ends the ranks of all hosts, and does not say which are left",
-             "leave them out: the same command with --resume auto goes on with any number of ranks");
+  int run_on_hosts() {
     if (ranks_)
       refuse(fmt::format("-n {}", *ranks_), "the number of ranks follows from the --hostfile",
              "leave one of the two out; --num-nodes and --num-gpus use less of the hostfile");
@@ -110,6 +108,11 @@ class Launch final : public Subcommand {
              "leave one of the two out");
     const std::vector<HostSlots> hosts =
         limit_slots(choose_slots(read_hostfile(hostfile_), filter_), limits_);
+    if (rules_.restarts > 0) {
+      Console console;
+      HostStarter starter(hosts, log_folder_, console);
+      return run_with_restarts(starter, command_, rules_, console);
+    }
     become_mpirun(
         mpirun_command(hosts, std::filesystem::read_symlink("/proc/self/exe"), command_, log_folder_));
   }

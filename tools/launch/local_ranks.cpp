@@ -1,19 +1,14 @@
 #include "launch/local_ranks.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <random>
 #include <string_view>
 #include <system_error>
 
@@ -27,7 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 using Steady = std::chrono::steady_clock;
 
-constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 // Ranks that learn of a death end within two seconds.
 constexpr std::chrono::seconds kForTheOthers(5);
 // A rank that refuses says why; the others are about to refuse the same.
@@ -38,17 +32,10 @@ Error cannot_start(const std::string& what, int error) {
                                "start fewer ranks, or raise the limits of this user (ulimit -u, ulimit -n)"});
 }
 
-std::string drawn_name() {
-  std::random_device device;
-  std::string name;
-  for (int i = 0; i < 4; ++i) name += fmt::format("{:08x}", device());
-  return name;
-}
-
 bool is_of_a_launcher(std::string_view variable) {
   return variable.starts_with("TERRACE_RANK") || variable.starts_with("TERRACE_LOCAL_RANK") ||
          variable.starts_with("TERRACE_MEET=") || variable.starts_with("TERRACE_RUN=") ||
-         variable.starts_with(kLauncherFd);
+         variable.starts_with(kLauncherPlaces) || variable.starts_with(kNewGradientGroup);
 }
 
 // The environment of a rank: that of this process, with what it has to know.
@@ -66,14 +53,6 @@ std::vector<std::string> variables_of(uint32_t rank, const LocalRanksOptions& op
   variables.push_back("TERRACE_RUN=" + run);
   variables.push_back(fmt::format("{}={}", kLauncherFd, link));
   return variables;
-}
-
-std::vector<char*> pointers_to(const std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (const std::string& word : words)
-    pointers.push_back(const_cast<char*>(word.c_str()));  // exec only reads
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 }  // namespace
@@ -97,15 +76,8 @@ LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
       console_(console),
       output_(options.log_folder, options.ranks, options.appends_logs),
       ranks_(options.ranks) {
-  sigset_t mask;
-  sigemptyset(&mask);
-  sigaddset(&mask, SIGCHLD);
-  for (const int signal : kPassedOn) sigaddset(&mask, signal);
-  sigprocmask(SIG_BLOCK, &mask, &earlier_mask_);
-  signals_ = StreamSocket(signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC));
   try {
-    if (!signals_.is_open()) throw cannot_start("signalfd", errno);
-    const std::string run = drawn_name();
+    const std::string run = new_run_name();
     for (uint32_t rank = 0; rank < options.ranks; ++rank) start(rank, run);
   } catch (...) {
     for (const Rank& rank : ranks_) {
@@ -113,7 +85,6 @@ LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
     }
     while (waitpid(-1, nullptr, 0) > 0) {
     }
-    sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
     throw;
   }
   output_.close_inputs();
@@ -125,7 +96,6 @@ LocalRanks::~LocalRanks() {
     kill(rank.process, SIGKILL);
     waitpid(rank.process, nullptr, 0);
   }
-  sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
 }
 
 void LocalRanks::start(uint32_t rank, const std::string& run) {
@@ -136,23 +106,16 @@ void LocalRanks::start(uint32_t rank, const std::string& run) {
   if (process == 0) become_rank(rank, launcher, variables);
   if (process < 0) throw cannot_start(fmt::format("rank {} of {}", rank, options_.ranks), errno);
   ranks_[rank].process = process;
-  ranks_[rank].link = std::move(link);
+  ranks_[rank].link.emplace(std::move(link));
 }
 
-// In a group of its own, so that a terminal's Ctrl-C comes from here alone and counts once. Whoever ends the
-// launcher, the rank is asked to stop.
 void LocalRanks::become_rank(uint32_t rank, pid_t launcher, const std::vector<std::string>& variables) const {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != launcher) _exit(kFailed);
-  setpgid(0, 0);
-  signal(SIGTTOU, SIG_IGN);
-  const int nothing = open("/dev/null", O_RDONLY);
-  if (nothing >= 0) dup2(nothing, STDIN_FILENO), close(nothing);
+  settle_in_child(launcher);
   output_.redirect(rank);
   std::vector<std::string> words = {"terrace"};
   words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
   const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
-  sigprocmask(SIG_SETMASK, &earlier_mask_, nullptr);
+  signals_.restore();
   execve("/proc/self/exe", arguments.data(), environment.data());
   print_error(cannot_start("/proc/self/exe", errno));
   _exit(kFailed);
@@ -196,11 +159,7 @@ int LocalRanks::ms_to_next_deadline() const {
 }
 
 void LocalRanks::take_signals() {
-  signalfd_siginfo info{};
-  while (read(signals_.fd(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    if (signal != SIGCHLD) pass_on(signal);
-  }
+  while (const std::optional<int> signal = signals_.take()) pass_on(*signal);
 }
 
 void LocalRanks::pass_on(int signal) {

@@ -2,7 +2,6 @@
 // signals on, knows who dies of what, tells the others, and ends those that do not end by themselves.
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -13,9 +12,9 @@
 #include <vector>
 
 #include <terrace/comm/launcher_link.h>
-#include <terrace/comm/stream_socket.h>
 
 #include "console.h"
+#include "launch/launched_process.h"
 #include "launch/rank_output.h"
 
 namespace terrace {
@@ -79,8 +78,7 @@ class LocalRanks {
   const Folder folder_;
   RankOutput output_;
   std::vector<Rank> ranks_;
-  sigset_t earlier_mask_{};
-  StreamSocket signals_;
+  const LauncherSignals signals_;
   int passed_on_ = 0;  // the last signal that was; a rank that dies of it was asked to stop
   int worst_status_ = 0;
   std::optional<uint32_t> dead_;  // the first one that died

@@ -11,6 +11,8 @@
 
 #include <terrace/base/error.h>
 
+#include "launch/launched_process.h"
+
 namespace terrace {
 namespace {
 
@@ -51,15 +53,33 @@ std::vector<std::string> mpirun_command(const std::vector<HostSlots>& hosts,
   return command;
 }
 
-void become_mpirun(const std::vector<std::string>& command) {
+std::vector<std::string> watched_mpirun_command(const std::vector<HostSlots>& hosts,
+                                                const std::filesystem::path& program,
+                                                const std::vector<std::string>& arguments,
+                                                const std::filesystem::path& log_folder,
+                                                const std::vector<std::string>& variables) {
+  std::vector<std::string> command = {"mpirun", "--bind-to", "none", "--mca", "plm", "rsh"};
+  if (!log_folder.empty()) command.insert(command.end(), {"--output-filename", log_folder.string()});
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    const std::string slots = std::to_string(hosts[h].slots.size());
+    if (h > 0) command.emplace_back(":");
+    command.insert(command.end(), {"--host", fmt::format("{}:{}", hosts[h].host, slots), "-n", slots});
+    for (const std::string& variable : variables) command.insert(command.end(), {"-x", variable});
+    command.push_back(program.string());
+    command.insert(command.end(), arguments.begin(), arguments.end());
+  }
+  return command;
+}
+
+void require_open_mpi() {
   const std::string version = version_of_mpirun();
   if (version.empty()) throw no_mpirun("there is no such program");
   if (version.find("Open MPI") == std::string::npos) throw no_mpirun("it is not that of Open MPI");
-  std::vector<char*> words;
-  for (const std::string& word : command)
-    words.push_back(const_cast<char*>(word.c_str()));  // exec only reads
-  words.push_back(nullptr);
-  execvp("mpirun", words.data());
+}
+
+void become_mpirun(const std::vector<std::string>& command) {
+  require_open_mpi();
+  execvp("mpirun", pointers_to(command).data());
   throw no_mpirun(system_reason(errno));
 }
 

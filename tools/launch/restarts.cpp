@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include <terrace/base/error.h>
 
 namespace terrace {
@@ -35,27 +33,26 @@ std::vector<std::string> going_on(const std::vector<std::string>& arguments) {
   return words;
 }
 
-int run_with_restarts(LocalRanksOptions options, const RestartRules& rules, Console& console) {
-  const std::vector<std::string> later = rules.restarts > 0 ? going_on(options.arguments) : options.arguments;
+int run_with_restarts(RankStarter& ranks, const std::vector<std::string>& arguments,
+                      const RestartRules& rules, Console& console) {
+  const std::vector<std::string> later = rules.restarts > 0 ? going_on(arguments) : arguments;
   for (uint32_t restart = 0;; ++restart) {
-    LocalRanks ranks(options, console);
-    const int status = ranks.wait();
-    const uint32_t deaths = ranks.deaths();
-    if (deaths == 0 || ranks.was_stopped() || rules.restarts == 0) return status;
-    const uint32_t left = options.ranks - deaths;
-    if (restart == rules.restarts || left < rules.min_ranks || left == 0) {
-      console.warning(
-          restart == rules.restarts
-              ? fmt::format("the run ends: it has been started again {} times (--restarts)", restart)
-              : fmt::format("the run ends: {} of {} ranks are left, and {} are needed (--min-ranks)", left,
-                            options.ranks, rules.min_ranks));
-      return status;
+    const uint32_t before = ranks.ranks();
+    const AttemptEnd end = ranks.run(restart > 0 ? later : arguments, restart);
+    if (!end.may_have_lost || end.was_stopped || rules.restarts == 0) return end.status;
+    if (restart == rules.restarts) {
+      console.warning(fmt::format("the run ends: it has been started again {} times (--restarts)", restart));
+      return end.status;
+    }
+    if (!ranks.leave_out_lost()) return end.status;
+    const uint32_t left = ranks.ranks();
+    if (left < rules.min_ranks || left == 0) {
+      console.warning(fmt::format("the run ends: {} of {} ranks are left, and {} are needed (--min-ranks)",
+                                  left, before, rules.min_ranks));
+      return end.status;
     }
     console.warning(fmt::format("restart {} of {}: {} of {} ranks go on from what the run has kept",
-                                restart + 1, rules.restarts, left, options.ranks));
-    options.ranks = left;
-    options.arguments = later;
-    options.appends_logs = true;
+                                restart + 1, rules.restarts, left, before));
   }
 }
 

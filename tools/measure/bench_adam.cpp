@@ -26,7 +26,6 @@ constexpr const char* kAdamExamples =
 constexpr const char* kAdamWhat = "The update";
 constexpr const char* kAdamHow = "How it is measured";
 constexpr uint64_t kMostParameters = uint64_t{1} << 36;
-constexpr uint64_t kMostThreads = 4096;
 
 struct AdamFlags {
   std::string parameters = "128M";
@@ -118,6 +117,7 @@ void BenchAdam::plan_types(AdamPlan& plan) const {
 }
 
 void BenchAdam::plan_machine(AdamPlan& plan) const {
+  constexpr uint64_t kMostThreads = 4096;
   const Machine machine = probe_machine();
   for (const std::string& text : flags_.threads) {
     const uint64_t threads = parse_count(text, "--threads");

@@ -49,7 +49,7 @@ std::string count_text(const RankStanding& standing) {
 
 }  // namespace
 
-RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink launcher, Console& console)
+RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, Console& console)
     : communicator_(communicator), console_(console) {
   communicator.set_places(introduce_ranks(communicator, own_place()));
   const std::span<const RankPlace> places = communicator.places();
@@ -60,7 +60,7 @@ RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink launcher, C
   }
   const LookoutHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
                            .late = [this](const RankLoss& loss) { end_late(loss); }};
-  lookout_ = std::make_unique<Lookout>(communicator.rank(), std::move(met.links), std::move(launcher), hooks);
+  lookout_ = std::make_unique<Lookout>(communicator.rank(), std::move(met.links), launcher, hooks);
 }
 
 std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {

@@ -28,8 +28,8 @@ namespace terrace {
 class RankWatch final : public RunObserver {
  public:
   // Every rank makes it, and nothing is under way. Where the ranks cannot watch each other, there is a
-  // warning, and nobody is watched. `communicator` and `console` outlive this.
-  RankWatch(MessageCommunicator& communicator, LauncherLink launcher, Console& console);
+  // warning, and nobody is watched. All arguments outlive this.
+  RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, Console& console);
 
   // While it lives, the others are told what the trainer does.
   class Following {

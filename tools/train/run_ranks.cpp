@@ -151,13 +151,26 @@ RunRanks::RunRanks(TrainFlags& flags, Console& console)
     : flags_(flags),
       console_(console),
       variables_(environment_from(environ)),
-      identity_(identify_rank(variables_)) {
+      identity_(identify_rank(variables_)),
+      launcher_(reach_launcher()) {
+  if (variables_.contains(kLauncherPlaces)) early_end_.emplace(launcher_);
   if (!are_several()) return;
   flags.ranks_started = identity_.size;
   flags.launcher = name_of(identity_.launcher);
   if (is_first()) return;
   console.speak_for(text_of_ranks({&identity_.rank, 1}));
   keep_what_every_rank_has(flags);
+}
+
+LauncherLink RunRanks::reach_launcher() const {
+  std::string reason;
+  LauncherLink link = LauncherLink::of_rank(variables_, identity_.rank, identity_.size, reason);
+  if (!reason.empty())
+    console_.warning(fmt::format(
+        "rank {} cannot reach `terrace launch` ({}): where it dies, the launcher may not learn that a rank "
+        "has died, and then the run does not go on by itself",
+        identity_.rank, reason));
+  return link;
 }
 
 void RunRanks::join() {
@@ -167,7 +180,7 @@ void RunRanks::join() {
 
 void RunRanks::join(const TerraceConfig& config) {
   communicator_ = meet(identity_, variables_, config);
-  watch_ = std::make_unique<RankWatch>(*communicator_, LauncherLink(variables_), console_);
+  watch_ = std::make_unique<RankWatch>(*communicator_, launcher_, console_);
   if (config.communicator == CommunicatorChoice::host) require_one_host(*communicator_);
 }
 
@@ -209,6 +222,7 @@ void RunRanks::apply_to(TrainerOptions& options) const {
            fmt::format("{} process{} started", identity_.size, identity_.size == 1 ? " was" : "es were"),
            fmt::format("start {} with `terrace launch -n {} -- train`, or leave the key out",
                        config.batch.ranks, config.batch.ranks));
+  config.batch.launched_gradient_group = launched_gradient_group(variables_);
   if (!are_several()) return;
   options.communicator = communicator_.get();
   if (const std::optional<HostLayout> layout = layout_of(communicator_->places())) {

@@ -13,6 +13,7 @@
 
 #include "console.h"
 #include "flags/train_flags.h"
+#include "train/early_end.h"
 #include "train/rank_watch.h"
 
 namespace terrace {
@@ -25,8 +26,9 @@ void require_same_run(const TrainerOptions& options, const TrainFlags& flags, co
 
 class RunRanks {
  public:
-  // Takes from `flags` what is the first rank's alone. All arguments outlive this. Throws Error(config) where
-  // the launcher's variables contradict each other.
+  // Takes from `flags` what is the first rank's alone, and tells `terrace launch` that this rank is there; a
+  // launcher that cannot be reached is a warning. All arguments outlive this. Throws Error(config) where the
+  // launcher's variables contradict each other.
   RunRanks(TrainFlags& flags, Console& console);
   // Joins the other ranks. Throws Error(config) or Error(peer) where they cannot be reached.
   void join();
@@ -55,11 +57,14 @@ class RunRanks {
 
  private:
   void join(const TerraceConfig& config);
+  LauncherLink reach_launcher() const;
 
   TrainFlags& flags_;
   Console& console_;
   const Environment variables_;
   const RankIdentity identity_;
+  LauncherLink launcher_;  // ends last, so that a rank that dies while it ends has died
+  std::optional<EarlyEnd> early_end_;
   std::unique_ptr<MessageCommunicator> communicator_;  // null: there is one rank, or they have not met
   std::unique_ptr<RankWatch> watch_;                   // null: as that
 };
