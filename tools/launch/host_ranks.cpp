@@ -37,9 +37,8 @@ uint32_t slots_of(const std::vector<HostSlots>& hosts) {
 
 }  // namespace
 
-HostRanks::HostRanks(const HostRanksOptions& options, Console& console)
+HostRanks::HostRanks(const HostRanksOptions& options)
     : options_(options),
-      console_(console),
       run_(new_run_name()),
       listener_(MeetingPlace{}),
       reception_(listener_, {run_number(run_), slots_of(options.hosts), RankChannel::launcher}),
@@ -154,9 +153,8 @@ void HostRanks::has_ended(uint32_t rank) {
 }
 
 void HostRanks::lost_one() {
-  if (lost_at_) return;
-  lost_at_ = Steady::now();
-  end_at_ = *lost_at_ + kForMpirun;
+  if (std::exchange(has_lost_rank_, true)) return;
+  end_at_ = Steady::now() + kForMpirun;
 }
 
 void HostRanks::take_end() {

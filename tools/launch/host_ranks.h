@@ -17,7 +17,6 @@
 #include <terrace/comm/rank_reception.h>
 #include <terrace/comm/stream_socket.h>
 
-#include "console.h"
 #include "launch/launched_process.h"
 
 namespace terrace {
@@ -33,7 +32,7 @@ struct HostRanksOptions {
 class HostRanks {
  public:
   // Starts mpirun. Throws Error(io) where that fails.
-  HostRanks(const HostRanksOptions& options, Console& console);
+  explicit HostRanks(const HostRanksOptions& options);
   // Ends what is left of mpirun.
   ~HostRanks();
   HostRanks(const HostRanks&) = delete;
@@ -48,7 +47,7 @@ class HostRanks {
   // Whether anything but a reason that the ranks have said themselves may be behind the end.
   bool may_have_lost() const;
   // Whether a rank or mpirun has died, whichever it was.
-  bool has_lost() const { return lost_at_ || mpirun_died_ || says_signal_; }
+  bool has_lost() const { return has_lost_rank_ || mpirun_died_ || says_signal_; }
   bool has_died(uint32_t rank) const { return ranks_[rank].has_died; }
   // Whether the process of the rank is over for all that is known here.
   bool is_over(uint32_t rank) const { return ranks_[rank].is_over(); }
@@ -77,7 +76,6 @@ class HostRanks {
   void lost_one();
 
   const HostRanksOptions options_;
-  Console& console_;
   const std::string run_;
   const ListeningSocket listener_;
   RankReception reception_;
@@ -86,11 +84,11 @@ class HostRanks {
   pid_t mpirun_ = -1;
   bool is_over_ = false;  // mpirun
   int status_ = 0;
+  bool has_lost_rank_ = false;
   bool mpirun_died_ = false;
   bool says_signal_ = false;  // mpirun: a process was killed by one, and no rank has said a reason
   uint32_t signals_handed_on_ = 0;
   std::optional<Moment> ended_at_;  // when the first rank ended, whatever of
-  std::optional<Moment> lost_at_;   // when a rank was lost
   std::optional<Moment> end_at_;    // when mpirun is killed, should it still be there
   bool kills_mpirun_ = false;
 };

@@ -49,8 +49,7 @@ AttemptEnd HostStarter::run(const std::vector<std::string>& arguments, uint32_t 
       {.hosts = hosts_,
        .arguments = arguments,
        .log_folder = has_own_folder ? log_folder_ / fmt::format("restart-{}", restart) : log_folder_,
-       .new_gradient_group = new_gradient_group_},
-      console_);
+       .new_gradient_group = new_gradient_group_});
   const int status = ranks.wait();
   run_ = ranks.run();
   has_lost_ = ranks.has_lost();
