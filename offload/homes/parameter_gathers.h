@@ -24,10 +24,10 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gather_comparison.h>
+#include <terrace/offload/homes/quantized_copies.h>
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/device_copy.h>
-#include <terrace/offload/transfer/quantized_copies.h>
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include <terrace/offload/transfer/quantized_copies.h>
+#include <terrace/offload/homes/quantized_copies.h>
 
 #include <gtest/gtest.h>
 
