@@ -25,8 +25,6 @@ constexpr std::string_view kOwnerSums =
     "Gradients travel as they are, and the rank that owns them adds them up in fp32, in the order of "
     "micro-batches.";
 constexpr std::string_view kScaledLoss = "The loss is scaled by the number of micro-batches.";
-constexpr std::string_view kNoGroups =
-    "Every rank has its share of everything: there are no groups of ranks.";
 constexpr std::string_view kOneModel = "No model is divided among ranks.";
 constexpr std::string_view kDegree =
     "No model is divided among ranks: every degree has to be 1 or 0, and nothing else here has an effect.";
@@ -276,7 +274,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "zero_quantized_weights", boolean, "false", honoured, "true: trained parameters of 16 bits are rounded to 8 bits in blocks of 64 wherever they are made of their fp32 masters, which stay exact, and cross between hosts in so many. The numbers change, and are the same on any number of ranks, one included (docs/ranks.md)."},
     {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, "Frozen weights have no masters that would stay exact.", only_false},
     {kZero, "zero_quantized_gradients", boolean, "false", honoured, "true: what joins the sum of a step, which is the sum of each gradient group, is rounded to terrace.quantized_gradient_bits in blocks of 64, and crosses between hosts in so many. The numbers change, and are the same on any number of ranks, one included (docs/ranks.md)."},
-    {kZero, "zeropp_loco_param", open_section, "", refused, "Its error feedback would make numbers of the number of ranks."},
+    {kZero, "zeropp_loco_param", open_section, "", refused, "Its error feedback would make the numbers depend on the number of ranks."},
     {kZero, "mics_shard_size", integer, "-1", honoured, "Ranks of a sub-group, which divides the ranks: each sub-group holds the parameters once, as far as the host budget has room, so that after an update they cross between sub-groups once. Optimizer states and sums of gradients stay cut over all ranks. A host holds them once in any case, so sub-groups are whole hosts. The numbers are the same, bit for bit (docs/ranks.md).", between(-1, kMaxCount)},
     {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, "Parameters always cross to a host once, and go on from there."},
     {kZero, "memory_efficient_linear", boolean, "true", without_effect, "No operation keeps parameters after it."},

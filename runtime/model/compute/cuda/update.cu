@@ -124,8 +124,8 @@ struct Accumulate {
   }
 };
 
-// What round_to_quantized() of optimizer_cpu/quantization.h makes of a block, of which a lane has four
-// elements, `values`; those behind the end are zeros.
+// Rounds a block as round_to_quantized() of optimizer_cpu/quantization.h does. Each lane of a row has four of
+// its elements, `values`; those behind the end are zeros.
 __device__ inline Floats<4> rounded_block(const Floats<4>& values, DataType type, uint32_t bits) {
   uint32_t magnitude = 0;
   for (int k = 0; k < 4; ++k) {
