@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 
 #include <terrace/base/units.h>
@@ -56,6 +57,19 @@ double bytes_of_a_second(const char* flag, const std::string& text) {
   return bytes;
 }
 
+struct GivenFlag {
+  const char* name;
+  const std::string& text;  // empty where it is not given
+};
+
+// The first one that is given; null where none is.
+const char* first_given(std::initializer_list<GivenFlag> flags) {
+  for (const GivenFlag& flag : flags) {
+    if (!flag.text.empty()) return flag.name;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void RankFlags::add_to(Command& command) {
@@ -102,14 +116,11 @@ void RankFlags::require_sense(uint32_t ranks, bool has_times) const {
   if (ranks_per_host_ > ranks)
     refuse(fmt::format("--ranks-per-host {}", ranks_per_host_),
            fmt::format("the run has {} rank{}", ranks, ranks == 1 ? "" : "s"), "give --ranks as well");
-  const std::string& network = !network_.empty()           ? network_
-                               : !network_latency_.empty() ? network_latency_
-                                                           : network_delay_;
-  if (ranks == ranks_per_host_ && !network.empty())
-    refuse(!network_.empty()           ? "--network"
-           : !network_latency_.empty() ? "--network-latency"
-                                       : "--network-delay",
-           "all ranks are on one host",
+  const char* const network = first_given({{"--network", network_},
+                                           {"--network-latency", network_latency_},
+                                           {"--network-delay", network_delay_}});
+  if (ranks == ranks_per_host_ && network != nullptr)
+    refuse(network, "all ranks are on one host",
            "leave it out, or say with --ranks-per-host that there are several hosts");
   if (ranks_per_host_ == 1 && !(host_link_.empty() && host_link_latency_.empty()))
     refuse(host_link_.empty() ? "--host-link-latency" : "--host-link", "no two ranks share a host",
@@ -117,11 +128,9 @@ void RankFlags::require_sense(uint32_t ranks, bool has_times) const {
   if (mtbf_.empty() && !(commit_time_.empty() && restart_time_.empty()))
     refuse(commit_time_.empty() ? "--restart-time" : "--commit-time", "nothing is said to fail",
            "leave it out, or give --mtbf as well");
-  if (!has_times && !(jitter_.empty() && mtbf_.empty() && flops_.empty()))
-    refuse(!jitter_.empty() ? "--jitter"
-           : !mtbf_.empty() ? "--mtbf"
-                            : "--flops",
-           "--no-time leaves all times out", "leave one of the two out");
+  const char* const timed = first_given({{"--jitter", jitter_}, {"--mtbf", mtbf_}, {"--flops", flops_}});
+  if (!has_times && timed != nullptr)
+    refuse(timed, "--no-time leaves all times out", "leave one of the two out");
 }
 
 void RankFlags::take_links(MachineRates& rates) const {
