@@ -44,6 +44,7 @@ struct LauncherWord {
     lost = 4,      // of a rank: it has lost this other one, and ends because of that
     ended = 5,     // of a rank: it ends by itself
     asked = 6,     // of a rank that mpirun has started and now ends, because another one has failed
+    kept = 7,      // of a rank: the run has kept a state of its own, and none of a run before it is left
   };
   uint32_t magic = kMagic;
   Kind kind = Kind::death;

@@ -100,6 +100,10 @@ void Lookout::has_been_said() const {
   if (launcher_.is_open()) launcher_.tell({.kind = LauncherWord::Kind::said, .rank = rank_});
 }
 
+void Lookout::has_kept() const {
+  if (launcher_.is_open()) launcher_.tell({.kind = LauncherWord::Kind::kept, .rank = rank_});
+}
+
 std::optional<RankLoss> Lookout::loss(milliseconds patience) const {
   const MutexLock lock(mutex_);
   changed_.wait_for(mutex_, patience, [this] { return loss_.has_value(); });

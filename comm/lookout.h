@@ -68,6 +68,8 @@ class Lookout {
   void leave(std::string why, LastWords words = {});
   // The user has been told of a death, as the launcher needs to know.
   void has_been_said() const;
+  // The run has kept a state of its own, and none of a run before it is left; so too.
+  void has_kept() const;
 
   // The first loss; waits for it where there is none. Nothing where nobody was lost by then.
   std::optional<RankLoss> loss(std::chrono::milliseconds patience) const;

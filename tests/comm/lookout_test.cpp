@@ -229,6 +229,8 @@ TEST(Lookout, TheLauncherKnowsTheSignal) {
   EXPECT_EQ(lost.rank, 2u);
   first.has_been_said();
   EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::said);
+  first.has_kept();
+  EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::kept);
 }
 
 TEST(Lookout, ALauncherThatEndsIsNoDeath) {

@@ -128,6 +128,7 @@ void HostRanks::take_words(uint32_t rank) {
   while (const std::optional<LauncherWord> word = one.link->hear()) {
     if (word->kind == LauncherWord::Kind::ended) one.says_end = true;
     if (word->kind == LauncherWord::Kind::asked) one.is_asked = true;
+    if (word->kind == LauncherWord::Kind::kept) has_kept_ = true;
     if (word->kind != LauncherWord::Kind::lost || word->rank >= ranks_.size()) continue;
     ranks_[word->rank].is_named = true;
     lost_one();

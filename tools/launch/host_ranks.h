@@ -44,6 +44,7 @@ class HostRanks {
   // --- When it is over ---
   const std::string& run() const { return run_; }
   bool was_stopped() const { return signals_handed_on_ > 0; }  // somebody has asked the ranks to end
+  bool has_kept() const { return has_kept_; }
   // Whether anything but a reason that the ranks have said themselves may be behind the end.
   bool may_have_lost() const;
   // Whether a rank or mpirun has died, whichever it was.
@@ -84,6 +85,7 @@ class HostRanks {
   pid_t mpirun_ = -1;
   bool is_over_ = false;  // mpirun
   int status_ = 0;
+  bool has_kept_ = false;
   bool has_lost_rank_ = false;
   bool mpirun_died_ = false;
   bool says_signal_ = false;  // mpirun: a process was killed by one, and no rank has said a reason

@@ -55,7 +55,10 @@ AttemptEnd HostStarter::run(const std::vector<std::string>& arguments, uint32_t 
   has_lost_ = ranks.has_lost();
   ends_.clear();
   for (uint32_t r = 0; r < this->ranks(); ++r) ends_.push_back({ranks.has_died(r), ranks.is_over(r)});
-  return {.status = status, .was_stopped = ranks.was_stopped(), .may_have_lost = ranks.may_have_lost()};
+  return {.status = status,
+          .was_stopped = ranks.was_stopped(),
+          .may_have_lost = ranks.may_have_lost(),
+          .has_kept = ranks.has_kept()};
 }
 
 bool HostStarter::leave_out_lost() {

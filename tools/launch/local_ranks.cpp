@@ -173,6 +173,7 @@ void LocalRanks::take_words(Rank& rank) {
   while (const std::optional<LauncherWord> word = rank.link->hear()) {
     if (word->kind == LauncherWord::Kind::watching) rank.is_watching = true;
     if (word->kind == LauncherWord::Kind::said) said_ = true;
+    if (word->kind == LauncherWord::Kind::kept) has_kept_ = true;
   }
 }
 

@@ -41,6 +41,7 @@ class LocalRanks {
   // When all are over: how many have died by themselves, and whether somebody has asked them to stop.
   uint32_t deaths() const { return deaths_; }
   bool was_stopped() const { return passed_on_ != 0; }
+  bool has_kept() const { return has_kept_; }
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
@@ -86,6 +87,7 @@ class LocalRanks {
   uint32_t deaths_ = 0;
   bool kills_ = false;  // those that have not ended by themselves
   bool said_ = false;   // the user knows of the death
+  bool has_kept_ = false;
   std::optional<Moment> ask_at_,
       end_at_;  // when ranks that do not watch get SIGTERM, and when all get SIGKILL
 };

@@ -9,7 +9,10 @@ AttemptEnd LocalStarter::run(const std::vector<std::string>& arguments, uint32_t
       console_);
   const int status = ranks.wait();
   deaths_ = ranks.deaths();
-  return {.status = status, .was_stopped = ranks.was_stopped(), .may_have_lost = deaths_ > 0};
+  return {.status = status,
+          .was_stopped = ranks.was_stopped(),
+          .may_have_lost = deaths_ > 0,
+          .has_kept = ranks.has_kept()};
 }
 
 bool LocalStarter::leave_out_lost() {

@@ -18,6 +18,7 @@ struct AttemptEnd {
   int status = 0;
   bool was_stopped = false;    // somebody has asked them to end
   bool may_have_lost = false;  // and not ended for reasons that ranks have said
+  bool has_kept = false;       // a state of its own, and none of a run before it is left
 };
 
 class RankStarter {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <terrace/base/error.h>
 
 namespace terrace {
@@ -36,9 +38,12 @@ std::vector<std::string> going_on(const std::vector<std::string>& arguments) {
 int run_with_restarts(RankStarter& ranks, const std::vector<std::string>& arguments,
                       const RestartRules& rules, Console& console) {
   const std::vector<std::string> later = rules.restarts > 0 ? going_on(arguments) : arguments;
+  // Until the run has kept a state, what --fresh gives up may still be there, and is not to be gone on from.
+  bool goes_on = std::ranges::find(arguments, "--fresh") == arguments.end();
   for (uint32_t restart = 0;; ++restart) {
     const uint32_t before = ranks.ranks();
-    const AttemptEnd end = ranks.run(restart > 0 ? later : arguments, restart);
+    const AttemptEnd end = ranks.run(restart > 0 && goes_on ? later : arguments, restart);
+    goes_on |= end.has_kept;
     if (!end.may_have_lost || end.was_stopped || rules.restarts == 0) return end.status;
     if (restart == rules.restarts) {
       console.warning(fmt::format("the run ends: it has been started again {} times (--restarts)", restart));
@@ -51,8 +56,10 @@ int run_with_restarts(RankStarter& ranks, const std::vector<std::string>& argume
                                   left, before, rules.min_ranks));
       return end.status;
     }
-    console.warning(fmt::format("restart {} of {}: {} of {} ranks go on from what the run has kept",
-                                restart + 1, rules.restarts, left, before));
+    console.warning(fmt::format("restart {} of {}: {} of {} ranks {}", restart + 1, rules.restarts, left,
+                                before,
+                                goes_on ? "go on from what the run has kept"
+                                        : "begin again (--fresh), since the run has kept nothing yet"));
   }
 }
 

@@ -65,6 +65,7 @@ RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, 
 
 std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
   step_ = trainer.completed_steps() + 1;
+  keeps_commits_ = trainer.offloader().commits().are_kept();
   const StepWatch& watch = trainer.offloader().report().watch();
   if (lookout_ != nullptr) {
     lookout_->set_where([this, &watch] {
@@ -98,6 +99,12 @@ void RankWatch::step_done(const StepReport& report) {
   step_ns_ = report.total_ns;
   rank_wait_ns_ = report.moved.time[TimeCause::ranks];
   if (lookout_ != nullptr) lookout_->wake();
+}
+
+// Commits of a run before go with the first commit of this one, which a checkpoint may come before.
+void RankWatch::state_kept(const KeptState& kept) {
+  const bool is_own = kept.commit_step || (kept.checkpoint && !keeps_commits_);
+  if (is_own && lookout_ != nullptr) lookout_->has_kept();
 }
 
 // --- A rank that is lost ---

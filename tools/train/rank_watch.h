@@ -66,6 +66,7 @@ class RankWatch final : public RunObserver {
   void describe(JobStatus& status) const;
 
   void step_done(const StepReport& report) override;
+  void state_kept(const KeptState& kept) override;
 
  private:
   void lost(const RankLoss& loss);
@@ -81,6 +82,7 @@ class RankWatch final : public RunObserver {
   Console& console_;
   std::atomic<uint64_t> step_{0};                       // in progress
   std::atomic<uint64_t> step_ns_{0}, rank_wait_ns_{0};  // of the step before
+  bool keeps_commits_ = false;                          // the trainer that it follows
   mutable Mutex mutex_;
   std::string kept_ TERRACE_GUARDED_BY(mutex_);
   bool said_ TERRACE_GUARDED_BY(mutex_) = false;
