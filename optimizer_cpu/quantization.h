@@ -39,6 +39,11 @@ constexpr uint64_t quantized_bytes(uint64_t count, uint32_t bits) {
   return count / kQuantizedBlock * (sizeof(uint16_t) + kQuantizedBlock * bits / 8);
 }
 
+// What `count` values take where they cross to other ranks: as codes of `bits`, or with 0 in their type.
+constexpr uint64_t crossing_bytes(uint64_t count, DataType type, uint32_t bits) {
+  return bits > 0 ? quantized_bytes(count, bits) : count * bytes_of(type);
+}
+
 // `bits` is 8 or 4. Addresses need no alignment; the two arrays do not overlap.
 void quantize(InstructionSet set, uint32_t bits, const std::byte* values, DataType type, uint64_t count,
               std::byte* codes);

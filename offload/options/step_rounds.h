@@ -23,8 +23,7 @@ struct StepRounds {
   uint32_t ranks = 1;          // at least 1
   uint32_t group = 1;          // micro-batches of a gradient group; at least 1
   uint32_t hosts = 1;          // divides the ranks
-  uint32_t gradient_bits =
-      0;  // above 0: what joins the sum of the step is rounded to so many (OffloadOptions)
+  uint32_t gradient_bits = 0;  // to which what joins the sum of the step is rounded; 0: not (OffloadOptions)
 
   uint32_t count() const { return (micro_batches - 1) / ranks + 1; }
   bool is_last(uint32_t round) const { return round + 1 == count(); }

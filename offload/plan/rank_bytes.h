@@ -30,11 +30,6 @@ inline uint32_t bits_of(const Section& section, uint32_t parameter_bits) {
   return section.trainable && section.type != DataType::fp32 ? parameter_bits : 0;
 }
 
-// What `elements` of a share take where they cross between hosts: as codes of `bits`, or in their type.
-constexpr uint64_t crossing_bytes(uint64_t elements, DataType type, uint32_t bits) {
-  return bits > 0 ? quantized_bytes(elements, bits) : elements * bytes_of(type);
-}
-
 // Of the parameters of a chunk that are gathered once, and cross between hosts in so many bits
 // (OffloadOptions::parameter_bits). `crossing` are the ranks of this one's place among which shares cross: of
 // all hosts, or of those whose shares are not kept.

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <terrace/base/units.h>
+#include <terrace/optimizer_cpu/quantization.h>
 
 #include "text_table.h"
 
@@ -38,48 +38,25 @@ std::string_view ruling_term(const PlanPrediction& prediction) {
       .second;
 }
 
-// Of the tier in which parameters lie, what is left for them beside all else.
-double room_for_shares(const TrainConfig& config, const TrainingSetup& setup,
-                       const PlanPrediction& prediction) {
-  const Placement place = config.placement.parameters;
-  const std::string_view name = place == Placement::none  ? "device"
-                                : place == Placement::cpu ? "host"
-                                                          : "nvme";
-  const MemoryPlan& plan = setup.plan.memory;
-  const double kept =
-      place == Placement::cpu ? static_cast<double>(plan.kept_gathers * plan.kept_gather_bytes) : 0;
-  for (const PredictedTier& tier : prediction.tiers) {
-    if (tier.name != name || tier.budget_bytes == 0) continue;
-    const double share =
-        static_cast<double>(setup.plan.parameter_count * bytes_of(config.precision)) / config.batch.ranks;
-    return static_cast<double>(tier.budget_bytes) - static_cast<double>(tier.peak_bytes) + share + kept;
-  }
-  return std::numeric_limits<double>::max();
-}
-
 void add_terms(const TrainConfig& config, const TrainingSetup& setup, const PlanPrediction& prediction,
                RankOutlook& outlook) {
   const RankLinks& links = prediction.links;
-  const auto elements = static_cast<double>(setup.plan.chunk_elements);
   const StepRounds rounds = config.batch.rounds();
+  const auto crossing = [&](DataType type, uint32_t bits) {
+    return static_cast<double>(crossing_bytes(setup.plan.chunk_elements, type, bits));
+  };
   outlook.has_terms = true;
-  outlook.chunk_bytes = elements * bytes_of(config.precision);
-  const ExchangeShape shape = {outlook.chunk_bytes, elements * bytes_of(setup.offload.accumulation_type),
+  outlook.chunk_bytes = crossing(config.precision, 0);
+  const GatherShape chunk = {outlook.chunk_bytes, crossing(config.precision, setup.offload.parameter_bits)};
+  const ExchangeShape shape = {outlook.chunk_bytes,
+                               crossing(setup.offload.accumulation_type, rounds.gradient_bits),
                                rounds.sums_on_hosts() ? rounds.groups_per_host() : 0};
   for (const auto& [terms, spreading] :
        {std::pair(&outlook.direct, Spreading::direct), {&outlook.doubling, Spreading::doubling}})
-    *terms = {gather_terms(links, outlook.chunk_bytes, spreading), exchange_terms(links, shape, spreading)};
+    *terms = {gather_terms(links, chunk, spreading), exchange_terms(links, shape, spreading)};
   outlook.step = prediction.ranks.seconds;
   outlook.ruling = ruling_term(prediction);
   outlook.ruling_exchanges = longest(outlook.step).second;
-  if (config.zero_stage < 3) return;
-  const SubGroupQuestion question = {
-      prediction.ranks, outlook.chunk_bytes,
-      static_cast<double>(setup.plan.parameter_count * bytes_of(config.precision)),
-      room_for_shares(config, setup, prediction)};
-  outlook.gather_seconds = gather_seconds(links, question);
-  outlook.sub_groups = best_sub_groups(links, question);
-  outlook.sub_groups_from = sub_groups_win_from(links, question);
 }
 
 Stragglers draw_stragglers(const TrainConfig& config, const PlanPrediction& prediction, double jitter) {
@@ -129,16 +106,8 @@ std::string terms_text(const RankOutlook& outlook) {
   add("exchange of a chunk", outlook.direct.exchange,
       fmt::format("{:.3f}", outlook.doubling.exchange.total() * 1e3));
   add("all of a step", outlook.step, "");
-  std::string text = table.text() + fmt::format("what rules a step: {}; of what ranks exchange: {}\n",
-                                                outlook.ruling, outlook.ruling_exchanges);
-  if (outlook.sub_groups_from == 0) return text;
-  text += fmt::format("sub-groups (which are not there yet) would take less time from {} ranks on",
-                      outlook.sub_groups_from);
-  if (const auto& groups = outlook.sub_groups; groups && groups->seconds < outlook.gather_seconds)
-    text += fmt::format("; here best of {} ranks, each with {}: {} a step instead of {}", groups->ranks,
-                        format_bytes(static_cast<uint64_t>(groups->share_bytes)), span_text(groups->seconds),
-                        span_text(outlook.gather_seconds));
-  return text + "\n";
+  return table.text() + fmt::format("what rules a step: {}; of what ranks exchange: {}\n", outlook.ruling,
+                                    outlook.ruling_exchanges);
 }
 
 std::string stragglers_text(const Stragglers& stragglers) {
@@ -210,15 +179,7 @@ void write_outlook(JsonWriter& json, const RankOutlook& outlook) {
     write_terms(json, "exchange", outlook.direct.exchange);
     write_terms(json, "exchange_by_doubling", outlook.doubling.exchange);
     write_terms(json, "step", outlook.step);
-    json.member("gather_seconds", outlook.gather_seconds)
-        .member("sub_groups_from_ranks", outlook.sub_groups_from);
   }
-  if (const auto& groups = outlook.sub_groups)
-    json.begin_object("sub_groups")
-        .member("ranks", groups->ranks)
-        .member("seconds", groups->seconds)
-        .member("share_bytes", groups->share_bytes)
-        .end();
   if (const auto& late = outlook.stragglers) {
     json.begin_object("stragglers")
         .member("jitter", late->jitter)

@@ -43,10 +43,7 @@ struct RankOutlook {
   ChunkTerms direct, doubling;
   RankTerms step;  // all of a step, one after the other
   std::string_view ruling;
-  std::string_view ruling_exchanges;    // of what ranks exchange alone
-  double gather_seconds = 0;            // of a step's gathers
-  std::optional<SubGroups> sub_groups;  // the best ones
-  uint32_t sub_groups_from = 0;
+  std::string_view ruling_exchanges;  // of what ranks exchange alone
   std::optional<Stragglers> stragglers;
   std::optional<Faults> faults;
 };

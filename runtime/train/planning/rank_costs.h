@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 namespace terrace {
 
@@ -66,7 +65,6 @@ RankTerms terms_of(const RankLinks& links, const RankMoves& moves);
 struct RankUse {
   RankTerms seconds;  // one operation after the other
   uint32_t gathers = 0;
-  uint32_t crossing_gathers = 0;  // of these, in which shares come from other hosts
   uint32_t exchanges = 0;
 };
 
@@ -75,39 +73,20 @@ struct RankUse {
 enum class Spreading : uint8_t { direct, doubling };
 
 // Of the parameters of a chunk.
-RankTerms gather_terms(const RankLinks& links, double chunk_bytes, Spreading spreading);
+struct GatherShape {
+  double chunk_bytes = 0;
+  double crossing_bytes = 0;  // what a chunk takes between hosts: the same, or codes
+};
+RankTerms gather_terms(const RankLinks& links, const GatherShape& shape, Spreading spreading);
 
 // Of the gradients of a chunk in a round.
 struct ExchangeShape {
   double chunk_bytes = 0;
-  double sum_bytes = 0;  // of a chunk in the type of sums
+  double sum_bytes = 0;  // what the sum of a chunk takes between hosts, in its type or as codes
   uint32_t host_groups =
       0;  // gradient groups that a host sums in a round; 0: every gradient goes to its owner
 };
 // Doubling adds in the order of its messages, so it would change numbers.
 RankTerms exchange_terms(const RankLinks& links, const ExchangeShape& shape, Spreading spreading);
-
-// SubGroups: parameters that are cut over s ranks and kept by each group of so many. A gather stays in its
-// group, and after an update each rank gets the fresh share of its place from the ranks that have made it, in
-// one operation.
-struct SubGroupQuestion {
-  RankUse use;
-  double chunk_bytes = 0;
-  double parameter_bytes = 0;  // of the whole model
-  double room_bytes = 0;       // for the share of a rank
-};
-struct SubGroups {
-  uint32_t ranks = 0;  // of a group
-  double seconds = 0;  // of a step's gathers and fresh shares
-  double share_bytes = 0;
-};
-// What a step's gathers take with parameters that are cut over all ranks.
-double gather_seconds(const RankLinks& links, const SubGroupQuestion& question);
-// The groups of fewer than all ranks with which that takes least, or nothing where none has the room. Ranks
-// of a group share a host, or are whole hosts.
-std::optional<SubGroups> best_sub_groups(const RankLinks& links, const SubGroupQuestion& question);
-// The least number of ranks, in whole hosts, with which groups take less time; 0: none up to `links.ranks`
-// does.
-uint32_t sub_groups_win_from(const RankLinks& links, const SubGroupQuestion& question);
 
 }  // namespace terrace

@@ -47,7 +47,6 @@ class RankLine {
   double gather(const Events& events, size_t event, double earliest) {
     const RankMoves moves = moves_of(events, event, hosts_ > 1, 1);
     ++use_.gathers;
-    use_.crossing_gathers += moves.network_messages > 0 ? 1 : 0;
     return pass_on(moves, cross(gathers_, moves, earliest));
   }
   template <typename Events>

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kMicrosecond = 1e-6;
 constexpr double kChunk = 32 << 20;
+constexpr GatherShape kWhole = {kChunk, kChunk};
 
 // Eight ranks on a host, 300 GB/s and 1 us between them, 50 GB/s and 5 us for each between hosts.
 RankLinks of_hosts(uint32_t ranks) {
@@ -29,24 +30,24 @@ RankLinks of_messages(uint32_t ranks) {
 }
 
 TEST(RankCosts, AreThoseOfDirectMessages) {
-  const RankTerms few = gather_terms(of_hosts(64), kChunk, Spreading::direct);
+  const RankTerms few = gather_terms(of_hosts(64), kWhole, Spreading::direct);
   EXPECT_NEAR(few.host_latency, 8 * 7 * kMicrosecond, 1e-12);
   EXPECT_NEAR(few.host_bytes, kChunk * 7 / 8 / 300e9, 1e-12);
   EXPECT_NEAR(few.network_latency, 7 * 5 * kMicrosecond, 1e-12);
   EXPECT_NEAR(few.network_bytes, kChunk * 7 / 8 / (8 * 50e9), 1e-12);
-  const RankTerms many = gather_terms(of_hosts(10000), kChunk, Spreading::direct);
+  const RankTerms many = gather_terms(of_hosts(10000), kWhole, Spreading::direct);
   EXPECT_NEAR(many.host_latency, 1250 * 7 * kMicrosecond, 1e-12);
   EXPECT_NEAR(many.network_latency, 1249 * 5 * kMicrosecond, 1e-12);
 }
 
 TEST(RankCosts, GrowWithTheLogarithmOfHostsByDoubling) {
   const auto milliseconds = [](uint32_t ranks) {
-    return 1e3 * gather_terms(of_hosts(ranks), kChunk, Spreading::doubling).total();
+    return 1e3 * gather_terms(of_hosts(ranks), kWhole, Spreading::doubling).total();
   };
   EXPECT_NEAR(milliseconds(64), 0.193, 0.0005);
   EXPECT_NEAR(milliseconds(512), 0.217, 0.0005);
   EXPECT_NEAR(milliseconds(1024), 0.223, 0.0005);
-  EXPECT_NEAR(gather_terms(of_hosts(10000), kChunk, Spreading::doubling).network_latency,
+  EXPECT_NEAR(gather_terms(of_hosts(10000), kWhole, Spreading::doubling).network_latency,
               11 * 5 * kMicrosecond, 1e-12);
 }
 
@@ -54,7 +55,7 @@ TEST(RankCosts, HaveAMessageForEveryRankWhereHostsHaveNotAsMany) {
   RankLinks links = of_messages(10);
   links.message_seconds = 100;
   links.bytes = links.network_bytes = 1;
-  const RankTerms terms = gather_terms(links, 10, Spreading::direct);
+  const RankTerms terms = gather_terms(links, {10, 10}, Spreading::direct);
   EXPECT_NEAR(terms.host_latency, 300, 1e-9);
   EXPECT_NEAR(terms.network_latency, 6, 1e-9);
   EXPECT_NEAR(terms.host_bytes, 3, 1e-9);
@@ -65,13 +66,21 @@ TEST(RankCosts, HaveAMessageForEveryRankWhereHostsHaveNotAsMany) {
 TEST(RankCosts, WaitForWhatIsOnTheWayOnceForAllThatAreAtOnce) {
   const auto delays = [](uint32_t hosts, double part_bytes) {
     const RankLinks links = {.ranks = hosts, .network_delay = 1};
-    return gather_terms(links, part_bytes * hosts, Spreading::direct).network_latency;
+    return gather_terms(links, {0, part_bytes * hosts}, Spreading::direct).network_latency;
   };
   EXPECT_EQ(delays(1, 1000), 0);
   EXPECT_EQ(delays(2, 1000), 2);
   EXPECT_EQ(delays(100, 1e6), 2);
   EXPECT_EQ(delays(9, 1 << 20), 4);
   EXPECT_EQ(delays(10, 1 << 20), 7);
+}
+
+TEST(RankCosts, HaveCodesBetweenHostsAlone) {
+  RankLinks links = of_messages(16);
+  links.bytes = links.network_bytes = 1;
+  const RankTerms terms = gather_terms(links, {160, 80}, Spreading::direct);
+  EXPECT_NEAR(terms.host_bytes, 120, 1e-9);
+  EXPECT_NEAR(terms.network_bytes, 80 * 3 / 16.0, 1e-9);
 }
 
 TEST(RankCosts, SendSumsOfGroupsBetweenHosts) {
@@ -84,43 +93,6 @@ TEST(RankCosts, SendSumsOfGroupsBetweenHosts) {
   const RankTerms gradients = exchange_terms(links, {.chunk_bytes = 160}, Spreading::direct);
   EXPECT_NEAR(gradients.network_latency, 12, 1e-9);
   EXPECT_NEAR(gradients.network_bytes, 120, 1e-9);
-}
-
-// Of 16 ranks a gather takes 3 s. Groups of 4 have a host each, and get fresh shares from 3 ranks; groups of
-// 8 gather in 1 s and have 1 such rank.
-TEST(SubGroups, AreTheFastestThatHaveTheRoom) {
-  SubGroupQuestion question = {.use = {.seconds = {}, .gathers = 10, .crossing_gathers = 10},
-                               .chunk_bytes = 8,
-                               .parameter_bytes = 800,
-                               .room_bytes = 1000};
-  EXPECT_NEAR(gather_seconds(of_messages(16), question), 30, 1e-9);
-  ASSERT_TRUE(best_sub_groups(of_messages(16), question));
-  EXPECT_EQ(best_sub_groups(of_messages(16), question)->ranks, 4u);
-  EXPECT_NEAR(best_sub_groups(of_messages(16), question)->seconds, 3, 1e-9);
-  EXPECT_NEAR(best_sub_groups(of_messages(16), question)->share_bytes, 200, 1e-9);
-  question.room_bytes = 100;
-  ASSERT_TRUE(best_sub_groups(of_messages(16), question));
-  EXPECT_EQ(best_sub_groups(of_messages(16), question)->ranks, 8u);
-  EXPECT_NEAR(best_sub_groups(of_messages(16), question)->seconds, 11, 1e-9);
-  question.room_bytes = 99;
-  EXPECT_FALSE(best_sub_groups(of_messages(16), question));
-}
-
-TEST(SubGroups, WinFromTheLeastRanksWithWhichTheyAreFaster) {
-  SubGroupQuestion question = {.use = {.seconds = {}, .gathers = 10, .crossing_gathers = 10},
-                               .chunk_bytes = 8,
-                               .parameter_bytes = 800,
-                               .room_bytes = 200};
-  EXPECT_EQ(sub_groups_win_from(of_messages(64), question), 8u);
-  question.room_bytes = 100;
-  EXPECT_EQ(sub_groups_win_from(of_messages(64), question), 16u);
-  EXPECT_EQ(sub_groups_win_from(of_messages(8), question), 0u);
-  // Where nothing crosses again, fresh shares cost what gathers do.
-  question = {.use = {.seconds = {}, .gathers = 10, .crossing_gathers = 1},
-              .chunk_bytes = 8,
-              .parameter_bytes = 800,
-              .room_bytes = 200};
-  EXPECT_EQ(sub_groups_win_from(of_messages(64), question), 0u);
 }
 
 // --- The line of work of a step ---
@@ -143,7 +115,6 @@ TEST(RankLine, HasHeadersCrossWhileThePartsBeforeThemDo) {
   const RankUse use = line.take_use();
   EXPECT_NEAR(use.seconds.network_latency, 6, 1e-9);
   EXPECT_EQ(use.gathers, 2u);
-  EXPECT_EQ(use.crossing_gathers, 2u);
   EXPECT_EQ(use.exchanges, 1u);
   EXPECT_EQ(line.take_use().gathers, 0u);
 }
