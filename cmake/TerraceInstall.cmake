@@ -5,6 +5,11 @@ set(TERRACE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/terrace")
 
 if(TARGET terrace)
   set_target_properties(terrace PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  # A search path that CMake changes when it installs ends with an empty entry until then, which stands for whatever folder
+  # the program is started in.
+  if(NOT BUILD_SHARED_LIBS)
+    set_target_properties(terrace PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
   install(TARGETS terrace)
 endif()
 install(EXPORT terraceOffloadTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")

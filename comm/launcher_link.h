@@ -45,10 +45,11 @@ struct LauncherWord {
     ended = 5,     // of a rank: it ends by itself
     asked = 6,     // of a rank that mpirun has started and now ends, because another one has failed
     kept = 7,      // of a rank: the run has kept a state of its own, and none of a run before it is left
+    stalled = 8,   // of a rank: it gives up the run because this other one says nothing any more
   };
   uint32_t magic = kMagic;
   Kind kind = Kind::death;
-  uint32_t rank = 0;    // that has died
+  uint32_t rank = 0;    // that has died or stalled
   uint32_t signal = 0;  // by which; 0: it has ended by itself
 };
 static_assert(sizeof(LauncherWord) == 16, "no padding whose bytes nobody has set");

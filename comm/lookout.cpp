@@ -88,6 +88,16 @@ void Lookout::leave(std::string why, LastWords words) {
   post(std::move(farewells));
 }
 
+void Lookout::give_up(std::span<const uint32_t> silent, std::string why, milliseconds patience) {
+  leave(std::move(why));
+  if (launcher_.is_open()) {
+    for (const uint32_t rank : silent) launcher_.tell({.kind = LauncherWord::Kind::stalled, .rank = rank});
+    launcher_.tell({.kind = LauncherWord::Kind::ended, .rank = rank_});
+  }
+  const MutexLock lock(mutex_);
+  changed_.wait_for(mutex_, patience, [this] { return posted_.empty(); });
+}
+
 void Lookout::post(std::vector<std::pair<uint32_t, LookoutMessage>> messages) {
   {
     const MutexLock lock(mutex_);
@@ -174,19 +184,28 @@ void Lookout::run() {
     bool stops = false, asks = false, has_left = false;
     {
       const MutexLock lock(mutex_);
-      posted.swap(posted_);
+      posted = posted_;
       stops = stop_;
       asks = std::exchange(asks_, false);
       has_left = has_left_;
     }
     if (asks) tell(0, message_of(LookoutWord::ask, rank_));
     for (const auto& [rank, message] : posted) tell(rank, message);
+    if (!posted.empty()) has_told(posted.size());
     if (!has_left && Steady::now() >= say_at_) say_where();
     if (!stops) continue;
     for (uint32_t r = 0; r < links_.size() && !has_left; ++r)
       tell(r, message_of(LookoutWord::farewell, rank_));
     return;
   }
+}
+
+void Lookout::has_told(size_t count) {
+  {
+    const MutexLock lock(mutex_);
+    posted_.erase(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  changed_.notify_all();
 }
 
 int Lookout::ms_to_wait() const {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -66,6 +67,9 @@ class Lookout {
   void wake();
   // This rank leaves because of this; it is no death. No hook is called any more.
   void leave(std::string why, LastWords words = {});
+  // This rank leaves because these others say nothing any more: the launcher is told which, and that this one
+  // ends. Waits until the others could be told as well.
+  void give_up(std::span<const uint32_t> silent, std::string why, std::chrono::milliseconds patience);
   // The user has been told of a death, as the launcher needs to know.
   void has_been_said() const;
   // The run has kept a state of its own, and none of a run before it is left; so too.
@@ -112,6 +116,7 @@ class Lookout {
 
   void run();
   void poll_once();
+  void has_told(size_t count);
   int ms_to_wait() const;
   bool is_first() const { return rank_ == 0; }
 

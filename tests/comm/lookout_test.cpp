@@ -233,6 +233,28 @@ TEST(Lookout, TheLauncherKnowsTheSignal) {
   EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::kept);
 }
 
+// The rank that gives up ends at once: the launcher and the others know of it by then.
+TEST(Lookout, TellsTheLauncherWhoIsSilentWhereItGivesUp) {
+  Ranks ranks;
+  std::optional<LauncherLink> launcher;
+  Lookout& first = ranks.begin(0, {}, launcher_of_rank(launcher));
+  EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::watching);
+  const std::array silent = {2u};
+  first.give_up(silent, "one wait was too long", kLong);
+  const LauncherWord stalled = next_word(*launcher);
+  EXPECT_EQ(stalled.kind, LauncherWord::Kind::stalled);
+  EXPECT_EQ(stalled.rank, 2u);
+  EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::ended);
+  LookoutMessage message;
+  std::string reason;
+  do {
+    ASSERT_TRUE(
+        read_whole(ranks.link_of(1), std::as_writable_bytes(std::span(&message, 1)), Deadline(30s), reason))
+        << reason;
+  } while (message.word == LookoutWord::standing);
+  EXPECT_EQ(message.word, LookoutWord::farewell);
+}
+
 TEST(Lookout, ALauncherThatEndsIsNoDeath) {
   Ranks ranks;
   std::optional<LauncherLink> launcher;

@@ -72,3 +72,11 @@ one_says() {
   if [ "$(grep -cw died err)" -ne 1 ]; then fail "the death is not told once"; fi
   says "$1"
 }
+
+has_two_steps() { [ -e live.jsonl ] && [ "$(grep -cF '"event": "step"' live.jsonl)" -ge 2 ]; }
+ends_with() {
+  local status=0
+  wait "$job" || status=$?
+  if [ "$status" -ne "$1" ]; then fail "exit status $status, not $1"; fi
+  nothing_left_in tmp
+}

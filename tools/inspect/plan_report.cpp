@@ -83,11 +83,13 @@ std::string ranks_text(const PlanReport& report) {
     return "without what other hosts take: --network and --network-latency say how fast they are\n";
   const double waited = 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]);
   const RankTerms& terms = prediction.ranks.seconds;
+  const bool is_uneven = report.ranks % report.ranks_per_host != 0;
   return fmt::format(
-      "exchanges of {} ranks, {} on a host: {:.3f} s, of which the step waits {:.3f} s; {} rule: "
-      "{:.3f} s of bytes, {:.3f} s of latency\n",
-      report.ranks, report.ranks_per_host, terms.total(), waited,
-      terms.bytes() >= terms.latency() ? "bytes" : "latencies", terms.bytes(), terms.latency());
+      "{}exchanges of {} ranks, {} on a host: {:.3f} s, one after the other; {} rule: {:.3f} s of bytes, "
+      "{:.3f} s of latency; the step waits {:.3f} s for them, and for the copies and sums behind them\n",
+      is_uneven ? "hosts have different numbers of ranks: what ranks exchange goes in one level\n" : "",
+      report.ranks, report.ranks_per_host, terms.total(),
+      terms.bytes() >= terms.latency() ? "bytes" : "latencies", terms.bytes(), terms.latency(), waited);
 }
 
 std::string time_text(const PlanReport& report) {

@@ -20,6 +20,7 @@ struct Unit {
   double scale;
 };
 constexpr double kHour = 3600, kDay = 24 * kHour;
+constexpr double kLongest = 10000 * 365 * kDay;
 constexpr std::array kTimes = {Unit{"ns", 1e-9}, Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"s", 1},
                                Unit{"min", 60},  Unit{"h", kHour}, Unit{"d", kDay},  Unit{"y", 365 * kDay}};
 
@@ -40,8 +41,9 @@ double parse_amount(const std::string& text, const std::array<Unit, N>& units) {
 double seconds_of(const char* flag, const std::string& text, bool may_be_none, const char* example) {
   if (text.empty()) return 0;
   const double seconds = parse_amount(text, kTimes);
-  if (!(seconds >= 0) || !std::isfinite(seconds))
-    refuse(fmt::format("{} {}", flag, text), "it is no time",
+  if (!(seconds >= 0) || seconds > kLongest)
+    refuse(fmt::format("{} {}", flag, text),
+           seconds > 0 ? "it is longer than ten thousand years" : "it is no time",
            fmt::format("give it in ns, us, ms, s, min, h, d or y, for example {}", example));
   if (seconds == 0 && !may_be_none)
     refuse(fmt::format("{} {}", flag, text), "no time is too little",
@@ -50,6 +52,9 @@ double seconds_of(const char* flag, const std::string& text, bool may_be_none, c
 }
 
 double bytes_of_a_second(const char* flag, const std::string& text) {
+  if (text.ends_with("Gb") || text.ends_with("Mb"))  // sizes are else taken in any case
+    refuse(fmt::format("{} {}", flag, text), "it may be bits or bytes",
+           "give the bytes of a second, an eighth of the bits, for example 25GB");
   const auto bytes = static_cast<double>(parse_bytes(text, flag));
   if (bytes == 0)
     refuse(fmt::format("{} {}", flag, text), "at this rate nothing arrives",
@@ -115,7 +120,8 @@ void RankFlags::require_values() const {
 void RankFlags::require_sense(uint32_t ranks, bool has_times) const {
   if (ranks_per_host_ > ranks)
     refuse(fmt::format("--ranks-per-host {}", ranks_per_host_),
-           fmt::format("the run has {} rank{}", ranks, ranks == 1 ? "" : "s"), "give --ranks as well");
+           fmt::format("the run has {} rank{}", ranks, ranks == 1 ? "" : "s"),
+           "give a greater number of --ranks");
   const char* const network = first_given({{"--network", network_},
                                            {"--network-latency", network_latency_},
                                            {"--network-delay", network_delay_}});

@@ -127,13 +127,28 @@ void HostRanks::take_words(uint32_t rank) {
   if (!one.link || one.link->has_ended()) return;
   while (const std::optional<LauncherWord> word = one.link->hear()) {
     if (word->kind == LauncherWord::Kind::ended) one.says_end = true;
-    if (word->kind == LauncherWord::Kind::asked) one.is_asked = true;
+    if (word->kind == LauncherWord::Kind::asked) is_asked(rank);
     if (word->kind == LauncherWord::Kind::kept) has_kept_ = true;
-    if (word->kind != LauncherWord::Kind::lost || word->rank >= ranks_.size()) continue;
-    ranks_[word->rank].is_named = true;
+    if (word->rank >= ranks_.size()) continue;
+    Rank& other = ranks_[word->rank];
+    const bool has_stalled = word->kind == LauncherWord::Kind::stalled && !other.says_end;
+    if (!has_stalled && word->kind != LauncherWord::Kind::lost) continue;
+    other.is_named = true;
+    other.has_died |= has_stalled;
     lost_one();
   }
   if (one.link->has_ended()) has_ended(rank);
+}
+
+// A rank that has failed says that it ends before mpirun asks the others to.
+void HostRanks::is_asked(uint32_t rank) {
+  ranks_[rank].is_asked = true;
+  const auto says_why = [](const Rank& one) { return one.says_end || one.has_died; };
+  if (std::ranges::none_of(ranks_, says_why) && !was_stopped()) mpirun_ends_all_ = true;
+}
+
+bool HostRanks::is_unheard() const {
+  return std::ranges::none_of(ranks_, [](const Rank& rank) { return rank.link.has_value(); });
 }
 
 // What has ended late is killed by mpirun, which ends all ranks when one has failed, and what falls silent
@@ -164,7 +179,9 @@ void HostRanks::take_end() {
   is_over_ = true;
   end_at_.reset();
   mpirun_died_ = WIFSIGNALED(status) && !kills_mpirun_ && !was_stopped();
-  status_ = WIFSIGNALED(status) ? static_cast<int>(kFailed) : WEXITSTATUS(status);
+  // A status beyond this program's own is mpirun's, or that of a shell for a signal.
+  mpirun_status_ = WIFSIGNALED(status) ? static_cast<int>(kFailed) : WEXITSTATUS(status);
+  status_ = mpirun_status_ > static_cast<int>(kUsage) ? static_cast<int>(kFailed) : mpirun_status_;
 }
 
 void HostRanks::hear_last_words() {
@@ -180,7 +197,7 @@ void HostRanks::hear_last_words() {
   for (Rank& rank : ranks_) rank.has_died = rank.has_died || (rank.is_named && !rank.link);
   // So it is where a rank dies before it comes: mpirun's status is then that of a shell.
   constexpr int kNoSignal = 128;
-  says_signal_ = status_ > kNoSignal && status_ <= kNoSignal + SIGRTMAX && !was_stopped() &&
+  says_signal_ = mpirun_status_ > kNoSignal && mpirun_status_ <= kNoSignal + SIGRTMAX && !was_stopped() &&
                  std::ranges::none_of(ranks_, &Rank::says_end);
 }
 

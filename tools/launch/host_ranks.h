@@ -48,7 +48,9 @@ class HostRanks {
   // Whether anything but a reason that the ranks have said themselves may be behind the end.
   bool may_have_lost() const;
   // Whether a rank or mpirun has died, whichever it was.
-  bool has_lost() const { return has_lost_rank_ || mpirun_died_ || says_signal_; }
+  bool has_lost() const { return has_lost_rank_ || mpirun_died_ || says_signal_ || mpirun_ends_all_; }
+  // Whether no rank has come, and so none could say why.
+  bool is_unheard() const;
   bool has_died(uint32_t rank) const { return ranks_[rank].has_died; }
   // Whether the process of the rank is over for all that is known here.
   bool is_over(uint32_t rank) const { return ranks_[rank].is_over(); }
@@ -74,6 +76,7 @@ class HostRanks {
   void take_end();
   void hear_last_words();
   void end_mpirun_that_stays();
+  void is_asked(uint32_t rank);
   void lost_one();
 
   const HostRanksOptions options_;
@@ -84,11 +87,13 @@ class HostRanks {
   const LauncherSignals signals_;
   pid_t mpirun_ = -1;
   bool is_over_ = false;  // mpirun
+  int mpirun_status_ = 0;
   int status_ = 0;
   bool has_kept_ = false;
   bool has_lost_rank_ = false;
   bool mpirun_died_ = false;
-  bool says_signal_ = false;  // mpirun: a process was killed by one, and no rank has said a reason
+  bool mpirun_ends_all_ = false;  // though none has failed: it has lost a daemon
+  bool says_signal_ = false;      // mpirun: a process was killed by one, and no rank has said a reason
   uint32_t signals_handed_on_ = 0;
   std::optional<Moment> ended_at_;  // when the first rank ended, whatever of
   std::optional<Moment> end_at_;    // when mpirun is killed, should it still be there

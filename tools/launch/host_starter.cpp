@@ -53,6 +53,7 @@ AttemptEnd HostStarter::run(const std::vector<std::string>& arguments, uint32_t 
   const int status = ranks.wait();
   run_ = ranks.run();
   has_lost_ = ranks.has_lost();
+  is_unheard_ = ranks.is_unheard();
   ends_.clear();
   for (uint32_t r = 0; r < this->ranks(); ++r) ends_.push_back({ranks.has_died(r), ranks.is_over(r)});
   return {.status = status,
@@ -73,6 +74,8 @@ bool HostStarter::leave_out_lost() {
   }
   std::erase_if(hosts_, [](const HostSlots& host) { return host.slots.empty(); });
   if (may_some_live) std::this_thread::sleep_until(asked_at + kForRanksCutOff);
+  if (!has_lost_ && is_unheard_)
+    console_.warning("the run ends: mpirun has ended before any rank came, and every host answers");
   return has_lost_;
 }
 

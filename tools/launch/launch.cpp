@@ -73,12 +73,20 @@ class Launch final : public Subcommand {
              "start fewer, or on the hosts of a --hostfile");
     Console console;
     LocalStarter starter(*ranks_, log_folder_, console);
+    require_enough(starter);
     return run_with_restarts(starter, command_, rules_, console);
   }
 
  private:
   [[noreturn]] static void refuse(std::string what, std::string reason, std::string advice) {
     throw Error(ErrorKind::config, {"cannot launch", std::move(what), std::move(reason), std::move(advice)});
+  }
+
+  void require_enough(const RankStarter& starter) const {
+    if (rules_.min_ranks > starter.ranks())
+      refuse(fmt::format("--min-ranks {}", rules_.min_ranks),
+             fmt::format("the run begins with {}", starter.ranks()),
+             "give it a smaller number, or start more");
   }
 
   void require_command() {
@@ -111,6 +119,7 @@ class Launch final : public Subcommand {
     if (rules_.restarts > 0) {
       Console console;
       HostStarter starter(hosts, log_folder_, console);
+      require_enough(starter);
       return run_with_restarts(starter, command_, rules_, console);
     }
     become_mpirun(

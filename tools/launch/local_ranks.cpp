@@ -24,6 +24,8 @@ using Steady = std::chrono::steady_clock;
 
 // Ranks that learn of a death end within two seconds.
 constexpr std::chrono::seconds kForTheOthers(5);
+// Of a shell's status, and so of this program where the user has ended the ranks at once.
+constexpr int kEndedBySignal = 128;
 // A rank that refuses says why; the others are about to refuse the same.
 constexpr std::chrono::seconds kForARefusal(2);
 
@@ -162,8 +164,11 @@ void LocalRanks::take_signals() {
   while (const std::optional<int> signal = signals_.take()) pass_on(*signal);
 }
 
+// The second wish ends a rank at once, if it is not stopped or asleep in the kernel.
 void LocalRanks::pass_on(int signal) {
   passed_on_ = signal;
+  wishes_ += signal != SIGHUP ? 1 : 0;
+  if (wishes_ > 1 && !end_at_) end_at_ = Steady::now() + kForTheOthers;
   for (const Rank& rank : ranks_) {
     if (!rank.is_over) kill(rank.process, signal);
   }
@@ -174,7 +179,14 @@ void LocalRanks::take_words(Rank& rank) {
     if (word->kind == LauncherWord::Kind::watching) rank.is_watching = true;
     if (word->kind == LauncherWord::Kind::said) said_ = true;
     if (word->kind == LauncherWord::Kind::kept) has_kept_ = true;
+    if (word->kind == LauncherWord::Kind::stalled && word->rank < ranks_.size()) end_stalled(word->rank);
   }
+}
+
+// Others have told the user of it.
+void LocalRanks::end_stalled(uint32_t rank) {
+  said_ = true;
+  if (!ranks_[rank].is_over) kill(ranks_[rank].process, SIGKILL);
 }
 
 void LocalRanks::take_ends() {
@@ -190,15 +202,16 @@ void LocalRanks::take_ends() {
 
 void LocalRanks::ended(uint32_t rank, int status) {
   const bool has_died = WIFSIGNALED(status);
-  const int code = has_died ? kFailed : WEXITSTATUS(status);
+  const int signal = has_died ? WTERMSIG(status) : 0;
+  const bool is_as_asked = has_died && signal == passed_on_;
+  const int code = is_as_asked ? kEndedBySignal + signal : has_died ? kFailed : WEXITSTATUS(status);
   worst_status_ = std::max(worst_status_, code);
   if (code == 0) return;
-  const int signal = has_died ? WTERMSIG(status) : 0;
   const bool is_ended_from_here =
-      signal == passed_on_ || (signal == SIGKILL && kills_) || (signal == SIGTERM && ask_at_);
+      is_as_asked || (signal == SIGKILL && kills_) || (signal == SIGTERM && ask_at_);
   deaths_ += has_died && !is_ended_from_here ? 1 : 0;
   // Of several, the first one is to blame: the others die of it, or are ended from here.
-  if (has_died && !dead_ && !ask_at_ && signal != passed_on_) died(rank, static_cast<uint32_t>(signal));
+  if (has_died && !dead_ && !ask_at_ && !is_as_asked) died(rank, static_cast<uint32_t>(signal));
   if (!ask_at_) ask_at_ = Steady::now() + kForARefusal;
 }
 

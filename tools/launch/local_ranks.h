@@ -67,6 +67,7 @@ class LocalRanks {
   void take_signals();
   void pass_on(int signal);
   void take_words(Rank& rank);
+  void end_stalled(uint32_t rank);
   void take_ends();
   void ended(uint32_t rank, int status);
   void died(uint32_t rank, uint32_t signal);
@@ -80,7 +81,8 @@ class LocalRanks {
   RankOutput output_;
   std::vector<Rank> ranks_;
   const LauncherSignals signals_;
-  int passed_on_ = 0;  // the last signal that was; a rank that dies of it was asked to stop
+  int passed_on_ = 0;    // the last signal that was; a rank that dies of it was asked to stop
+  uint32_t wishes_ = 0;  // to stop; see StopSignals
   int worst_status_ = 0;
   std::optional<uint32_t> dead_;  // the first one that died
   uint32_t dead_signal_ = 0;

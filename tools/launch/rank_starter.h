@@ -72,6 +72,7 @@ class HostStarter final : public RankStarter {
   std::string run_;
   std::vector<RankEnd> ends_;  // by rank
   bool has_lost_ = false;
+  bool is_unheard_ = false;
 };
 
 }  // namespace terrace

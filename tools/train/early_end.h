@@ -1,6 +1,6 @@
-// EarlyEnd: what SIGTERM does to a rank that mpirun has started for `terrace launch`, until the ranks have
-// met and it counts as a wish of the user's. mpirun sends it to all ranks when one has failed; those that end
-// by it have not died by themselves, and the launcher is told so.
+// EarlyEnd: what SIGTERM does to a rank that mpirun has started for `terrace launch`. mpirun sends it to all
+// ranks when one has failed, or when it has lost a host; those that end by it have not died by themselves,
+// and the launcher is told so. Until the ranks have met it ends this one; then StopSignals takes it.
 #pragma once
 
 #include <terrace/comm/launcher_link.h>
@@ -16,5 +16,8 @@ class EarlyEnd {
   EarlyEnd(const EarlyEnd&) = delete;
   EarlyEnd& operator=(const EarlyEnd&) = delete;
 };
+
+// Tells the launcher that this rank is asked to end, where there is an EarlyEnd. For signal handlers.
+void say_that_mpirun_asks();
 
 }  // namespace terrace

@@ -162,6 +162,18 @@ void RankWatch::leave() {
   if (lookout_ != nullptr) lookout_->leave("");
 }
 
+void RankWatch::give_up() {
+  if (lookout_ == nullptr) return;
+  std::vector<uint32_t> silent;
+  const std::vector<KnownStanding> all = lookout_->standings(kForAnAnswer);
+  for (uint32_t r = 0; r < all.size(); ++r) {
+    if (r != communicator_.rank() && all[r].age > kSilent) silent.push_back(r);
+  }
+  // The first rank does not answer. It may have left just now, because of the same.
+  if (all.empty() && !lookout_->loss(milliseconds(0))) silent.push_back(0);
+  lookout_->give_up(silent, "one wait took longer than --stall-abort allows", kForAnAnswer);
+}
+
 // --- Ranks that end together ---
 
 int RankWatch::end_with(const Error& failure, int status) {
@@ -257,7 +269,9 @@ std::optional<std::string> RankWatch::who_is_where() {
   const uint32_t rank = communicator_.rank();
   const std::vector<KnownStanding> all =
       lookout_ != nullptr ? lookout_->standings(kForAnAnswer) : std::vector<KnownStanding>();
-  if (all.empty()) return rank <= 1 ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
+  const bool has_left = all.empty() && lookout_ != nullptr && lookout_->loss(milliseconds(0));
+  if (all.empty())
+    return rank <= 1 && !has_left ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
   const auto waits = [&](uint32_t r) { return all[r].standing.waits_for_ranks && all[r].age <= kSilent; };
   std::vector<uint32_t> named;
   for (uint32_t r = 0; r < all.size(); ++r) {

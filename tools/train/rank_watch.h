@@ -55,6 +55,8 @@ class RankWatch final : public RunObserver {
   void say_death(const Error& death);
   // This rank ends because of a death.
   void leave();
+  // This rank ends because a wait was too long (--stall-abort), and the process with it.
+  void give_up();
   // This rank ends because of anything else; every rank does, and each calls it. The ranks tell the user of
   // every reason once, the first one where it has it too, with the ranks before it elsewhere. Returns the
   // exit status: `status`, or on the first rank the worst of all.

@@ -233,6 +233,7 @@ void RunRanks::apply_to(TrainerOptions& options) const {
         "gradients cross to every rank of another host, and not once to each host; start as many ranks on "
         "every host, one host after the other");
   }
+  leave_out_sub_groups_of_parts(config);
   config.placement.tier_name = tier_name_of({identity_.rank, identity_.size});
   config.ranks_on_host = ranks_on_host(identity_);
   const Topology all = read_topology();
@@ -244,6 +245,18 @@ void RunRanks::apply_to(TrainerOptions& options) const {
       part.cpus.size() < all.cpus.size())
     stay_on(part.cpus);
   if (!is_first()) config.monitor = {};
+}
+
+// Sub-groups are whole hosts. After deaths hosts may have other numbers of ranks than the file is made for.
+void RunRanks::leave_out_sub_groups_of_parts(TrainConfig& config) const {
+  const uint32_t size = config.sub_group_ranks, per_host = config.batch.ranks / config.batch.hosts;
+  if (size <= per_host || size % per_host == 0) return;
+  config.sub_group_ranks = 0;
+  if (is_first())
+    console_.warning(
+        fmt::format("zero_optimization.mics_shard_size has no effect: it is {}, and hosts have {} ranks, "
+                    "which it is no multiple of",
+                    size, per_host));
 }
 
 std::unique_ptr<RankWatch::Following> RunRanks::follow(Trainer& trainer) const {

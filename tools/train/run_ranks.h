@@ -58,6 +58,7 @@ class RunRanks {
  private:
   void join(const TerraceConfig& config);
   LauncherLink reach_launcher() const;
+  void leave_out_sub_groups_of_parts(TrainConfig& config) const;
 
   TrainFlags& flags_;
   Console& console_;

@@ -8,6 +8,8 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 
+#include "train/early_end.h"
+
 namespace terrace {
 namespace {
 
@@ -47,8 +49,12 @@ bool is_second(int number) {
 }
 
 void on_stop_signal(int number) {
-  if (g_passes_over) return;
   const int saved_errno = errno;
+  if (number == SIGTERM) say_that_mpirun_asks();
+  if (g_passes_over) {
+    errno = saved_errno;
+    return;
+  }
   if (is_second(number)) {
     signal(number, SIG_DFL);
     raise(number);  // delivered when this handler returns

@@ -105,12 +105,13 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer, const Ru
       .abort_after_ns = in_ns(flags_.stall_abort_seconds)};
   if (RankWatch* const others = ranks.watch()) options.others = [others] { return others->who_is_where(); };
   // The step thread cannot be interrupted in a wait, so nothing can be saved or cleaned up.
-  const auto abort = [this] {
+  const auto abort = [this, others = ranks.watch()] {
     console_.end_progress();
     print_error(
         Error(ErrorKind::io, {"training was given up", "", "one wait took longer than --stall-abort allows",
-                              "look at the disk or the link that is named above, then go on with "
+                              "look at the disk, the link or the rank that is named above, then go on with "
                               "--resume auto"}));
+    if (others != nullptr) others->give_up();
     std::_Exit(kFailed);
   };
   return std::make_unique<WatchdogThread>(trainer.offloader().report().watch(), options, console_, abort);

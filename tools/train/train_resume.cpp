@@ -314,6 +314,22 @@ RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& c
   return start;
 }
 
+// A run without states on nvme takes up no commit, and must not begin before one that it is shown.
+void require_none_passed_over(const TrainFlags& flags, const TrainConfig& config,
+                              const std::optional<CheckpointInfo>& run) {
+  if (flags.resume != kResumeAuto || config.placement.states == Placement::nvme) return;
+  const std::vector<fs::path> paths(flags.nvme_paths.begin(), flags.nvme_paths.end());
+  for (const StateSet& set : find_state_sets(paths)) {
+    const SavedState* const commit = set.newest();
+    if (commit == nullptr || (run && run->step >= commit->run.step)) continue;
+    throw Error(
+        ErrorKind::config,
+        {"--resume auto would begin before the last commit", names_of(paths),
+         fmt::format("{} is there, and the optimizer states of this run are not on nvme", described(*commit)),
+         "place them on nvme to go on from it, or leave --nvme-path out"});
+  }
+}
+
 }  // namespace
 
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Communicator* ranks, Log& log) {
@@ -327,6 +343,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
   require_own_places(found);
   RunStart start = choose_from(found, flags, config, log);
   const std::optional<CheckpointInfo> run = run_of(start);
+  require_none_passed_over(flags, config, run);
   for (StateSet& set : found.others) {
     if (!set.contents.has_commits || (run && set.run_id == run->run_id)) {
       start.passed.push_back(std::move(set));

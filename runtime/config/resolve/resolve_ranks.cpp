@@ -105,12 +105,10 @@ void Resolver::resolve_sub_groups() {
   const auto size = static_cast<int64_t>(number(kShardSize, -1));
   const uint32_t ranks = config_.batch.ranks;
   if (size <= 0 || ranks == 1 || size == ranks) return;
-  if (size > ranks || ranks % size != 0) {
-    const ConfigEntry& entry = *given(kShardSize);
-    problems_.add(entry.written_at, fmt::format("{} is {}, and {} ranks cannot be divided into groups of it",
-                                                entry.written_key, size, ranks));
-    return;
-  }
+  // No refusal: a run that goes on with fewer ranks, after a death, has the same file.
+  if (size > ranks || ranks % size != 0)
+    return idle_.push_back({given(kShardSize)->written_key,
+                            fmt::format("{} ranks cannot be divided into groups of {}", ranks, size)});
   config_.sub_group_ranks = static_cast<uint32_t>(size);
   config_.keeps_gathers_first = true;
 }

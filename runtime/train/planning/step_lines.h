@@ -57,7 +57,11 @@ class RankLine {
     return cross(exchanges_, moves, pass_on(moves, earliest));
   }
   // What an operation without bytes takes.
-  double ballot_seconds() const { return terms_of(links_, moves_in_one_level(links_, 0)).total(); }
+  double ballot() {
+    const RankTerms terms = terms_of(links_, moves_in_one_level(links_, 0));
+    use_.seconds += terms;
+    return terms.total();
+  }
   // Of the last operation: the seconds in which a thread of this rank copied.
   double copied() const { return copied_; }
   // What there was since it was last asked.

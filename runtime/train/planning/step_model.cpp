@@ -388,8 +388,7 @@ class StepModel::Replay {
 
   void begin_update(const PlannedStep& step) {
     in_update_ = true;
-    if (has_ranks())
-      spend(ranks_line_.ballot_seconds(), TimeCause::ranks);  // the norm is a sum over all of them
+    if (has_ranks()) spend(ranks_line_.ballot(), TimeCause::ranks);  // the norm is a sum over all of them
     update_began_ = now_;
     if (rests_on_device()) return update_there();
     const UpdateWork work = update_work(step.moved);
