@@ -27,6 +27,10 @@
 
 namespace terrace::compute {
 
+#if !defined(__CUDACC__)
+using emulator::fmaf;
+#endif
+
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 inline constexpr unsigned kThreads = 256;  // of a block, where nothing speaks for another number

@@ -1,7 +1,5 @@
 #include "emulator.h"
 
-#include <ucontext.h>
-
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -11,15 +9,10 @@
 
 #include <terrace/base/assert.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include "fiber.h"
 
 namespace terrace::emulator {
 namespace {
-
-// Enough for the frames of a kernel under the address sanitizer; only pages that are used exist.
-constexpr size_t kStackBytes = 256 * 1024;
 
 enum class State : uint8_t { ready, at_block_barrier, at_warp_barrier, done };
 
@@ -28,10 +21,10 @@ struct Free {
 };
 
 // A thread of the block: it runs one block after the other.
-struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<void, Free> stack;
-  void* sanitizer_stack = nullptr;
+struct Thread {
+  explicit Thread(void (*body)()) : fiber(body) {}
+
+  Fiber fiber;
   State state = State::done;
   unsigned shuffles = 0;  // whose parity says which of the two slots this one uses
   uint64_t given[2] = {0, 0};
@@ -44,11 +37,8 @@ struct SharedPiece {
 };
 
 struct Machine {
-  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<std::unique_ptr<Thread>> all_threads;
   std::vector<SharedPiece> shared;
-  ucontext_t scheduler;
-  const void* scheduler_stack = nullptr;
-  size_t scheduler_stack_bytes = 0;
   const FunctionRef<void()>* thread = nullptr;
   unsigned threads = 0;
   unsigned current = 0;
@@ -60,29 +50,15 @@ Machine& machine() {
   return the_machine;
 }
 
-void arrived_in_fiber(void* sanitizer_stack) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(sanitizer_stack, &machine().scheduler_stack,
-                                  &machine().scheduler_stack_bytes);
-#else
-  static_cast<void>(sanitizer_stack);
-#endif
-}
-
-// Back to the scheduler, until it lets this fiber run on.
+// Back to the scheduler, until it lets this thread run on.
 void leave(State state) {
   Machine& m = machine();
-  Fiber& fiber = *m.fibers[m.current];
-  fiber.state = state;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&fiber.sanitizer_stack, m.scheduler_stack, m.scheduler_stack_bytes);
-#endif
-  swapcontext(&fiber.context, &m.scheduler);
-  arrived_in_fiber(fiber.sanitizer_stack);
+  Thread& thread = *m.all_threads[m.current];
+  thread.state = state;
+  thread.fiber.leave();
 }
 
-void fiber_main() {
-  arrived_in_fiber(nullptr);
+void thread_main() {
   for (;;) {
     (*machine().thread)();
     leave(State::done);
@@ -91,31 +67,14 @@ void fiber_main() {
 
 void enter(unsigned index) {
   Machine& m = machine();
-  Fiber& fiber = *m.fibers[index];
   m.current = index;
   threadIdx.x = index;
-#if defined(__SANITIZE_ADDRESS__)
-  void* sanitizer_stack = nullptr;
-  __sanitizer_start_switch_fiber(&sanitizer_stack, fiber.stack.get(), kStackBytes);
-#endif
-  swapcontext(&m.scheduler, &fiber.context);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(sanitizer_stack, nullptr, nullptr);
-#endif
+  m.all_threads[index]->fiber.enter();
 }
 
-void make_fibers(unsigned threads) {
+void make_threads(unsigned threads) {
   Machine& m = machine();
-  while (m.fibers.size() < threads) {
-    auto fiber = std::make_unique<Fiber>();
-    fiber->stack.reset(std::malloc(kStackBytes));
-    TERRACE_ASSERT(fiber->stack != nullptr && getcontext(&fiber->context) == 0, "no memory for a fiber");
-    fiber->context.uc_stack.ss_sp = fiber->stack.get();
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, fiber_main, 0);
-    m.fibers.push_back(std::move(fiber));
-  }
+  while (m.all_threads.size() < threads) m.all_threads.push_back(std::make_unique<Thread>(thread_main));
 }
 
 // Lets go who waits with all others at one barrier; false when the block is done.
@@ -123,12 +82,12 @@ bool release_barriers() {
   Machine& m = machine();
   const auto all = [&](unsigned first, unsigned end, State state) {
     for (unsigned i = first; i < end; ++i) {
-      if (m.fibers[i]->state != state) return false;
+      if (m.all_threads[i]->state != state) return false;
     }
     return true;
   };
   const auto release = [&](unsigned first, unsigned end) {
-    for (unsigned i = first; i < end; ++i) m.fibers[i]->state = State::ready;
+    for (unsigned i = first; i < end; ++i) m.all_threads[i]->state = State::ready;
   };
   if (all(0, m.threads, State::done)) return false;
   bool released = false;
@@ -150,16 +109,26 @@ bool release_barriers() {
 void run_block() {
   Machine& m = machine();
   for (SharedPiece& piece : m.shared) std::memset(piece.memory.get(), 0xff, piece.bytes);
-  for (unsigned i = 0; i < m.threads; ++i) m.fibers[i]->state = State::ready;
+  for (unsigned i = 0; i < m.threads; ++i) m.all_threads[i]->state = State::ready;
   do {
     for (unsigned i = 0; i < m.threads; ++i) {
       const unsigned index = m.order == Order::ascending ? i : m.threads - 1 - i;
-      if (m.fibers[index]->state == State::ready) enter(index);
+      if (m.all_threads[index]->state == State::ready) enter(index);
     }
   } while (release_barriers());
 }
 
+bool has_fma() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
+
 }  // namespace
+
+const bool kHasFma = has_fma();
 
 void set_order(Order order) {
   machine().order = order;
@@ -172,7 +141,7 @@ void run(unsigned blocks, unsigned threads, FunctionRef<void()> thread) {
   const std::lock_guard turn(one_kernel);
   Machine& m = machine();
   TERRACE_ASSERT(m.thread == nullptr, "a kernel launched another");
-  make_fibers(threads);
+  make_threads(threads);
   m.thread = &thread;
   m.threads = threads;
   m.shared.clear();
@@ -213,12 +182,12 @@ void sync_warp(unsigned mask) {
 uint64_t exchange(unsigned mask, uint64_t bits, unsigned lane_mask) {
   TERRACE_ASSERT(lane_mask < kWarpThreads, "a lane of another warp");
   Machine& m = machine();
-  Fiber& mine = *m.fibers[m.current];
+  Thread& mine = *m.all_threads[m.current];
   const unsigned other = m.current ^ lane_mask;
   const unsigned slot = mine.shuffles++ % 2;
   mine.given[slot] = bits;
   sync_warp(mask);
-  return m.fibers[other]->given[slot];
+  return m.all_threads[other]->given[slot];
 }
 
 void* shared_bytes(const void* place, size_t bytes) {

@@ -55,6 +55,21 @@ uint64_t exchange(unsigned mask, uint64_t bits, unsigned lane_mask);
 // The block's memory of the declaration at `place`.
 void* shared_bytes(const void* place, size_t bytes);
 
+// Whether the processor has the instruction of a fused multiply-add of floats.
+extern const bool kHasFma;
+
+// a * b + c, rounded once, whoever computes it. In a build for every processor the compiler calls the library
+// of C for each, which takes the place of the instruction where there is one.
+inline float fmaf(float a, float b, float c) {
+#if defined(__x86_64__)
+  if (kHasFma) {
+    asm("vfmadd231ss %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+  }
+#endif
+  return std::fmaf(a, b, c);
+}
+
 template <typename T, size_t count>
 T* shared(const void* place) {
   return static_cast<T*>(shared_bytes(place, count * sizeof(T)));
