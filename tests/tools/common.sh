@@ -57,13 +57,28 @@ values() { "$CHECK_JSON" "$1" <"$2" || fail "$2 is not JSON lines"; }
 
 case_name=${1:?which case?}
 
+# Seconds that a case waits for what another process does. How fast a machine is and what else it does decides nothing:
+# this is there so that what never happens is told by the case that waits for it.
+patience=900
+
 # wait_until WHAT COMMAND...: until it succeeds, as long as the process $job lives.
 wait_until() {
-  local what=$1 tries=0
+  local what=$1 begun=$SECONDS
   shift
   until "$@"; do
-    tries=$((tries + 1))
-    if [ "$tries" -gt 600 ] || ! kill -0 "$job" 2>/dev/null; then fail "never: $what"; fi
+    if [ $((SECONDS - begun)) -gt "$patience" ] || ! kill -0 "$job" 2>/dev/null; then fail "never: $what"; fi
     sleep 0.1
+  done
+}
+# has_unlinked NAME: the process $job has a file of that name open, which is in no folder any more.
+has_unlinked() { ls -l "/proc/$job/fd" 2>/dev/null | grep -q "$1.*deleted"; }
+# signal_until_it_ends SIGNAL: sends it at least twice; what is stopped or busy may take two in a row for one.
+signal_until_it_ends() {
+  local begun=$SECONDS
+  kill -"$1" "$job"
+  sleep 0.2
+  while kill -"$1" "$job" 2>/dev/null; do
+    if [ $((SECONDS - begun)) -gt "$patience" ]; then fail "SIG$1 does not end it"; fi
+    sleep 1
   done
 }
