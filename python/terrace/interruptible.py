@@ -1,4 +1,4 @@
-"""A call of C that calls Python back, so that Ctrl-C ends it.
+"""A call that Ctrl-C must not cut short: of C that calls Python back, or an import.
 
 Python raises a KeyboardInterrupt on the main thread, at the first line of a function that C has called there too, where
 it would be printed and lost. On another thread there is none, and the main one waits where it can be interrupted.
@@ -33,13 +33,17 @@ def call_elsewhere(function, interrupted):
         cancelled.append(True)
         may_begin.release()
         raise
-    while not result:
+    caught = []  # so that another one while interrupted() is called is caught as well
+    while not result or caught:
         try:
             if may_begin.locked():
                 may_begin.release()
-            has_ended.acquire(timeout=_GLANCE_SECONDS)
+            if caught:
+                interrupted(caught.pop())
+            if not result:
+                has_ended.acquire(timeout=_GLANCE_SECONDS)
         except BaseException as interrupt:
-            interrupted(interrupt)
+            caught = [interrupt]
     value, error = result[0]
     if error is not None:
         raise error

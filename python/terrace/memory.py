@@ -6,6 +6,7 @@ numpy is used where it is there; nothing needs it.
 import ctypes
 
 from .errors import ConfigError
+from .interruptible import call_elsewhere
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # What buffers say of their elements. Python has no word for bf16: its bits are those of an unsigned integer.
@@ -81,12 +82,33 @@ def memory_for(source, type_, elements, what, subject, writable=False):
     return memory.address, memory
 
 
-def view_of(address, tensor, writable):
-    """The tensor at an address: an array of numpy, or a memoryview where there is no numpy. bf16 is uint16."""
-    memory = (ctypes.c_char * (tensor.elements * ELEMENT_BYTES[tensor.type])).from_address(address)
+_found_numpy = []  # what _numpy() returns, once it is known
+
+
+def _numpy():
+    """numpy, or None where there is none. It is imported on another thread, where no Ctrl-C comes: Python cannot import
+    numpy again after an import that was cut short."""
+    if not _found_numpy:
+        interrupts = []
+        call_elsewhere(_find_numpy, interrupts.append)
+        if interrupts:
+            raise interrupts[0]
+    return _found_numpy[0]
+
+
+def _find_numpy():
     try:
         import numpy
     except ImportError:
+        numpy = None
+    _found_numpy.append(numpy)
+
+
+def view_of(address, tensor, writable):
+    """The tensor at an address: an array of numpy, or a memoryview where there is no numpy. bf16 is uint16."""
+    memory = (ctypes.c_char * (tensor.elements * ELEMENT_BYTES[tensor.type])).from_address(address)
+    numpy = _numpy()
+    if numpy is None:
         view = memoryview(memory).cast("B").cast(_VIEW_FORMATS[tensor.type], list(tensor.shape))
         return view if writable else view.toreadonly()
     array = numpy.ndarray(tensor.shape, _NUMPY_TYPES[tensor.type], memory)

@@ -11,6 +11,8 @@ sys.path.insert(0, str(ROOT / "python"))
 import terrace  # noqa: E402
 
 MIB = 1 << 20
+# Seconds that a test waits for another process or thread. How fast a machine is and what else it does decides nothing.
+PATIENCE = 900
 # Of a process of its own, which sees the package and this folder.
 PREAMBLE = f"import sys; sys.path[:0] = [{str(ROOT / 'python')!r}, {str(ROOT / 'tests/python')!r}]\n"
 
@@ -64,7 +66,7 @@ def run_python(code, *arguments, **options):
     """Runs a program of Python to its end. It warns of a fork beside threads, which some tests are about."""
     program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(code)]
     return subprocess.run([*program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=60, **options)
+                          timeout=PATIENCE, **options)
 
 
 def parts_of(error):

@@ -1,6 +1,7 @@
 """Forks, copies, interrupts and kills: the store stays usable, or fails cleanly, or goes on from its commit."""
 
 import copy
+import importlib.util
 import os
 import pickle
 import re
@@ -10,10 +11,11 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import unittest
 import unittest.mock
 
-from support import PREAMBLE, fill, make_store, parts_of, run_python, state_of, train
+from support import PATIENCE, PREAMBLE, fill, make_store, parts_of, run_python, state_of, train
 
 import terrace
 from terrace.interruptible import call_elsewhere
@@ -64,7 +66,7 @@ class Forks(unittest.TestCase):
         """
         with tempfile.TemporaryDirectory() as folder:
             done = run_python(code, folder)
-        self.assertEqual((done.stdout, done.stderr), ("0 True\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("0 True\n", ""), done.stderr)
 
 
 class Interrupts(unittest.TestCase):
@@ -85,7 +87,7 @@ class Interrupts(unittest.TestCase):
             def interrupting(tensor, first, values):
                 if first_call.acquire(blocking=False):
                     os.kill(os.getpid(), signal.SIGINT)
-                arrived.wait(30)
+                arrived.wait(PATIENCE)
 
             with unittest.mock.patch("terrace.store.call_elsewhere", watched):
                 with self.assertRaises(KeyboardInterrupt):
@@ -123,6 +125,7 @@ class Interrupts(unittest.TestCase):
                             continue
                     train(other, step)
                     step += 1
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # at its end Python puts back what kills it
                 print(interrupts, state_of(store) == state_of(other))
         """
         process = subprocess.Popen([sys.executable, "-c", PREAMBLE + textwrap.dedent(code)], text=True,
@@ -132,12 +135,63 @@ class Interrupts(unittest.TestCase):
             if line == "ready\n" and sent < 60:
                 process.send_signal(signal.SIGINT)
                 sent += 1
-        self.assertEqual((process.stderr.read(), process.wait()), ("", 0))
+        said = process.stderr.read()
+        self.assertEqual((said, process.wait()), ("", 0), said)
         interrupts, is_equal = line.split()
         self.assertGreater(int(interrupts), 0)
         self.assertEqual(is_equal, "True")
         process.stdout.close()
         process.stderr.close()
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "there is no numpy")
+    def test_one_while_numpy_is_imported_is_raised_after_it(self):
+        code = """
+            import os, signal, sys, terrace
+            from support import fill, make_store, state_of, train
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            class Interrupts:
+                is_due = True
+                def find_spec(self, name, path, target=None):
+                    if name.endswith("core._add_newdocs") and self.is_due:
+                        self.is_due = False
+                        os.kill(os.getpid(), signal.SIGINT)
+            sys.meta_path.insert(0, Interrupts())
+            with make_store() as store, make_store() as other:
+                for each in (store, other):
+                    each.fill_with(fill)
+                try:
+                    train(store, 1)
+                except KeyboardInterrupt:
+                    print("interrupted")
+                    store.abandon_step()
+                for each in (store, other):
+                    train(each, 1)
+                print(state_of(store) == state_of(other))
+        """
+        done = run_python(code)
+        self.assertEqual((done.stdout, done.stderr), ("interrupted\nTrue\n", ""), done.stderr)
+
+    def test_two_at_once_leave_no_call_behind(self):
+        """The second one comes while the first is given on."""
+        given, ended = [], []
+
+        def function():
+            os.kill(os.getpid(), signal.SIGINT)
+            while not given:
+                time.sleep(0.001)
+            ended.append(True)
+            return 7
+
+        def interrupted(interrupt):
+            given.append(interrupt)
+            if len(given) == 1:
+                raise KeyboardInterrupt
+
+        try:
+            self.assertEqual(call_elsewhere(function, interrupted), 7)
+        except KeyboardInterrupt:
+            self.fail("the call goes on, and nobody waits for it")
+        self.assertEqual((len(given), ended), (2, [True]))
 
     def test_one_between_a_lease_and_its_block_leaves_no_lease_behind(self):
         with make_store() as store:
@@ -184,7 +238,7 @@ class Interrupts(unittest.TestCase):
         """
         with tempfile.TemporaryDirectory() as folder:
             done = run_python(code, folder)
-        self.assertEqual((done.stdout, done.stderr), ("[]\nTrue\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("[]\nTrue\n", ""), done.stderr)
 
 
 TRAINING = """
@@ -217,7 +271,7 @@ class Kills(unittest.TestCase):
 
     def test_a_killed_training_goes_on_from_its_commit_to_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:
-            wanted = self.start(folder).communicate(timeout=60)[0].splitlines()[-1]
+            wanted = self.start(folder).communicate(timeout=PATIENCE)[0].splitlines()[-1]
         with tempfile.TemporaryDirectory() as folder:
             kills = 0
             for kill_at in (1, 3, 2, 5, 4):  # steps after each begin
@@ -229,7 +283,7 @@ class Kills(unittest.TestCase):
                 self.assertEqual(process.returncode, -signal.SIGKILL)
                 self.assertRegex(line, re.compile(r"^\d+$"))
                 kills += 1
-            found = self.start(folder).communicate(timeout=60)[0].splitlines()
+            found = self.start(folder).communicate(timeout=PATIENCE)[0].splitlines()
         self.assertEqual(kills, 5)
         self.assertLess(len(found) - 1, self.STEPS)  # it has gone on
         self.assertEqual(found[-1], wanted)

@@ -10,7 +10,7 @@ import threading
 import unittest
 import unittest.mock
 
-from support import MIB, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
+from support import MIB, PATIENCE, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
 
 import terrace
 from terrace import _lib, errors
@@ -111,11 +111,11 @@ class Kinds(unittest.TestCase):
 
             def waiting(tensor, first, values):
                 inside.set()
-                done.wait(30)
+                done.wait(PATIENCE)
 
             filler = threading.Thread(target=store.fill_with, args=(waiting,))
             filler.start()
-            inside.wait(30)
+            inside.wait(PATIENCE)
             for call in (store.begin_step, store.close):
                 refused.append(self.raised(terrace.MisuseError, call).reason)
             done.set()
@@ -191,7 +191,7 @@ class Library(unittest.TestCase):
             print(*({"numpy", "torch", "dataclasses", "inspect", "json"} & set(sys.modules)))
         """
         done = run_python(code, env={"TERRACE_LIBRARY": "/nowhere", "PYTHONNOUSERSITE": "1"})
-        self.assertEqual((done.stdout, done.stderr), ("\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("\n", ""), done.stderr)
 
 
 if __name__ == "__main__":
