@@ -84,11 +84,23 @@ def _stripped(library, folder):
 # --- Wheels ---
 
 
+def _extras(project):
+    """Lines of the metadata for [project.optional-dependencies]. Python 3.9 cannot read TOML: an extra is a line."""
+    section = project.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    lines = []
+    for extra, needs in re.findall(r"^(\w+) = \[(.*)\]$", section, re.M):
+        lines.append(f"Provides-Extra: {extra}\n")
+        lines += [f"Requires-Dist: {need} ; extra == '{extra}'\n" for need in re.findall(r'"([^"]+)"', needs)]
+    return "".join(lines)
+
+
 def _metadata():
-    summary = re.search(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M).group(1)
+    project = (ROOT / "pyproject.toml").read_text()
+    summary = re.search(r'^description = "(.*)"$', project, re.M).group(1)
     return (
         f"Metadata-Version: 2.1\nName: terrace\nVersion: {_version()}\nSummary: {summary}\nLicense: Apache-2.0\n"
-        f"Requires-Python: >=3.9\nDescription-Content-Type: text/markdown\n\n{(ROOT / 'README.md').read_text()}"
+        f"Requires-Python: >=3.9\n{_extras(project)}Description-Content-Type: text/markdown\n\n"
+        f"{(ROOT / 'README.md').read_text()}"
     )
 
 

@@ -1,31 +1,57 @@
-"""transformers.Trainer over a model whose parameters are in a store.
+"""transformers.Trainer over a model whose parameters are in a store, with transformers 4.50 to 5.
 
     trainer = TerraceTrainer(model=model, args=arguments, train_dataset=..., terrace_config="ds.json")
 
 The training arguments stay as they are: the optimizer, its groups and the schedule are the Trainer's. The
-configuration says where parameters and states lie, and within which budgets.
+configuration says where parameters and states lie, and within which budgets. TerraceTrainer also goes before a
+trainer that is derived from transformers' own, as `class Tuner(TerraceTrainer, trl.SFTTrainer)`.
+
+Versions differ in what create_optimizer is given, and in the method that clips. So nothing of them is replaced
+but what all call: create_optimizer, and accelerator.backward and accelerator.clip_grad_norm_.
 """
 
-from transformers import Trainer
+import transformers
+from transformers import Trainer, TrainingArguments
 
-from . import config_text
 from .errors import ConfigError
+from .hf_config import config_for, precision_for, require_deepspeed_away
 from .torch import initialize
 
-# The Trainer decides these.
-_OF_THE_TRAINER = (
-    "gradient_accumulation_steps",
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "optimizer",
-    "scheduler",
-    "gradient_clipping",
-)
+# The versions that were tried (docs/python.md), as (first, first that is not among them).
+SUPPORTED = ((4, 50), (6, 0))
+
+
+class TerraceArguments(TrainingArguments):
+    """TrainingArguments whose `deepspeed`, a file or a dict, is the configuration of TerraceTrainer. The package
+    deepspeed is not needed. As with DeepSpeed, bf16 and fp16 mean the type of the parameters, not autocast.
+
+    For another class of arguments: `class Arguments(TerraceArguments, trl.SFTConfig): pass`.
+    """
+
+    def __post_init__(self):
+        self.terrace_config, self.deepspeed = self.deepspeed, None
+        if self.terrace_config is not None:
+            self.terrace_config = precision_for(self.terrace_config, self)
+        super().__post_init__()
 
 
 class TerraceTrainer(Trainer):
-    def __init__(self, *arguments, terrace_config, terrace_options=None, **named):
-        """`terrace_options`: further arguments of terrace.initialize."""
+    def __init__(self, *arguments, terrace_config=None, terrace_options=None, **named):
+        """`terrace_config`: a file or a dict; without it that of TrainingArguments.deepspeed.
+        `terrace_options`: further arguments of terrace.initialize."""
+        _require_version(transformers.__version__)
+        given = named.get("args", arguments[1] if len(arguments) > 1 else None)
+        if terrace_config is None:
+            terrace_config = getattr(given, "terrace_config", None) or getattr(given, "deepspeed", None)
+        if terrace_config is None:
+            raise ConfigError(
+                "cannot make a TerraceTrainer",
+                "terrace_config",
+                "there is no configuration",
+                "give terrace_config=, a file or a dict, or deepspeed= to terrace.hf.TerraceArguments",
+            )
+        if getattr(given, "deepspeed", None):
+            require_deepspeed_away(given)
         self._terrace_config = terrace_config
         self._terrace_options = terrace_options or {}
         self.engine = None
@@ -38,35 +64,46 @@ class TerraceTrainer(Trainer):
                 "set fp16.enabled in terrace_config, or train in bf16",
             )
 
-    def create_optimizer(self, model=None):
+    def create_optimizer(self, *arguments, **named):
         """The Trainer's optimizer says what kind it is, and lends its parameter groups."""
         if self.engine is None:
-            optimizer = super().create_optimizer(model)
+            optimizer = super().create_optimizer(*arguments, **named)
             self.engine, self.optimizer, _, _ = initialize(
-                model=self.model, optimizer=optimizer, config=self._full_config(), **self._terrace_options
+                model=self.model,
+                optimizer=optimizer,
+                config=config_for(self._terrace_config, self.args, optimizer),
+                **self._terrace_options,
             )
             backward = self.accelerator.backward
             self.accelerator.backward = lambda loss, **named: backward(self.engine.scale(loss), **named)
+            self.accelerator.clip_grad_norm_ = self._clip_in_update
         return self.optimizer
 
-    def _full_config(self):
-        given = self._terrace_config
-        given = dict(given) if isinstance(given, dict) else config_text.read_text(given)[0]
-        steps = self.args.gradient_accumulation_steps
-        for name in _OF_THE_TRAINER:
-            value = given.pop(name, "auto")
-            if name == "gradient_accumulation_steps" and value not in ("auto", steps):
-                raise ConfigError(
-                    "cannot use the configuration",
-                    name,
-                    f"it is {value}, and that of TrainingArguments is {steps}",
-                    'leave it out, or set it to "auto"',
-                )
-        return dict(given, gradient_accumulation_steps=steps, gradient_clipping=0.0, optimizer={"type": "AdamW"})
+    def _clip_in_update(self, parameters, max_norm, norm_type=2):
+        """In the place of accelerator.clip_grad_norm_, which the Trainer calls with an infinite norm where it wants to
+        know the norm alone. A tensor that has the norm when the optimizer has stepped, before it is logged."""
+        if norm_type != 2:
+            raise ConfigError(
+                "cannot clip gradients", "norm_type", f"it is {norm_type}", "clip by the norm of order 2"
+            )
+        return self.engine.clip_grad_norm_(max_norm)
 
     def _clip_grad_norm(self, model):
-        return self.engine.clip_grad_norm_(self.args.max_grad_norm)
+        """Of transformers 5, which would look at gradients to find meshes of devices."""
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model, grad_norm=None):
-        """A tensor that has the norm when the optimizer has stepped, before it is logged."""
-        return self.engine.clip_grad_norm_(0.0) if grad_norm is None else grad_norm
+        infinite = float("inf")
+        return self.accelerator.clip_grad_norm_(model.parameters(), infinite) if grad_norm is None else grad_norm
+
+
+def _require_version(version):
+    found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not SUPPORTED[0] <= found < SUPPORTED[1]:
+        first, end = (".".join(map(str, one)) for one in SUPPORTED)
+        raise ConfigError(
+            "cannot make a TerraceTrainer",
+            f"transformers {version}",
+            f"versions from {first} on and below {end} are supported",
+            f'pip install "transformers>={first},<{end}", or take terrace.torch.OffloadAdamW as the optimizer',
+        )

@@ -98,6 +98,20 @@ class Wheels(InFolder):
             for name in ("METADATA", "WHEEL"):
                 self.assertEqual(archive.read(f"{info}/{name}"), (self.folder / info / name).read_bytes())
 
+    def test_the_extras_of_the_project_are_in_the_metadata(self):
+        try:
+            import tomllib
+        except ImportError:
+            self.skipTest("this Python cannot read TOML")
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        info = build_backend.prepare_metadata_for_build_wheel(self.folder)
+        lines = (self.folder / info / "METADATA").read_text().partition("\n\n")[0].splitlines()
+        self.assertEqual([line for line in lines if line.startswith("Provides")], [f"Provides-Extra: {one}" for one in extras])
+        self.assertEqual(
+            [line for line in lines if line.startswith("Requires-Dist")],
+            [f"Requires-Dist: {need} ; extra == '{one}'" for one, needs in extras.items() for need in needs],
+        )
+
     def test_pip_installs_it_without_network_and_it_runs_by_itself(self):
         environment = self.folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

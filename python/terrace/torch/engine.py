@@ -1,10 +1,12 @@
 """The engine of a model: DeepSpeed's methods over passes, updates, values and commits."""
 
+import math
 import warnings
 
 import torch
 
-from ..errors import CancelledError, ConfigError
+from ..errors import CancelledError, ConfigError, MisuseError
+from .away import OutsideReads
 from .checkpoint import Checkpoints
 from .export import Exports
 from .hooks import Hooks, refuse_to_pickle
@@ -57,6 +59,13 @@ class Engine:
         self._learning = Learning(model, self._passes, tracked_of, self._warn_of_autocast)
         self._warned_of_autocast = self._warned_of_nan = False
         self._layout.mark(model, self.zero_grad)
+        outside = OutsideReads(self._is_in_pass, self._values.read, log)
+        for one in tracked:
+            one.outside = outside
+
+    def _is_in_pass(self):
+        """Where what is read is leased."""
+        return bool(self._passes._forward) or self._passes._task is not None
 
     # --- A training loop ---
 
@@ -108,7 +117,9 @@ class Engine:
 
     def update(self):
         """The optimizer's step, where gradients have come."""
-        if not self._passes.complete():
+        with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
+            is_due = self._passes.complete()
+        if not is_due:
             return
         self._values.take_small(is_between_steps=False)
         self._in_update = self.global_steps + self.skipped_steps
@@ -207,6 +218,13 @@ class Engine:
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self):
+        if torch._C._get_tracing_state() is not None:
+            raise MisuseError(
+                "cannot trace a model",
+                "torch.jit.trace",
+                "a trace keeps parameters, and theirs are in a store",
+                "trace copy.deepcopy(model), which has values of its own",
+            )
         if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
             self.store.use_stream(torch.cuda.current_stream(self.store.cuda_ordinal).cuda_stream)
         with torch._C.DisableTorchFunction():  # a watched pass may begin within another module's forward
@@ -228,21 +246,24 @@ class Engine:
             self._passes.abandon()
             self._give_up_micro_steps()
         self._passes.marks.remove()
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        with torch._C.DisableTorchFunctionSubclass():
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def zero_grad(self, set_to_none=True):
         self.drop_gradients()
 
     def clip_grad_norm_(self, max_norm):
-        """Clips the next update. The norm that it returns is known, and filled in, when the update has run."""
-        if not float(max_norm) > 0:
+        """Clips the next update; with an infinite norm it only asks for the norm, as in torch. The norm that it
+        returns is known, and filled in, when the update has run."""
+        max_norm = float(max_norm)
+        if not max_norm > 0:
             raise ConfigError(
                 "cannot clip gradients", "max_norm", f"it is {max_norm}", "give a norm above 0, or do not clip"
             )
         norm = torch.full((), float("nan"))
-        self._clip_once = (float(max_norm), norm)
+        self._clip_once = (max_norm if math.isfinite(max_norm) else 0.0, norm)
         return norm
 
     # --- Values ---
@@ -255,8 +276,17 @@ class Engine:
     def state_dict(self, *arguments, **named):
         return self.module.state_dict(*arguments, **named)
 
-    def load_state_dict(self, state, strict=True, assign=False):
-        return self.module.load_state_dict(state, strict=strict, assign=assign)
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def named_values(self, parameters=None, dtype=None):
+        """(name, values) of all parameters, or of those that gathered() would take, one after the other: for norms and
+        logs. The values are a new tensor in the parameter's type, or in `dtype`, and only one is in memory at a time
+        unless you keep it. Between passes; trained ones in fp32 are masters."""
+        chosen = self._tracked if parameters is None else self._values.find(parameters)
+        for one in list(chosen):
+            is_master = one.is_trainable and dtype == torch.float32
+            yield one.name, self._values.read(one, "master" if is_master else "parameter", dtype)
 
     def master(self, parameter):
         """The fp32 value that a parameter is rounded from, as a new tensor."""
@@ -284,8 +314,8 @@ class Engine:
         """Moments, steps and groups in the layout of torch.optim."""
         return self._exports.optimizer_state_dict(self.optimizer)
 
-    def load_optimizer_state_dict(self, state):
-        self._exports.load_optimizer_state_dict(self.optimizer, state)
+    def load_optimizer_state_dict(self, state_dict):
+        self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
         """Writes weights, optimizer states and progress to a folder, save_dir/tag."""

@@ -53,6 +53,10 @@ class Marks:
         self._are_set = False
 
     def set(self):
+        with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
+            self._set()
+
+    def _set(self):
         for one in self._trainable:
             if one.parameter.grad is None:
                 if one.refusal is None:
@@ -63,6 +67,7 @@ class Marks:
     def remove(self):
         if self._are_set:
             self._are_set = False
-            for one in self._trainable:
-                if type(one.parameter.grad) is HandedOver:
-                    one.parameter.grad = None
+            with torch._C.DisableTorchFunctionSubclass():
+                for one in self._trainable:
+                    if type(one.parameter.grad) is HandedOver:
+                        one.parameter.grad = None

@@ -85,7 +85,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Gives up a step that has gradients but no update yet; their memory is gone in any case."""
         self.engine.drop_gradients()
 
-    def add_param_group(self, group):
+    def add_param_group(self, param_group):
         if self._is_complete:
             raise MisuseError(
                 "cannot add a parameter group",
@@ -93,14 +93,14 @@ class EngineOptimizer(torch.optim.Optimizer):
                 "the parameters are in a store already",
                 "give all groups to terrace.initialize",
             )
-        super().add_param_group(group)
+        super().add_param_group(param_group)
 
     def state_dict(self):
         """In torch's layout. The moments are read one tensor at a time; before the first update there are none."""
         return self.engine.optimizer_state_dict()
 
-    def load_state_dict(self, state):
-        self.engine.load_optimizer_state_dict(state)
+    def load_state_dict(self, state_dict):
+        self.engine.load_optimizer_state_dict(state_dict)
 
     def __reduce_ex__(self, protocol):
         raise MisuseError(

@@ -5,10 +5,14 @@ read gives NaN, a write raises, and nothing ends the process. Within leases it i
 the store, which never changes, so that views and saved tensors stay right. On a strict device it is always that
 tensor."""
 
+import weakref
+
 import torch
+from torch import nn
 
 from .._declarations import ENUMS
 from ..errors import ConfigError, MisuseError
+from .away import AwayParameter
 from .handed_over import HandedOver
 from .overlap import overlapping
 
@@ -39,6 +43,9 @@ class Tracked:
         "comes_in_parts",
         "refusal",
         "values",
+        "outside",
+        "_own_class",
+        "_away_class",
         "__weakref__",
     )
 
@@ -64,6 +71,8 @@ class Tracked:
         self.refusal = None
         # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
         self.values = None
+        self.outside = None  # an OutsideReads, told of what reads this one while it is away
+        self._own_class = self._away_class = type(parameter)
 
     @property
     def name(self):
@@ -72,19 +81,33 @@ class Tracked:
     def attach(self, real, away):
         self.real = real
         self.away = away
-        self.parameter.data = away
+        if away is not real and self._own_class is nn.Parameter:
+            self._away_class = AwayParameter
+            self.parameter._terrace_away = weakref.ref(self)
+        self.put_away()
+
+    def show(self, values):
+        """The parameter has these values from now on."""
+        self.parameter.__class__ = self._own_class  # torch's own: before anything is asked of it
+        self.parameter.data = values
+
+    def put_away(self):
+        self.parameter.__class__ = self._own_class
+        self.parameter.data = self.away
+        self.parameter.__class__ = self._away_class
 
     def forget_leases(self):
         """Nothing is leased, but what was gathered has values of its own."""
         if self.is_managed and self.leases:
             self.leases = int(self.is_gathered)
             if not self.is_gathered:
-                self.parameter.data = self.away
+                self.put_away()
 
     def leave_store(self, away):
         """The store ends: a strict one leaves nothing to look at."""
-        self.parameter.data = away
-        self.real = self.away = None
+        self.show(away)
+        self.parameter.__dict__.pop("_terrace_away", None)
+        self.real = self.away = self.outside = None
 
 
 class Placeholders:
@@ -106,7 +129,7 @@ class Placeholders:
             if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
                 continue
             is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
-            one.parameter.data = one.away
+            one.put_away()
             if not is_left_over:
                 raise MisuseError(
                     "cannot take the data that a parameter was given",
@@ -135,7 +158,7 @@ def acquire(tracked):
     """Lets the parameters of a lease that was just opened be read."""
     for one in tracked:
         if not one.leases:
-            one.parameter.data = one.real
+            one.show(one.real)
         one.leases += 1
 
 
@@ -143,7 +166,7 @@ def release(tracked):
     for one in tracked:
         one.leases -= 1
         if not one.leases:
-            one.parameter.data = one.away
+            one.put_away()
 
 
 def is_strange(gradient, one):

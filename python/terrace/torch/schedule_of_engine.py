@@ -13,8 +13,9 @@ class EngineSchedule:
         self.last_epoch = 0
         self._set()
 
-    def step(self):
-        self.last_epoch += 1
+    def step(self, epoch=None):
+        """Goes on by an update, or to update `epoch`, as torch's do."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else int(epoch)
         self._set()
 
     def _set(self):
@@ -42,7 +43,7 @@ class EngineSchedule:
                 "load it with load_lr_scheduler_states=False",
             )
 
-    def load_state_dict(self, state):
-        self.last_epoch = state["last_epoch"]
-        self._base_rates = list(state["base_rates"])
+    def load_state_dict(self, state_dict):
+        self.last_epoch = state_dict["last_epoch"]
+        self._base_rates = list(state_dict["base_rates"])
         self._set()

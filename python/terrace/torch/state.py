@@ -184,7 +184,7 @@ class Values:
         chosen = [one for one in self.find(parameters) if one.is_managed]
         try:
             for one in chosen:
-                one.parameter.data = self.read(one)
+                one.show(self.read(one))
                 one.is_gathered = True
                 one.leases += 1
             yield
@@ -233,7 +233,7 @@ class Values:
         self._passes.come_to_rest("load a state dict")
         for name, one in self._own[id(module)].items():
             if one.is_managed and prefix + name in state:
-                one.parameter.data = torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype)
+                one.show(torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype))
                 one.values = one.parameter._version
 
     def _after_load(self, module, incompatible):
@@ -246,11 +246,11 @@ class Values:
             elif expected is not None and parameter._version != expected:
                 self._finish_load(one, parameter.data)
             elif expected is not None:
-                parameter.data = one.away
+                one.put_away()
 
     def _finish_load(self, one, values):
         if one.is_managed:
-            one.parameter.data = one.away
+            one.put_away()
         self.write(one, values)
 
     def __reduce_ex__(self, protocol):
