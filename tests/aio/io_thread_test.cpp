@@ -11,6 +11,7 @@
 #include <terrace/base/event.h>
 
 #include "aio/aio_support.h"
+#include "support/patience.h"
 
 namespace terrace::io::io_thread_test {
 namespace {
@@ -219,13 +220,13 @@ TEST_P(IoThreadLaws, AnIdleThreadSleeps) {
   io.drain();
   std::string before;
   std::string after;
-  for (int tries = 0; tries < 100; ++tries) {
+  EXPECT_TRUE(testing::comes_true([&] {
     before = activity_of_io_thread();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     after = activity_of_io_thread();
-    if (before == after && after.starts_with("State:\tS")) return;
-  }
-  ADD_FAILURE() << "it never came to rest: " << before << "then " << after;
+    return before == after && after.starts_with("State:\tS");
+  })) << "it never came to rest: "
+      << before << "then " << after;
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoThreadLaws,

@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 #include <vector>
+
+#include "support/patience.h"
 
 namespace terrace::workers_beside_test {
 namespace {
@@ -27,8 +28,7 @@ TEST(WorkersBeside, WaitForNoLoopOfTheOthers) {
     });
     workers.parallel_for(thread_count, [&](size_t) {
       begun = true;
-      for (int i = 0; i < 20'000 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (!over) gave_up = true;
+      if (!testing::comes_true([&] { return over.load(); })) gave_up = true;
     });
     other.join();
     EXPECT_FALSE(gave_up) << thread_count << " threads";

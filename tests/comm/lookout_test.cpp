@@ -15,15 +15,15 @@
 #include <terrace/comm/rank_places.h>
 #include <terrace/comm/thread_world.h>
 
+#include "support/patience.h"
 #include "support/rank_threads.h"
 
 namespace terrace::lookout_test {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::kPatience;
 using testing::on_every_rank;
-
-constexpr auto kLong = std::chrono::milliseconds(30'000);
 
 std::array<StreamSocket, 2> connected() {
   std::array<int, 2> fds{-1, -1};
@@ -65,7 +65,8 @@ class Ranks {
 
 void send_message(const StreamSocket& socket, const LookoutMessage& message) {
   std::string reason;
-  ASSERT_TRUE(write_whole(socket, std::as_bytes(std::span(&message, 1)), Deadline(30s), reason)) << reason;
+  ASSERT_TRUE(write_whole(socket, std::as_bytes(std::span(&message, 1)), Deadline(kPatience), reason))
+      << reason;
 }
 
 RankStanding standing_of(uint32_t rank) {
@@ -95,7 +96,7 @@ TEST(Lookout, TellsAllOfADeath) {
   send_message(ranks.link_of(2), message_of(2, standing_of(2), 0));
   ranks.link_of(2).close();
   for (Lookout* lookout : {&first, &second}) {
-    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    const std::optional<RankLoss> loss = lookout->loss(kPatience);
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->rank, 2u);
     EXPECT_TRUE(loss->died);
@@ -117,7 +118,7 @@ TEST(Lookout, EveryRankSeesTheDeathOfTheFirst) {
     ranks.link_of_first_to(r).close();
   }
   for (Lookout* lookout : {&second, &third}) {
-    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    const std::optional<RankLoss> loss = lookout->loss(kPatience);
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->rank, 0u);
     EXPECT_TRUE(loss->died);
@@ -146,7 +147,7 @@ TEST(Lookout, LastWordsAreToldAndAreNoDeath) {
   Lookout& third = ranks.begin(2);
   third.leave("cannot write \"x\": no room");
   for (Lookout* lookout : {&first, &second}) {
-    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    const std::optional<RankLoss> loss = lookout->loss(kPatience);
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->rank, 2u);
     EXPECT_FALSE(loss->died);
@@ -163,19 +164,19 @@ TEST(Lookout, RanksThatEndTogetherSpeakInTurn) {
   Lookout& third = ranks.begin(2);
   second.leave("the same", {7, 2});
   third.leave("the same", {7, 1});
-  const std::vector<std::optional<LastWords>> words = first.last_words(kLong);
+  const std::vector<std::optional<LastWords>> words = first.last_words(kPatience);
   EXPECT_EQ(words, (std::vector<std::optional<LastWords>>{{}, LastWords{7, 2}, LastWords{7, 1}}));
   first.leave("another", {8, 2});
   first.let_speak(1, "ranks 1 and 2");
   first.let_speak(2, "");
-  EXPECT_EQ(second.turn_to_speak(kLong), "ranks 1 and 2");
-  EXPECT_EQ(third.turn_to_speak(kLong), "");
+  EXPECT_EQ(second.turn_to_speak(kPatience), "ranks 1 and 2");
+  EXPECT_EQ(third.turn_to_speak(kPatience), "");
   std::jthread end([&] {
-    first.wait_for_speakers(kLong);
+    first.wait_for_speakers(kPatience);
     ranks.end(0);
   });
-  second.has_spoken(kLong);
-  third.has_spoken(kLong);
+  second.has_spoken(kPatience);
+  third.has_spoken(kPatience);
 }
 
 TEST(Lookout, WithoutTheFirstRankEachSpeaksForItself) {
@@ -183,7 +184,7 @@ TEST(Lookout, WithoutTheFirstRankEachSpeaksForItself) {
   Lookout& second = ranks.begin(1);
   second.leave("a reason", {7, 2});
   ranks.link_of_first_to(1).close();
-  EXPECT_EQ(second.turn_to_speak(kLong), std::nullopt);
+  EXPECT_EQ(second.turn_to_speak(kPatience), std::nullopt);
 }
 
 TEST(Lookout, WhoeverIsLateIsEnded) {
@@ -199,13 +200,13 @@ TEST(Lookout, TheFirstDeathCounts) {
   Ranks ranks;
   Lookout& first = ranks.begin(0);
   ranks.link_of(2).close();
-  ASSERT_TRUE(first.loss(kLong));
+  ASSERT_TRUE(first.loss(kPatience));
   ranks.link_of(1).close();
   ranks.end(0);
   Ranks others;
   Lookout& again = others.begin(0);
   others.link_of(1).close();
-  EXPECT_EQ(again.loss(kLong)->rank, 1u);
+  EXPECT_EQ(again.loss(kPatience)->rank, 1u);
 }
 
 TEST(Lookout, TheLauncherKnowsTheSignal) {
@@ -218,7 +219,7 @@ TEST(Lookout, TheLauncherKnowsTheSignal) {
   ranks.link_of(2).close();
   launcher->tell({.kind = LauncherWord::Kind::death, .rank = 2, .signal = 9});
   for (Lookout* lookout : {&first, &second}) {
-    const std::optional<RankLoss> loss = lookout->loss(kLong);
+    const std::optional<RankLoss> loss = lookout->loss(kPatience);
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->rank, 2u);
     EXPECT_EQ(loss->signal, 9u);
@@ -240,7 +241,7 @@ TEST(Lookout, TellsTheLauncherWhoIsSilentWhereItGivesUp) {
   Lookout& first = ranks.begin(0, {}, launcher_of_rank(launcher));
   EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::watching);
   const std::array silent = {2u};
-  first.give_up(silent, "one wait was too long", kLong);
+  first.give_up(silent, "one wait was too long", kPatience);
   const LauncherWord stalled = next_word(*launcher);
   EXPECT_EQ(stalled.kind, LauncherWord::Kind::stalled);
   EXPECT_EQ(stalled.rank, 2u);
@@ -248,8 +249,8 @@ TEST(Lookout, TellsTheLauncherWhoIsSilentWhereItGivesUp) {
   LookoutMessage message;
   std::string reason;
   do {
-    ASSERT_TRUE(
-        read_whole(ranks.link_of(1), std::as_writable_bytes(std::span(&message, 1)), Deadline(30s), reason))
+    ASSERT_TRUE(read_whole(ranks.link_of(1), std::as_writable_bytes(std::span(&message, 1)),
+                           Deadline(kPatience), reason))
         << reason;
   } while (message.word == LookoutWord::standing);
   EXPECT_EQ(message.word, LookoutWord::farewell);
@@ -273,14 +274,14 @@ TEST(Lookout, SaysWhereEveryRankIs) {
   for (Lookout* lookout : lookouts) {
     std::vector<KnownStanding> all;
     do {
-      all = lookout->standings(kLong);
+      all = lookout->standings(kPatience);
       ASSERT_EQ(all.size(), 3u);
     } while (all[0].standing.step == 0 || all[1].standing.step == 0 || all[2].standing.step == 0);
     for (uint32_t r = 0; r < 3; ++r) {
       EXPECT_EQ(all[r].standing.operation, standing_of(r).operation);
       EXPECT_EQ(all[r].standing.operations, standing_of(r).operations);
       EXPECT_EQ(all[r].standing.waits_for_ranks, r == 1);
-      EXPECT_LT(all[r].age, 30'000ms);
+      EXPECT_LT(all[r].age, kPatience);
     }
   }
   for (Lookout* lookout : lookouts) lookout->set_where(nullptr);
@@ -300,7 +301,7 @@ TEST(Lookout, WhoeverSendsWhatIsNoMessageIsGone) {
     if (kind == 1) message.word = LookoutWord{77};
     if (kind == 2) message.rank = 3;
     send_message(ranks.link_of(2), message);
-    EXPECT_EQ(first.loss(kLong)->rank, 2u);
+    EXPECT_EQ(first.loss(kPatience)->rank, 2u);
   }
 }
 
@@ -334,8 +335,8 @@ TEST(LookoutMeeting, ConnectsEveryRankToTheFirst) {
       send_message(links[r][0], sent);
       LookoutMessage received;
       std::string reason;
-      ASSERT_TRUE(
-          read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)), Deadline(30s), reason));
+      ASSERT_TRUE(read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)),
+                             Deadline(kPatience), reason));
       EXPECT_EQ(std::memcmp(&sent, &received, sizeof sent), 0);
     }
   }

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
+#include "support/patience.h"
 
 namespace terrace {
 
@@ -51,18 +50,16 @@ uint64_t step_of(const std::string& info) {
 }
 
 void CommitGate::operator()() {
-  for (int i = 0; i < 3000 && !open_; ++i) {
-    const Offloader* offloader = offloader_;
-    if (offloader != nullptr) {
-      const std::optional<uint64_t> wait = offloader->report().watch().current();
-      const std::string text = wait ? offloader->report().watch().describe(*wait).value_or("") : "";
-      if (text.find("commit") != std::string::npos) {
-        ++waits_seen_;
-        return;
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  testing::comes_true([&] {
+    if (open_) return true;
+    const Offloader* const offloader = offloader_;
+    if (offloader == nullptr) return false;
+    const std::optional<uint64_t> wait = offloader->report().watch().current();
+    const std::string text = wait ? offloader->report().watch().describe(*wait).value_or("") : "";
+    const bool is_seen = text.find("commit") != std::string::npos;
+    if (is_seen) ++waits_seen_;
+    return is_seen;
+  });
 }
 
 void train_past_commit(CommitRig& rig, CommitGate& gate) {

@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
+#include "support/patience.h"
 
 namespace terrace::pinned_commit_test {
 namespace {
@@ -75,8 +76,7 @@ TEST(PinnedCommit, PutsTheNextCommitOff) {
   std::atomic<bool> differs{false};
   std::thread copy([&] {
     // Until the step thread waits for this.
-    for (int i = 0; i < 5000 && !rig.offloader->report().watch().current(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(testing::comes_true([&] { return rig.offloader->report().watch().current().has_value(); }));
     differs = read_all(*commit, 3) != expected;
     commit.reset();
   });

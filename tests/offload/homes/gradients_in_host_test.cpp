@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <thread>
 
 #include "offload/homes/gradient_rig.h"
+#include "support/patience.h"
 
 namespace terrace::gradients_in_host_test {
 namespace {
@@ -90,8 +90,7 @@ TEST_F(GradientsInHostTest, WaitForACopyOutOfTheSlotThatTheyTakeOver) {
   std::memset(rig.slots[1], 1, rig.plan.slot_bytes);
   bool is_as_it_was = false;
   std::thread copy([&] {
-    for (int i = 0; i < 1000 && !rig.watch.current(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(testing::comes_true([&] { return rig.watch.current().has_value(); }));
     is_as_it_was = rig.slots[1][0] == std::byte{1};
     slot.in.complete_one();
   });

@@ -3,28 +3,26 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
+#include "support/patience.h"
 
 namespace terrace::update_wait_test {
 namespace {
 
-// In case of a mistake it opens after a long while, so that the test ends.
+// In case of a mistake it opens when the patience of tests is over, so that the test ends.
 class UpdateGate {
  public:
   void operator()() {
-    for (int i = 0; i < 3000 && closed_; ++i) {
+    testing::comes_true([&] {
+      if (!closed_) return true;
       const std::optional<uint64_t> wait = offloader_->report().watch().current();
       const std::string text = wait ? offloader_->report().watch().describe(*wait).value_or("") : "";
-      if (text.find("update") != std::string::npos) {
-        ++waits_seen_;
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+      const bool is_seen = text.find("update") != std::string::npos;
+      if (is_seen) ++waits_seen_;
+      return is_seen;
+    });
   }
   void close(const Offloader& offloader) {
     offloader_ = &offloader;

@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <thread>
 
 #include <terrace/comm/thread_world.h>
+
+#include "support/patience.h"
 
 namespace terrace::watched_votes_test {
 namespace {
@@ -22,10 +23,7 @@ TEST(WatchedVotes, AreWaitedForUnderTheWatchByTheirName) {
     wish = votes.any("the next step", false);
   });
   uint64_t wait = 0;
-  for (int tries = 0; wait == 0 && tries < 10000; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    wait = watch.current().value_or(0);
-  }
+  EXPECT_TRUE(testing::comes_true([&] { return (wait = watch.current().value_or(0)) != 0; }));
   EXPECT_EQ(watch.describe(wait), "the update waits for the losses (other ranks)");
   EXPECT_TRUE(watch.is_for_ranks(wait));
   const RankVotes second(&world.rank(1));

@@ -5,10 +5,8 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/comm_faults.h>
@@ -17,6 +15,7 @@
 #include <terrace/runtime/train/checkpoint/state_set.h>
 
 #include "runtime/train/trainer_rig.h"
+#include "support/patience.h"
 #include "support/rank_threads.h"
 #include "support/sanitized.h"
 
@@ -285,13 +284,14 @@ class HeldCommit final : public CommHook {
   void follow(const StepWatch& of_first) { first_ = &of_first; }
   std::exception_ptr before(const CommOperation& operation) override {
     if (operation.lane != Lane::commit || operation.rank != 1) return nullptr;
-    for (int looks = 0; looks < 3000 && !seen_; ++looks) {
+    testing::comes_true([&] {
+      if (seen_) return true;
       if (const StepWatch* const first = first_) {
         const std::optional<uint64_t> wait = first->current();
         seen_ = wait && first->is_for_ranks(*wait);
       }
-      if (!seen_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+      return seen_.load();
+    });
     return nullptr;
   }
   void after(const CommOperation&) override {}

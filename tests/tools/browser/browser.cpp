@@ -21,7 +21,7 @@
 namespace terrace::testing {
 namespace {
 
-constexpr int kLongestWaitMs = 60'000;
+constexpr int kLongestWaitMs = 900'000;
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error(what);
