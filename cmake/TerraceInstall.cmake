@@ -3,6 +3,24 @@
 include(CMakePackageConfigHelpers)
 set(TERRACE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/terrace")
 
+# A tree of which only a part is built, such as that of tools/quickstart, is refused before anything is copied. What would
+# be copied has to be there.
+get_property(modules GLOBAL PROPERTY TERRACE_MODULES)
+set(installed_files "")
+foreach(module IN LISTS modules)
+  list(APPEND installed_files "$<TARGET_FILE:terrace_${module}>")
+endforeach()
+foreach(target IN ITEMS terrace_c terrace_mpi terrace)
+  if(TARGET ${target})
+    list(APPEND installed_files "$<TARGET_FILE:${target}>")
+  endif()
+endforeach()
+set(TERRACE_INSTALLED_FILES "${installed_files}")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/require_complete.cmake.in" "${PROJECT_BINARY_DIR}/package/require_complete.cmake.in"
+  @ONLY)
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/package/require_complete_$<CONFIG>.cmake"
+  INPUT "${PROJECT_BINARY_DIR}/package/require_complete.cmake.in")
+
 if(TARGET terrace)
   set_target_properties(terrace PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   # A search path that CMake changes when it installs ends with an empty entry until then, which stands for whatever folder
@@ -61,7 +79,7 @@ function(terrace_install_c_pc)
   set(TERRACE_PC_NAME "${name}")
   set(TERRACE_PC_OPTIONS "")
   set(TERRACE_PC_REQUIRES "")
-  set(TERRACE_PC_LIBRARIES "-lterrace")
+  set(TERRACE_PC_LIBRARIES "-lterrace -lm")
   terrace_write_pc()
 endfunction()
 if(TERRACE_BUILD_C)

@@ -34,6 +34,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(losses), 4)
         self.assertLess(losses[-1], losses[0] - 1)
 
+    def test_any_family(self):
+        with tempfile.TemporaryDirectory() as folder:
+            losses, _ = self.losses(
+                "any_family.py", "transformers", "--nvme-path", folder, "--output", os.path.join(folder, "trained")
+            )
+            self.assertEqual(os.listdir(folder), ["trained"])
+            self.assertIn("model.safetensors", os.listdir(os.path.join(folder, "trained")))
+        self.assertLess(losses[-1], losses[0] - 0.5)
+
     def test_hf_trainer(self):
         with tempfile.TemporaryDirectory() as folder:
             losses, text = self.losses("hf_trainer.py", "transformers", "--output", folder)
