@@ -4,7 +4,8 @@
     store = Store(tensors, config.device(), **config.options_for(tensors))
     store.update(config.optimizer_at(step), step + 1, clip_norm=config.gradient_clipping)
 
-A key without effect is in .without_effect with the reason; what cannot be done is a ConfigError that names it.
+A key without effect is in .without_effect with the reason, and one that has another name now in .old_names; what cannot
+be done is a ConfigError that names it.
 """
 
 import json
@@ -60,17 +61,21 @@ _NOT_IN_PYTHON = {
 }
 
 
-def read_config(source, total_steps=None):
-    """The Config of a dict or of the path of a file. `total_steps` are those of the run, for schedules that end."""
+def read_config(source, total_steps=None, brings_optimizer=False, brings_schedule=False):
+    """The Config of a dict or of the path of a file. `total_steps` are those of the run, for schedules that end. What the
+    program brings is not made up for a file of "auto" without these sections, and its schedule stands for the file's."""
+    brings = brings_optimizer, brings_schedule
     if isinstance(source, dict):
-        return Config(source, lambda path: "", total_steps)
+        return Config(source, lambda path: "", total_steps, *brings)
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError("cannot read the configuration", repr(source), f"it is of type {type(source).__name__}",
                           "give a dict or the path of a JSON file")
     found, text = config_text.read_text(source)
-    return Config(
-        found, lambda path: f"{source}{config_text.line_of(text, path.rpartition('.')[2])}: ", total_steps
-    )
+
+    def where(path):
+        return f"{source}{config_text.line_of(text, path.rpartition('.')[2])}: "
+
+    return Config(found, where, total_steps, *brings)
 
 
 class Config:
@@ -78,12 +83,15 @@ class Config:
     .optimizer, .schedule (a Schedule or None), .gradient_clipping, .precision, .loss_scale (fp16; else None).
     Store: .store_options, device(), options_for(). Commits: .commit_every_steps, .commit_every_seconds."""
 
-    def __init__(self, found, where, total_steps=None):
+    def __init__(self, found, where, total_steps=None, brings_optimizer=False, brings_schedule=False):
         self._checked = Checked(found, where)
         self._taken = set()
         self.without_effect = self._checked.without_effect
-        # A file for a trainer that brings the optimizer.
-        self._is_for_trainer = '"auto"' in json.dumps(found, default=str) and "optimizer" not in found
+        self.old_names = self._checked.old_names
+        # A file for a trainer that brings the optimizer, and nobody here does.
+        is_for_trainer = '"auto"' in json.dumps(found, default=str) and "optimizer" not in found
+        self._is_for_trainer = is_for_trainer and not brings_optimizer
+        self._brings_schedule = brings_schedule
         self._read_batch()
         self._read_precision()
         self._read_optimizer()
@@ -124,7 +132,7 @@ class Config:
     # --- Reading ---
 
     def _refuse(self, path, reason, advice):
-        self._checked.refuse(path, reason, advice)
+        self._checked.refuse(self._checked.written(path), reason, advice)
 
     def _given(self, path):
         self._taken.add(path)
@@ -148,15 +156,7 @@ class Config:
                              "leave one of the two out")
             steps = count
         if total is not None:
-            part = micro or steps or total
-            if total % part or (micro and steps and micro * steps != total):
-                self._refuse(
-                    "train_batch_size",
-                    f"{total} is no multiple of the product of train_micro_batch_size_per_gpu ({micro}) and "
-                    f"gradient_accumulation_steps ({steps}), or not the product itself where both are given",
-                    "leave one of the three out",
-                )
-            micro, steps = (micro, total // micro) if micro else (total // (steps or 1), steps or 1)
+            micro, steps = self._parts_of_batch(total, micro, steps)
         self.train_micro_batch_size_per_gpu = micro or 1
         self.gradient_accumulation_steps = steps or 1
         self.train_batch_size = self.train_micro_batch_size_per_gpu * self.gradient_accumulation_steps
@@ -164,6 +164,22 @@ class Config:
         self.gradient_clipping = self._given("gradient_clipping") or 0.0
         if not self.gradient_clipping >= 0:
             self._refuse("gradient_clipping", f"{self.gradient_clipping} is no norm", "give a number of at least 0")
+
+    def _parts_of_batch(self, total, micro, steps):
+        """(sequences per micro-batch, micro-batches) of an update of `total` sequences in this one process."""
+        known = (micro or 1) * (steps or 1)
+        if total % known or (micro and steps and known != total):
+            sizes = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+            reason = f"{total} is no multiple of " + " x ".join(
+                f"{size} ({name})" for name, size in sizes.items() if size)
+            if not total % known:
+                reason = (f"{total} = {micro} x {steps} x {total // known} ranks ({' x '.join(sizes)} x ranks), and "
+                          "this is a training of one process, which is 1 rank")
+            keeps = micro and not total % micro
+            self._refuse("train_batch_size", reason,
+                         f"gradient_accumulation_steps {total // micro} keeps the batch" if keeps else
+                         "leave one of the three out")
+        return (micro, total // micro) if micro else (total // (steps or 1), steps or 1)
 
     def _read_precision(self):
         fp16 = bool(self._value("fp16.enabled"))
@@ -191,6 +207,7 @@ class Config:
             self._refuse("optimizer.params.fp32_optimizer_states", "moments are fp32 or bf16, not fp16",
                          "leave it out")
         self.moment_type = "bf16" if self.precision == "bf16" and (small or not full) else "fp32"
+        self.buffer_type = self._given("data_types.buffer_dtype")
 
     def _read_optimizer(self):
         name = self._value("optimizer.type")
@@ -229,6 +246,9 @@ class Config:
     def _read_schedule(self, total_steps):
         kind = self._given("scheduler.type")
         self.schedule = None
+        if self._brings_schedule:
+            self._taken.update(path for path in self._checked.values if path.startswith("scheduler."))
+            return
         if kind is None and self._is_for_trainer:
             kind = "linear"
         self._require_own("scheduler", kind, ("last_batch_iteration", "total_num_steps"), _SCHEDULER_KEYS)
@@ -273,7 +293,7 @@ class Config:
                                  "name the same folders for both")
                 paths = folders
             elif folders:
-                self.without_effect.append(f"{prefix}nvme_path: its device is {place}")
+                self.without_effect.append(f"{self._checked.written(prefix + 'nvme_path')}: its device is {place}")
             places.append("device" if place == "none" else place)
             locked = locked and self._value(prefix + "pin_memory")
         self.store_options = {"parameters": places[0], "states": places[1], "nvme_paths": paths,
@@ -325,7 +345,7 @@ class Config:
                 if path == name or path.startswith(name + "."):
                     self._refuse(path, "the package for Python does not do this", advice)
             if path not in self._checked.sections:
-                self.without_effect.append(f"{path}: the program alone has a use for it")
+                self.without_effect.append(f"{self._checked.written(path)}: the program alone has a use for it")
 
 
 def _available_bytes():

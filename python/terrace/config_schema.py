@@ -6,7 +6,8 @@ import os
 import re
 from collections import namedtuple
 
-from .errors import ConfigError, did_you_mean
+from .errors import ConfigError
+from .suggestions import suggestion_for
 
 Key = namedtuple("Key", "value default effect note")
 
@@ -46,16 +47,28 @@ def read_keys():
         return {row[0]: Key(*row[1:]) for row in (line.rstrip("\n").split("\t") for line in file)}
 
 
+# Keys of whole models of torch, which the program's models have no use for.
+_OF_PYTHON = {"data_types.buffer_dtype": "one of fp16, bf16, fp32"}
+# What this package has in the place of a key that is refused.
+_INSTEAD = {
+    "data_types.keep_in_fp32_modules": "leave it out: buffers keep their types. For parameters convert the model yourself, "
+    "and leave bf16.enabled and fp16.enabled out: then each parameter keeps its own",
+}
+
+
 class Checked:
-    """.values by path, the paths of .autos (what is "auto") and .sections, and .without_effect (a line for each key
-    that says why)."""
+    """.values by path, the paths of .autos (what is "auto") and .sections, .without_effect (a line for each key that
+    says why), and .old_names (a line for each key that has another name now). Lines and errors name a key as it was
+    written."""
 
     def __init__(self, found, where):
         self.keys = read_keys()
         self.where = where  # a function: the place of a key in the file, for errors
-        self.values, self.autos, self.sections, self.without_effect, self._said_by = {}, set(), set(), [], {}
+        self.values, self.autos, self.sections, self._said_by = {}, set(), set(), {}
+        self.without_effect, self.old_names = [], []
+        found = _plain(found)
         self._require_texts(found, "")
-        self._section(found, "")
+        self._section(found, "", "")
 
     def default(self, path):
         text = self.keys[path].default
@@ -65,6 +78,10 @@ class Checked:
             return json.loads(text)
         except ValueError:
             return text
+
+    def written(self, path):
+        """The key that has set a value."""
+        return self._said_by.get(path, path)
 
     def refuse(self, path, reason, advice):
         raise ConfigError("cannot use the configuration", f"{self.where(path)}{path}", reason, advice)
@@ -76,79 +93,99 @@ class Checked:
                 self.refuse(f"{prefix}{key!r}", f"a key of type {type(key).__name__} is no text",
                             "write every key as a text")
             self._require_texts(inner, f"{prefix}{key}.")
-        for item in value if isinstance(value, (list, tuple)) else ():
+        for item in value if isinstance(value, list) else ():
             self._require_texts(item, prefix)
 
-    def _section(self, section, prefix):
+    def _section(self, section, prefix, written):
+        """`prefix` is that of the keys, and `written` what stands for it in the configuration."""
         if not isinstance(section, dict):
-            self.refuse(prefix.rstrip("."), f"{section!r} is no section", "write { ... }")
+            self.refuse(written.rstrip("."), f"{section!r} is no section", "write { ... }")
         for key, value in section.items():
             if key.startswith("_") or value is None:
                 continue
             path = prefix + key
             if path not in self.keys:
-                beside = [p[len(prefix):] for p in self.keys if p.startswith(prefix) and "." not in p[len(prefix):]]
-                self.refuse(path, f"there is no such key in {prefix.rstrip('.') or 'the configuration'}",
-                            did_you_mean(key, beside))
-            self._key(path, value)
+                self.refuse(written + key, f"there is no such key in {written.rstrip('.') or 'the configuration'}",
+                            suggestion_for(self.keys, prefix.rstrip("."), key)
+                            or "leave it out; docs/config.md lists every key")
+            self._key(path, value, written + key)
 
-    def _key(self, path, value):
+    def _key(self, path, value, written):
         effect = self.keys[path].effect
+        self._said_by.setdefault(path, written)
         if effect == "mapped":
-            self._mapped(path, value)
+            self._mapped(path, value, written)
         elif value == "auto" and "auto" not in self.keys[path].value:
             self.autos.add(path)
+        elif path in _OF_PYTHON:
+            self._set(path, self._valid(_OF_PYTHON[path], value, written), written)
         elif effect == "refused":
-            self._refused(path, value)
+            self._refused(path, value, written)
         elif self.keys[path].value == "a section" and self._has_keys(path):
             if path == "zero_optimization" and isinstance(value, bool):
                 value = {"stage": int(value)}
             self.sections.add(path)
-            self._section(value, path + ".")
+            self._section(value, path + ".", written + ".")
+        elif path == "steps_per_print" and value == math.inf:
+            pass  # accelerate's word for never
         else:
-            value = self._valid(path, value)
+            value = self._valid(self.keys[path].value, value, written)
             if path in _DIVIDING and _divides(value):
-                self.refuse(path, self.keys[path].note, "set its degrees to 1, or leave it out")
+                self.refuse(written, self.keys[path].note, "set its degrees to 1, or leave it out")
             if effect == "without effect":
-                self.without_effect.append(f"{path}: {self.keys[path].note}")
+                self.without_effect.append(f"{written}: {self.keys[path].note}")
             else:
-                self._set(path, value, path)
+                self._set(path, value, written)
 
     def _has_keys(self, path):
         return any(other.startswith(path + ".") for other in self.keys)
 
-    def _mapped(self, path, value):
+    def _mapped(self, path, value, written):
         target = _MAPPED.get(path) or path.replace("zero_optimization.", "zero_optimization.stage3_")
         if self.keys[target].value == "a section":
-            self._section(value, target + ".")
+            self._section(value, target + ".", written + ".")
         elif target.endswith(".device"):
-            if self._valid(path, value):
-                self._set(target, "cpu", path)
+            if self._valid(self.keys[path].value, value, written):
+                self._set(target, "cpu", written)
+                self.old_names.append(f'{written}: it stands for "{target.split(".")[1]}": {{"device": "cpu"}}')
         elif self.keys[target].effect == "without effect":
-            self.without_effect.append(f"{path}: {self.keys[target].note}")
+            self.without_effect.append(f"{written}: {self.keys[target].note}")
         else:
-            self._set(target, self._valid(target, value), path)
+            self._set(target, self._valid(self.keys[target].value, value, written), written)
+            if path.startswith("zero_optimization.cpu_offload"):
+                self.old_names.append(f"{written}: it stands for {target.partition('.')[2]}")
 
-    def _set(self, path, value, said_by):
+    def _set(self, path, value, written):
         if path in self.values and self.values[path] != value:
-            self.refuse(said_by, f"it contradicts {self._said_by[path]}", "leave one of them")
-        self.values[path], self._said_by[path] = value, said_by
+            self.refuse(written, f"it contradicts {self._said_by[path]}", "leave one of them")
+        self.values[path], self._said_by[path] = value, written
 
-    def _refused(self, path, value):
+    def _refused(self, path, value, written):
         wanted = self.keys[path].value
         harmless = {"only false": value is False, "only true": value is True,
                     "only with nothing enabled": not _enables(value)}
         words = wanted[5:].split(" or ") if wanted.startswith("only ") else []
         if not harmless.get(wanted, str(value) in words):
-            advice = "leave it out" if wanted == "not accepted" else f"give {wanted}"
-            self.refuse(path, self.keys[path].note, advice)
+            advice = _INSTEAD.get(path, "leave it out" if wanted == "not accepted" else f"give {wanted}")
+            self.refuse(written, self.keys[path].note, advice)
 
-    def _valid(self, path, value):
+    def _valid(self, rule, value, written):
         try:
-            return _value(self.keys[path].value, value)
+            return _value(rule, value)
         except ValueError as error:
             reason = str(error)
-        self.refuse(path, f"{value!r} is not {reason}", f"give {reason}")
+        self.refuse(written, f"{value!r} is not {reason}", f"give {reason}")
+
+
+def _plain(value):
+    """What JSON has for a value of a dict, which may have numbers of numpy, paths and tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _enables(value):

@@ -87,9 +87,6 @@ BY_KIND = {error.kind: error for error in Error.__subclasses__()}
 
 def did_you_mean(word, known):
     """'did you mean "lr"?' where a known word is near, else "the known ones are ..."."""
-    import difflib  # takes a while to load
+    from .suggestions import suggestion_among
 
-    near = difflib.get_close_matches(word, known, 1)
-    if near:
-        return f'did you mean "{near[0]}"?'
-    return "known are: " + ", ".join(sorted(known))
+    return suggestion_among(word, known) or "known are: " + ", ".join(sorted(known))

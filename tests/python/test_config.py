@@ -6,6 +6,7 @@ import re
 import tempfile
 import unittest
 
+import numpy
 from support import MIB, ROOT, parts_of, tensors
 
 import terrace
@@ -72,6 +73,7 @@ class Keys(unittest.TestCase):
             read_config(config, **options)
         self.assertTrue(all(parts_of(caught.exception)), parts_of(caught.exception))
         self.assertEqual(caught.exception.subject, subject)
+        return caught.exception
 
     def test_every_key_of_the_page_has_a_meaning(self):
         """Each is honoured, said to have no effect, or refused by name; none is dropped."""
@@ -107,6 +109,77 @@ class Keys(unittest.TestCase):
         self.assertEqual(said({"terrace": dict(commits, durable=False), "zero_optimization": below}), names)
         self.assertEqual(said({"terrace": commits, "zero_optimization": below}), [])
         self.assertEqual(said({"terrace": dict.fromkeys(commits, 0)}), [])
+
+    def test_keys_are_named_as_they_were_written(self):
+        config = {"zero_optimization": {"stage": 2, "aio": {"thread_count": 4}},
+                  "monitor": {"tensorboard": {"enabled": True}}}
+        said = [line.partition(":")[0] for line in read_config(config).without_effect]
+        self.assertEqual(sorted(said), ["monitor.tensorboard.enabled", "zero_optimization.aio.thread_count"])
+        self.refused({"aio": {"thread_count": 0}}, "aio.thread_count")
+        self.refused({"zero_optimization": {"aio": {"thread_counts": 1}}}, "zero_optimization.aio.thread_counts")
+        self.refused({"zero_optimization": {"stage": 0, "cpu_offload": True}}, "zero_optimization.cpu_offload")
+        for name in ("thread_count", "num_threads"):
+            self.refused({"aio": {"intra_op_parallelism": 2, name: 3}}, f"aio.{name}")
+
+    def test_old_names_are_taken_and_said(self):
+        old = {"stage": 3, "cpu_offload": True, "cpu_offload_params": True, "cpu_offload_use_pin_memory": False}
+        config = read_config({"zero_optimization": old})
+        self.assertEqual([config.store_options[name] for name in ("states", "parameters", "no_host_lock")],
+                         ["cpu", "cpu", True])
+        self.assertEqual([line.partition(":")[0] for line in config.old_names],
+                         [f"zero_optimization.{name}" for name in old if name != "stage"])
+        self.assertIn('"offload_optimizer": {"device": "cpu"}', config.old_names[0])
+        self.assertEqual(read_config({"zero_optimization": {"stage": 2, "cpu_offload": False}}).old_names, [])
+
+    def test_a_dict_may_have_what_programs_have(self):
+        """Numbers of numpy, paths, tuples, and accelerate's word for never."""
+        config = read_config({
+            "steps_per_print": math.inf, "train_batch_size": numpy.int64(4), "gradient_clipping": numpy.float32(0.5),
+            "bf16": {"enabled": numpy.bool_(True)},
+            "optimizer": {"type": "AdamW", "params": {"lr": numpy.array(0.5), "betas": (0.9, numpy.float64(0.8))}},
+            "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": pathlib.Path("/a")}},
+        })
+        self.assertEqual((config.train_batch_size, config.gradient_clipping, config.precision), (4, 0.5, "bf16"))
+        self.assertEqual((config.optimizer.lr, config.optimizer.betas), (0.5, (0.9, 0.8)))
+        self.assertEqual(config.store_options["nvme_paths"], ["/a"])
+        self.assertEqual(config.without_effect, [])
+        self.refused({"gradient_clipping": math.inf}, "gradient_clipping")
+        self.refused({"train_batch_size": math.inf}, "train_batch_size")
+
+    def test_batches_of_several_ranks_name_them(self):
+        sizes = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+        error = self.refused(sizes, "train_batch_size")
+        self.assertIn("24 = 2 x 4 x 3 ranks", error.reason)
+        self.assertEqual(error.advice, "gradient_accumulation_steps 12 keeps the batch")
+        del sizes["gradient_accumulation_steps"]
+        self.assertEqual(read_config(sizes).gradient_accumulation_steps, 12)
+        error = self.refused(dict(sizes, train_batch_size=23), "train_batch_size")
+        self.assertIn("23 is no multiple of 2 (train_micro_batch_size_per_gpu)", error.reason)
+
+    def test_nothing_is_made_up_for_a_loop_that_brings_it(self):
+        """A file of "auto" without an optimizer is one for a trainer; where there is none, it gets that of one."""
+        config = {"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
+        self.refused(config, "scheduler.params.total_num_steps")
+        self.assertEqual(read_config(config, 10).schedule.kind, "linear")
+        self.assertIsNone(read_config(config, 10, brings_optimizer=True).schedule)
+        self.assertIsNone(read_config(config, brings_schedule=True).schedule)
+        own = dict(config, scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
+        self.refused(own, "scheduler.params.total_num_steps", brings_optimizer=True)
+        self.assertEqual(read_config(own, 10, brings_optimizer=True).schedule.kind, "WarmupDecayLR")
+        self.assertIsNone(read_config(own, brings_optimizer=True, brings_schedule=True).schedule)
+
+    def test_suggestions_are_those_of_the_program(self):
+        """The table is that of tests/runtime/config/preset_config_test.cpp."""
+        from terrace.config_schema import read_keys
+        from terrace.suggestions import suggestion_for
+
+        rows = (ROOT / "tests/runtime/config/suggestion_cases.tsv").read_text().splitlines()
+        self.assertGreaterEqual(len(rows), 25)
+        for row in rows:
+            section, key, wanted = row.split("\t")
+            self.assertEqual(suggestion_for(read_keys(), section, key), wanted, row)
+        error = self.refused({"data_types": {"keep_in_fp32_modules": ["norm"]}}, "data_types.keep_in_fp32_modules")
+        self.assertIn("convert the model yourself", error.advice)
 
     def test_degrees_of_parallelism_are_one(self):
         for config in ({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"pipeline": {"stages": "4"}},

@@ -24,7 +24,7 @@ program from the same table that the parser uses.
 - `"auto"` is accepted for every value and stands for the default, unless the table says otherwise: where Hugging
   Face's trainer fills it in, it is what that trainer has without further arguments, or what the run itself says.
 - A file that holds `"auto"` and no `optimizer` section is one for that trainer: it gets AdamW with a rate of 5e-5 that falls to 0
-  over the run in a line.
+  over the run in a line. `terrace.initialize` makes up neither if it is given an optimizer.
 - Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
 - Known keys that have no effect here are accepted and listed in one warning, section by section.
 - `--print-config` shows every value in force on this machine and where it came from: the line of the file, a flag, `auto`, a

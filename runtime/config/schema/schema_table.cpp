@@ -206,7 +206,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "data_types", section, "", honoured, "Precision of accumulated gradients."},
     {"data_types", "grad_accum_dtype", choice, "", honoured, "The type in which the gradients of several micro-batches are summed: fp32 or that of the parameters. Without it: fp32, where DeepSpeed takes that of the parameters.", one_of("fp32|float32|float|bf16|bfloat16|fp16|float16|half|none")},
     {"data_types", "param_dtype", any, "", refused, "The precision of parameters is that of the bf16 or fp16 section."},
-    {"data_types", "buffer_dtype", any, "", refused, "The models have no buffers."},
+    {"data_types", "buffer_dtype", any, "", refused, "The program's models have no buffers. In Python: the type that buffers of floating point get; without it each keeps its own."},
     {"data_types", "keep_in_fp32_modules", any, "auto", refused, "All parameters have one precision. \"auto\" is accepted."},
 
     // ZeRO and offload.
