@@ -11,8 +11,7 @@
  *
  * Structs. Each begins with its size, which TERRACE_INIT sets; all else is 0, which is the default. Members
  * are only ever added at the end, so a program and a library of different age fit together: an older library
- * refuses a member that it does not know only where it is set. Structs that are results are set up in the
- * same way.
+ * refuses a member that it does not know only where it is set. Structs that are results are set up alike.
  *
  * Memory. What is given is read or copied before the call returns. Strings that are handed out live as long
  * as the thing that they were asked of. An address of a tensor lives as long as the store.
@@ -94,6 +93,10 @@ TERRACE_C_API const char* terrace_error_text(const terrace_error* error); /* all
 /* Does nothing where `parts` is NULL or its size was not set. */
 TERRACE_C_API void terrace_error_get(const terrace_error* error, terrace_error_parts* parts);
 TERRACE_C_API void terrace_error_free(terrace_error* error);
+
+/* Whether a launcher (torchrun, mpirun, srun, terrace launch) has started this process as one of several: its
+ * rank, their number, and the launcher's name, which is never freed; else 0, 1 and "". */
+TERRACE_C_API terrace_error* terrace_launched(uint32_t* rank, uint32_t* ranks, const char** launcher);
 
 /* --- Devices --- */
 

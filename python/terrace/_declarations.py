@@ -227,6 +227,7 @@ FUNCTIONS = {
     "terrace_error_text": (c_char_p, [c_void_p]),
     "terrace_error_get": (None, [c_void_p, POINTER(terrace_error_parts)]),
     "terrace_error_free": (None, [c_void_p]),
+    "terrace_launched": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "terrace_device_simulated": (c_void_p, [POINTER(terrace_simulated_options), c_void_p]),
     "terrace_device_cuda": (c_void_p, [POINTER(terrace_cuda_options), c_void_p]),
     "terrace_device_free": (None, [c_void_p]),
