@@ -26,3 +26,35 @@ def initialize(*arguments, **named):
     from .torch import initialize as of_torch
 
     return of_torch(*arguments, **named)
+
+
+def add_config_arguments(parser):
+    """Adds --deepspeed and --deepspeed_config to a parser of argparse, for initialize(args=...). Returns the parser."""
+    group = parser.add_argument_group("Terrace", "where a training has its configuration")
+    group.add_argument("--deepspeed", action="store_true", help="for the script itself; Terrace does not ask for it")
+    group.add_argument("--deepspeed_config", metavar="FILE", help="the configuration, a JSON file (docs/config.md)")
+    return parser
+
+
+# What DeepSpeed has under its own name, and where it is here. Each is loaded when it is first asked for: most need torch.
+_MODULES = ("accelerator", "checkpointing", "comm", "ops", "pipe", "zero")
+_OF_MODULES = {"init_distributed": "comm", "PipelineModule": "pipe", "DeepSpeedEngine": "torch"}
+_WAYS = {
+    "init_inference": "call the model, or engine.generate(...), under torch.no_grad()",
+    "DeepSpeedConfig": "use terrace.config.read_config",
+    "log_dist": "use logging",
+}
+
+
+def __getattr__(name):
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name in _OF_MODULES:
+        module = import_module(f".{_OF_MODULES[name]}", __name__)
+        return module.Engine if name == "DeepSpeedEngine" else getattr(module, name)
+    if name.startswith("__"):
+        raise AttributeError(name)
+    way = _WAYS.get(name, "docs/from_deepspeed.md lists what of DeepSpeed is here")
+    raise AttributeError(f"terrace has no {name!r}: {way}")

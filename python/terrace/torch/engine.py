@@ -1,15 +1,18 @@
-"""The engine of a model: DeepSpeed's methods over passes, updates, values and commits."""
+"""The engine of a model: DeepSpeed's methods over passes, updates, values and commits (deepspeed_names.py has those that
+follow from the configuration)."""
 
 import math
+import os
 import warnings
 
 import torch
 
-from ..errors import CancelledError, ConfigError, MisuseError
+from ..errors import CancelledError, ConfigError
 from .away import OutsideReads
 from .checkpoint import Checkpoints
+from .deepspeed_names import ENGINES, EngineNames, missing
 from .export import Exports
-from .hooks import Hooks, refuse_to_pickle
+from .hooks import Hooks, refuse_to_pickle, refuse_tracers
 from .interrupts import uninterrupted
 from .layout import Layout
 from .learning import Learning
@@ -18,7 +21,7 @@ from .passes import Passes
 from .state import Values, refuse_without_values
 
 
-class Engine:
+class Engine(EngineNames):
     """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
     engine.step()`."""
 
@@ -218,13 +221,7 @@ class Engine:
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self):
-        if torch._C._get_tracing_state() is not None:
-            raise MisuseError(
-                "cannot trace a model",
-                "torch.jit.trace",
-                "a trace keeps parameters, and theirs are in a store",
-                "trace copy.deepcopy(model), which has values of its own",
-            )
+        refuse_tracers()
         if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
             self.store.use_stream(torch.cuda.current_stream(self.store.cuda_ordinal).cuda_stream)
         with torch._C.DisableTorchFunction():  # a watched pass may begin within another module's forward
@@ -272,6 +269,9 @@ class Engine:
         """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be
         changed."""
         return self._values.gathered(parameters, write)
+
+    def has_parameter(self, parameter):
+        return bool(self._values.find([parameter]))
 
     def state_dict(self, *arguments, **named):
         return self.module.state_dict(*arguments, **named)
@@ -325,12 +325,15 @@ class Engine:
         self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False
     ):
         """(path, client_state) of what save_checkpoint wrote; (None, {}) where there is nothing."""
-        return self._checkpoints.load(
+        path, client_state = self._checkpoints.load(
             load_dir,
             tag,
             load_optimizer_states and not load_module_only,
             load_lr_scheduler_states and not load_module_only,
         )
+        if path is not None:
+            self.loaded_checkpoint_tag = os.path.basename(path)
+        return path, client_state
 
     def commit(self, client_state=None, retain=False):
         """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
@@ -351,49 +354,7 @@ class Engine:
         self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
         optimizer.engine = self
         self._checkpoints.take_up()
-
-    # --- DeepSpeed's questions ---
-
-    def is_gradient_accumulation_boundary(self):
-        return (self.micro_steps + 1) % self.config.gradient_accumulation_steps == 0
-
-    def get_global_grad_norm(self):
-        return self._norm
-
-    def was_step_applied(self):
-        return self._was_applied
-
-    def train_batch_size(self):
-        return self.config.train_batch_size
-
-    def train_micro_batch_size_per_gpu(self):
-        return self.config.train_micro_batch_size_per_gpu
-
-    def gradient_accumulation_steps(self):
-        return self.config.gradient_accumulation_steps
-
-    def gradient_clipping(self):
-        return self.config.gradient_clipping
-
-    def get_lr(self):
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def zero_optimization_stage(self):
-        return self.config.zero_stage
-
-    def fp16_enabled(self):
-        return self.config.precision == "fp16"
-
-    def bfloat16_enabled(self):
-        return self.config.precision == "bf16"
-
-    @property
-    def global_samples(self):
-        return (self.global_steps + self.skipped_steps) * self.config.train_batch_size
-
-    @property
-    def loss_scale(self):
-        return self.scaler.scale
+        ENGINES.add(self)
 
     @property
     def device(self):
@@ -424,6 +385,7 @@ class Engine:
             self._leave_model(kept)
             self.store.close()
             self._passes.is_closed = True
+            ENGINES.discard(self)
 
     def _leave_model(self, kept):
         self._learning.stop()
@@ -448,7 +410,12 @@ class Engine:
         """What an engine has not is the model's."""
         if name == "module" or name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self.module, name)
+        try:
+            return getattr(self.module, name)
+        except AttributeError as error:
+            if hasattr(type(self.module), name):  # a property of the model has failed
+                raise
+            raise AttributeError(missing(name, self.module)) from error
 
     def __reduce_ex__(self, protocol):
         refuse_to_pickle()

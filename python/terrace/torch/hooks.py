@@ -121,3 +121,18 @@ def refuse_to_pickle():
         "torch.save(model.state_dict(), path); "
         "copy.deepcopy(model) gives a plain model that can be pickled",
     )
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch before 2.7 does not say it
+
+
+def refuse_tracers():
+    """Raises in a pass whose operations are to become a graph that keeps the parameters."""
+    tracer = "torch.jit.trace" if torch._C._get_tracing_state() is not None else "torch.export"
+    if tracer == "torch.jit.trace" or _is_exporting():
+        raise MisuseError(
+            f"cannot {'trace' if tracer == 'torch.jit.trace' else 'export'} a model",
+            tracer,
+            "a graph keeps parameters, and theirs are in a store",
+            f"give copy.deepcopy(model) to {tracer}, which has values of its own",
+        )

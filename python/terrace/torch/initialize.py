@@ -14,10 +14,14 @@ from ..errors import CapacityError, ConfigError, Error, MisuseError
 from ..spec import Tensor
 from ..store import Store, plan
 from .checkpoint import has_commit, require_same_model
+from .deepspeed_names import require_undivided, source_of
 from .device import choose_device, device_that_holds_all, tensor_at, torch_device_of
 from .engine import Engine
+from .launched import require_alone
 from .optimizer_of_engine import EngineOptimizer, kind_of
+from .others import kept_in_fp32, line_of_outside, settle_others
 from .placeholders import (
+    TORCH_TYPES,
     TYPES,
     Placeholders,
     Tracked,
@@ -33,7 +37,6 @@ from .units import choose_units, expected_uses
 SMALL_ELEMENTS = 64 << 10
 # Of the flat space (base/record_layout.h): sums of squares are taken by tile, and tensors are aligned.
 _TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def initialize(
@@ -54,6 +57,11 @@ def initialize(
     total_steps=None,
     tier_name=None,
     log=None,
+    config_params=None,
+    mpu=None,
+    mesh_param=None,
+    dist_init_required=None,
+    distributed_port=None,
 ):
     """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
 
@@ -66,11 +74,16 @@ def initialize(
     log: is given a level and a line of what there is to say; without it warnings are Python's.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     discard_commits: a commit of an earlier run in nvme_path may be removed.
+    args: `args.deepspeed_config` names the file where `config` is not given; so does `config_params`, its old name.
+    mpu, mesh_param, dist_init_required, distributed_port: DeepSpeed's, of processes that train together. There is one.
     """
+    require_alone()
+    require_undivided(mpu, mesh_param)
     if resume not in (True, False, "auto"):
         raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
-    config = read_config(_source_of(config, args), total_steps)
-    _say_what_has_no_effect(config, log)
+    config = read_config(
+        source_of(config, config_params, args), total_steps, optimizer is not None, lr_scheduler is not None
+    )
     _require_plain(model)
     build = _Build(model, config, units, device, persistence_threshold)
     groups, kind, defaults = _groups(model, config, optimizer, model_parameters)
@@ -80,10 +93,13 @@ def initialize(
     scheduler = _scheduler(own_optimizer, config, lr_scheduler)
     loader = _dataloader(training_data, config, collate_fn)
     build.describe(groups)
+    for line in build.notes():
+        _say(log, line)
     with _in_words_of_the_configuration():
         build.plan(kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
         engine = build.make(resume)  # what can be refused has been
     engine.adopt(own_optimizer, scheduler, loader)
+    engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
     return engine, own_optimizer, loader, scheduler
 
 
@@ -104,21 +120,15 @@ _KEYS = (
     ("host_bytes", "terrace.host_memory"),
     ("chunk_elements", "terrace.chunk_elements"),
     ("nvme_paths", "nvme_path"),
-    ("destroy the earlier Offloader", "close the earlier engine"),
+    ("destroy the earlier Offloader", "call close() of the earlier engine"),
 )
 
 
-def _source_of(config, args):
-    config = config if config is not None else getattr(args, "deepspeed_config", None)
-    return {} if config is None else config
-
-
-def _say_what_has_no_effect(config, log):
-    for line in config.without_effect:
-        if log is not None:
-            log("warning", f"without effect here: {line}")
-        else:
-            warnings.warn(f"without effect here: {line}", stacklevel=4)  # below terrace.initialize
+def _say(log, line):
+    if log is not None:
+        log("warning", line)
+    else:
+        warnings.warn(line, stacklevel=4)  # below terrace.initialize
 
 
 def _require_plain(model):
@@ -199,6 +209,7 @@ class _Build:
         self.device = choose_device(config, device)
         states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
         self.threshold = threshold
+        self.kept_in_fp32 = kept_in_fp32(model, config)
         self.torch_device = torch_device_of(self.device)
         # Parameters in torch's own memory can be updated there where it is host memory.
         self.has_small = states_below and self.torch_device.type == "cpu"
@@ -223,7 +234,13 @@ class _Build:
                 f"{len(strange)} of its parameters are not the model's",
                 "give parameters of the model",
             )
-        found = [(parameter, names) for parameter, names in found if require_trainable_kind(parameter, names[0])]
+        has_place = [require_trainable_kind(parameter, names[0]) for parameter, names in found]
+        self.outside = [
+            (parameter, names[0])
+            for (parameter, names), has in zip(found, has_place)
+            if not has and parameter.numel() > self.threshold
+        ]
+        found = [one for one, has in zip(found, has_place) if has]
         require_storage_of_its_own(found, self.model)
         self.tracked = []
         for parameter, names in found:
@@ -240,7 +257,23 @@ class _Build:
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
     def _type_of(self, parameter):
-        return TYPES[_DTYPES.get(self.config.precision, parameter.dtype)]
+        """The type that it has in the store, or beside it."""
+        precision = self.config.precision
+        is_kept = precision == "fp32" or id(parameter) in self.kept_in_fp32
+        return TYPES[parameter.dtype] if is_kept else precision
+
+    def notes(self):
+        """What is to be said before anything is planned, a line each."""
+        without, old = self.config.without_effect, self.config.old_names
+        if len(without) == 1:
+            yield f"without effect here: {without[0]}"
+        elif without:
+            names = ", ".join(line.partition(": ")[0] for line in without)
+            yield f"without effect here: {names} (engine.config.without_effect has the reasons)"
+        if old:
+            yield f"old names of the configuration, which are taken: {'; '.join(old)}"
+        if self.outside:
+            yield line_of_outside(self.outside, self.torch_device)
 
     def _specs(self):
         specs, place_in_tile = [], {}
@@ -266,7 +299,7 @@ class _Build:
         config = self.config
         for one in self.tracked:
             if not one.is_managed:
-                dtype = _DTYPES.get(config.precision, one.parameter.dtype)
+                dtype = TORCH_TYPES[one.type]
                 one.values = one.parameter.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
         self.specs = self._specs()
         options = dict(
@@ -308,15 +341,15 @@ class _Build:
             placeholders = Placeholders()
             for one in self.tracked:
                 if one.is_managed:
-                    dtype = (
-                        one.parameter.dtype if self.config.precision == "fp32" else _DTYPES[self.config.precision]
+                    real = tensor_at(
+                        store, one.number, one.parameter.shape, TORCH_TYPES[one.type], self.used_device
                     )
-                    real = tensor_at(store, one.number, one.parameter.shape, dtype, self.used_device)
                     one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
                     one.attach(one.values, one.values)
                     one.values = None
-            self._settle_others()
+            known = {id(one.parameter) for one in self.tracked}
+            settle_others(self.model, self._type_of, known, self.config, self.torch_device)
             for unit in self.chosen:
                 unit.settle(store)
             return Engine(
@@ -356,14 +389,6 @@ class _Build:
             if number not in sources:
                 sources[number] = (torch.zeros(spec.elements), "fp32")
         store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
-
-    def _settle_others(self):
-        """Buffers, and parameters that are neither trained nor large, go where the others compute and, as DeepSpeed
-        does with a model in 16 bits, get their type."""
-        dtype = _DTYPES.get(self.config.precision)
-        known = {id(one.parameter) for one in self.tracked}
-        for tensor in [*self.model.buffers(), *(one for one in self.model.parameters() if id(one) not in known)]:
-            tensor.data = tensor.data.to(self.torch_device, dtype if tensor.is_floating_point() else None)
 
 
 def _scheduler(optimizer, config, given):

@@ -208,6 +208,11 @@ class Watched:
         self.__name__ = "forward"
         self.__doc__ = model.forward.__doc__
 
+    @property
+    def __code__(self):
+        """torch.export looks at it, before the engine refuses it in words."""
+        return self.__wrapped__.__code__
+
     def __call__(self, *arguments, **named):
         if self._learning.is_due():
             return self._run(self.__wrapped__, arguments, named)

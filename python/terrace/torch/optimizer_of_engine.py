@@ -7,6 +7,7 @@ says what kind it is, and shares its param_groups.
 import torch
 
 from ..errors import ConfigError, MisuseError
+from .deepspeed_names import OptimizerNames
 from .optimizer_settings import NEUTRAL, settings_of
 
 # What torch calls the moments of each kind, first and second, and whether it counts steps.
@@ -57,7 +58,7 @@ def kind_of(optimizer):
     return kind
 
 
-class EngineOptimizer(torch.optim.Optimizer):
+class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
     """It belongs to the engine that adopts it."""
 
     def __init__(self, kind, groups, defaults):

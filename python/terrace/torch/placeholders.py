@@ -17,6 +17,7 @@ from .handed_over import HandedOver
 from .overlap import overlapping
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+TORCH_TYPES = {word: dtype for dtype, word in TYPES.items()}
 
 
 class Tracked:
@@ -129,7 +130,17 @@ class Placeholders:
             if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
                 continue
             is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
+            is_resized = one.parameter.shape != one.real.shape
             one.put_away()
+            if not is_left_over and is_resized:
+                raise MisuseError(
+                    "cannot go on with a model",
+                    one.name,
+                    f"its shape was {tuple(one.real.shape)}, and it was given another, as resize_token_embeddings does; "
+                    "the store has the values of before",
+                    "resize before terrace.initialize: engine.close(keep_values=True), load the model anew or undo the "
+                    "change, resize it, and make another engine",
+                )
             if not is_left_over:
                 raise MisuseError(
                     "cannot take the data that a parameter was given",
@@ -206,8 +217,8 @@ def named_once(model):
 
 
 def require_trainable_kind(parameter, name):
-    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong
-    way."""
+    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way.
+    Frozen ones of other types stay torch's: the codes of quantised weights among them."""
     what = "cannot take a parameter into Terrace"
     if parameter.device.type == "meta":
         raise ConfigError(
@@ -215,6 +226,16 @@ def require_trainable_kind(parameter, name):
             name,
             "it is on the meta device and has no values",
             "load them first: terrace.torch.load(model, path)",
+        )
+    is_plain = type(parameter.data) in (torch.Tensor, torch.nn.Parameter)
+    if not is_plain and not parameter.requires_grad:
+        return False
+    if not is_plain:
+        raise ConfigError(
+            what,
+            name,
+            f"it is a {type(parameter.data).__name__}, whose values are not one tensor",
+            "freeze it, or train the model with plain parameters",
         )
     if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex():
         kind = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"

@@ -1,0 +1,50 @@
+"""What of a model is in no store: its buffers, and parameters that are neither trained nor large, or of a type that no
+store has, such as the codes of quantised weights."""
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .placeholders import TORCH_TYPES, TYPES
+
+
+def kept_in_fp32(model, config):
+    """The ids of parameters that keep fp32 under bf16.enabled and fp16.enabled: those of a BatchNorm whose running
+    statistics are fp32. In 16 bits most steps of a running mean would be rounded away, and torch wants all of a
+    BatchNorm in one type; its inputs and outputs may be of 16 bits."""
+    found = set()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            if (config.buffer_type or TYPES.get(module.running_mean.dtype)) == "fp32":
+                found.update(id(one) for one in module.parameters(recurse=False) if one.dtype == torch.float32)
+    return found
+
+
+def settle_others(model, type_of, known, config, device):
+    """Brings to the device what is in no store. Buffers keep their types, as with DeepSpeed, unless
+    data_types.buffer_dtype says another: a table of angles or a routing bias has values that 16 bits do not hold.
+    `type_of` gives the type of a parameter, and `known` are the ids of those in the store."""
+    buffers = TORCH_TYPES.get(config.buffer_type)
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device, buffers if buffer.dtype in TYPES else None)
+    for parameter in model.parameters():
+        if id(parameter) not in known:
+            is_number = parameter.dtype in TYPES or parameter.dtype == torch.float64
+            is_converted = is_number and config.precision != "fp32"
+            parameter.data = parameter.data.to(device, TORCH_TYPES[type_of(parameter)] if is_converted else None)
+
+
+def line_of_outside(outside, device):
+    """What to say of large frozen parameters whose type no store has: [(parameter, name)]."""
+    size = sum(one.numel() * one.element_size() for one, _ in outside) / 2**20
+    types = ", ".join(sorted({_type_name(one) for one, _ in outside}))
+    names = outside[0][1] + (f" to {outside[-1][1]}" if len(outside) > 1 else "")
+    return (
+        f"frozen parameters of {size:.1f} MiB stay in memory of torch's on {device.type}, which no budget counts, and "
+        f"offload_param has no effect on them: {len(outside)} of type {types} ({names}); a store takes "
+        f"{', '.join(TYPES.values())}"
+    )
+
+
+def _type_name(parameter):
+    kind = type(parameter.data)
+    return str(parameter.dtype).rpartition(".")[2] if kind is torch.Tensor else kind.__name__

@@ -1,0 +1,78 @@
+"""DeepSpeed's zero: models that are larger than memory, and parameters that are read outside of a pass."""
+
+import contextlib
+
+from .errors import ConfigError
+
+
+@contextlib.contextmanager
+def Init(module=None, *, remote_device=None, config_dict_or_path=None, config=None, enabled=True, dtype=None, **_):
+    """Within the block parameters are made where there is room for all of them: with remote_device="nvme", or
+    offload_param on nvme in the configuration, in unlinked files in its nvme_path (terrace.torch.init); else in memory.
+
+    `dtype`: the default type of floating point within. Leave it out: terrace.initialize rounds parameters as bf16.enabled
+    and fp16.enabled say, and masters keep what they had before. What concerns several processes has no meaning here.
+    """
+    if not enabled or module is not None:  # a module that is there has its memory
+        yield
+        return
+    folder = _folder_of(remote_device, config if config is not None else config_dict_or_path)
+    import torch
+
+    from .torch import init
+
+    before = torch.get_default_dtype()
+    try:
+        if dtype is not None:
+            torch.set_default_dtype(dtype)
+        with init(folder) if folder is not None else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _folder_of(remote_device, source):
+    """The folder for parameters on nvme, or None."""
+    from .config import read_config
+
+    config = read_config(source, brings_optimizer=True, brings_schedule=True) if source is not None else None
+    options = config.store_options if config is not None else {"parameters": remote_device, "nvme_paths": []}
+    if remote_device not in (None, "none", "cpu", "nvme"):
+        raise ConfigError("cannot make parameters", "remote_device", f"it is {remote_device!r}",
+                          'give "cpu" or "nvme", or leave it out')
+    if "nvme" not in (remote_device, options["parameters"] if remote_device is None else None):
+        return None
+    if not options["nvme_paths"]:
+        raise ConfigError("cannot make parameters on nvme", "nvme_path", "there is no folder",
+                          "give config= with offload_param.nvme_path, or use terrace.torch.init(folder)")
+    return options["nvme_paths"][0]
+
+
+@contextlib.contextmanager
+def GatheredParameters(params, modifier_rank=None, fwd_module=None, enabled=True):
+    """Within the block parameters of an engine have their values. With a `modifier_rank` what they have at its end is
+    kept. Parameters that no engine has are as they are."""
+    if not enabled:
+        yield
+        return
+    from .torch.deepspeed_names import ENGINES
+    from .torch.state import require_values
+
+    params = _listed(params)
+    with contextlib.ExitStack() as stack:
+        has_engine = set()
+        for engine in list(ENGINES):
+            own = [one for one in params if engine.has_parameter(one)]
+            has_engine.update(map(id, own))
+            if own:
+                stack.enter_context(engine.gathered(own, write=modifier_rank is not None))
+        for one in params:
+            if id(one) not in has_engine:
+                require_values(one, "a parameter", "cannot gather parameters")
+        yield
+
+
+def _listed(params):
+    if hasattr(params, "parameters"):
+        return list(params.parameters())
+    return [params] if hasattr(params, "requires_grad") else list(params)
