@@ -63,6 +63,7 @@ def main():
     data = torch.tensor(list(text.encode()))
     torch.manual_seed(1)
     with terrace.initialize(model=Gpt(), config=config)[0] as engine:
+        average = engine.averaged(decay=0.8)  # of the weights, on nvme as the optimizer states
         for step in range(arguments.steps):
             at = torch.randint(len(data) - 65, (4, 1)) + torch.arange(65)
             logits = engine(data[at][:, :-1])
@@ -71,6 +72,11 @@ def main():
             engine.step()
             if step % 10 == 0 or step + 1 == arguments.steps:
                 print(f"step {step + 1}: loss {loss.item():.4f}, gradient norm {engine.get_global_grad_norm():.4f}")
+        at = torch.arange(0, len(data) - 65, 65)[:, None] + torch.arange(65)
+        with average.swapped(), torch.no_grad():
+            logits = engine(data[at][:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), data[at][:, 1:].flatten())
+        print(f"all of the text, with averaged weights: loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from .errors import ConfigError
 from .hf_config import config_for, precision_for, require_deepspeed_away
 from .torch import initialize
 
-# The versions that were tried (docs/python.md), as (first, first that is not among them).
+# The versions that were tried (docs/hugging_face.md), as (first, first that is not among them).
 SUPPORTED = ((4, 50), (6, 0))
 
 

@@ -18,7 +18,12 @@ _OF_THE_TRAINER = (
     "gradient_clipping",
 )
 # The learning rate schedules of transformers that are those of DeepSpeed.
-_SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine", "linear": "linear"}
+_SCHEDULES = {
+    "WarmupLR": "constant_with_warmup",
+    "WarmupDecayLR": "linear",
+    "WarmupCosineLR": "cosine",
+    "linear": "linear",
+}
 
 
 def read(source):
@@ -77,7 +82,10 @@ def _expected(config, arguments, optimizer):
     found = {
         "gradient_accumulation_steps": (steps, "gradient_accumulation_steps"),
         "train_micro_batch_size_per_gpu": (micro, "per_device_train_batch_size"),
-        "train_batch_size": (micro * steps, "the product of per_device_train_batch_size and gradient_accumulation_steps"),
+        "train_batch_size": (
+            micro * steps,
+            "the product of per_device_train_batch_size and gradient_accumulation_steps",
+        ),
         "gradient_clipping": (arguments.max_grad_norm or 0.0, "max_grad_norm"),
         "optimizer.type": (_kind_of(optimizer, config), "optim"),
         "optimizer.params.lr": (arguments.learning_rate, "learning_rate"),

@@ -106,7 +106,9 @@ class Wheels(InFolder):
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         info = build_backend.prepare_metadata_for_build_wheel(self.folder)
         lines = (self.folder / info / "METADATA").read_text().partition("\n\n")[0].splitlines()
-        self.assertEqual([line for line in lines if line.startswith("Provides")], [f"Provides-Extra: {one}" for one in extras])
+        self.assertEqual(
+            [line for line in lines if line.startswith("Provides")], [f"Provides-Extra: {one}" for one in extras]
+        )
         self.assertEqual(
             [line for line in lines if line.startswith("Requires-Dist")],
             [f"Requires-Dist: {need} ; extra == '{one}'" for one, needs in extras.items() for need in needs],

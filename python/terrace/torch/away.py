@@ -54,8 +54,8 @@ class OutsideReads:
         path, line = _caller()
         text = (
             f'{function} reads the parameter "{name}" outside of a pass and gets NaN, because its values are in the '
-            "store. See values one at a time by `for name, value in engine.named_values()`, and several at once within "
-            "`with engine.gathered(parameters):`. This is told once"
+            "store. For an average call engine.averaged(decay), to see values one at a time `for name, value in "
+            "engine.named_values()`, and to use several at once `with engine.gathered(parameters):`. This is told once"
         )
         if self._log is not None:
             self._log("warning", f"{path}:{line}: {text}")

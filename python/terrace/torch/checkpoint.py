@@ -11,7 +11,8 @@ import zlib
 import torch
 
 from .. import safetensors
-from ..errors import ConfigError, CorruptError, Error, IoError
+from ..errors import ConfigError, CorruptError, Error, IoError, MisuseError
+from .averages import read_part
 from .export import named_tensors
 from .schedule_of_engine import EngineSchedule
 
@@ -39,6 +40,7 @@ class Checkpoints:
         self._failure = None  # of a commit
         self._has_told_of_size = False
         self.client_state = {}
+        self._average = None  # (its state in the commit that was taken up, the step of that)
 
     # --- Progress: what is in no tensor ---
 
@@ -54,6 +56,7 @@ class Checkpoints:
                 for group in engine.optimizer.param_groups
             ],
             "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+            "average": engine.average.state() if engine.average is not None else None,
         }
 
     def _beside(self):
@@ -110,6 +113,7 @@ class Checkpoints:
             raise failure
 
     def begin(self, client_state, retain, random=None):
+        self._engine._settle_average("commit")
         self._values.come_to_rest("commit")
         if client_state is not None:
             self.client_state = client_state
@@ -119,6 +123,9 @@ class Checkpoints:
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
         )
+        if self._engine.average is not None:
+            self._store.finish_commit()  # which names the file of the average before this
+            state["average"] = self._engine.average.snapshots.write(retain)
         try:
             text = json.dumps({"client_state": self.client_state, "state": _packed(state)})
         except (TypeError, ValueError) as error:
@@ -160,6 +167,7 @@ class Checkpoints:
         state = _unpacked(text)
         self._tell_of_other_settings(state["groups"])
         self._restore(state)
+        self._average = (state.get("average"), state["steps"] + state["skipped_steps"])
         self.client_state = json.loads(text)["client_state"]
         torch.set_rng_state(state["random"])
         if self._store.cuda_ordinal is not None and "random_of_gpu" in state:
@@ -167,6 +175,22 @@ class Checkpoints:
         for name, tensor in self._beside().items():
             if name in state["beside"]:
                 tensor.data.copy_(state["beside"][name])
+
+    def take_up_average(self, average):
+        """Of the commit that the engine goes on from; without one, files of an earlier run go."""
+        if self._average is None:
+            return average.snapshots.remove_all()
+        state, step = self._average
+        if state is None:
+            return None
+        if self._engine.global_steps + self._engine.skipped_steps != step:
+            raise MisuseError(
+                "cannot resume an average",
+                "engine.averaged",
+                "steps were made since the commit that has it",
+                "call it right after terrace.initialize",
+            )
+        return average.snapshots.load(state)
 
     def _tell_of_other_settings(self, groups):
         """Rates that a schedule sets differ in any case."""
@@ -243,11 +267,30 @@ class Checkpoints:
         if with_optimizer:
             self._exports.require_moments(moments, progress["kind"])
             self._require_groups(place, progress, with_scheduler)
+            average = self._average_in(moments, progress.get("average"))
         self._exports.load_weights(weights)
         if with_optimizer:
             self._exports.load_moments(moments, progress["kind"], progress["tensor_steps"])
             self._restore(progress, with_scheduler)
+            if self._engine.average is not None:
+                self._engine.average.take(average)
         return place, progress["client_state"]
+
+    def _average_in(self, path, state):
+        """(entries, how to read them, its state) of a checkpoint; None where it has no average."""
+        average = self._engine.average
+        if average is not None and state is not None:
+            entries = safetensors.read_header(path)[0]
+            average.require_entries(entries, path)
+            return entries, read_part, state
+        if average is not None:
+            self._say("warning", "the checkpoint has no average of the weights: it begins anew")
+        elif state is not None:
+            self._say(
+                "warning",
+                "the average of the weights in the checkpoint is left out: call engine.averaged before load_checkpoint",
+            )
+        return None
 
     def _require_groups(self, place, progress, with_scheduler):
         engine, saved = self._engine, progress["scheduler"]

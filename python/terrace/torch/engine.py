@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from ..errors import CancelledError, ConfigError
+from .averages import begin_average
 from .away import OutsideReads
 from .checkpoint import Checkpoints
 from .deepspeed_names import ENGINES, EngineNames, missing
@@ -31,6 +32,8 @@ class Engine(EngineNames):
         self.store = store
         self.optimizer = self.lr_scheduler = self.training_dataloader = None
         self.global_steps = self.micro_steps = self.skipped_steps = 0
+        self.average = None
+        self.tier_name = None  # of terrace.initialize
         self._log = log
         self._norm = 0.0
         self._clip_once = None
@@ -132,6 +135,8 @@ class Engine(EngineNames):
             self._passes.updated()
             self._values.small_were_updated()
             self._in_update = None
+            if self.average is not None:
+                self.average.note_update()
         except KeyboardInterrupt:
             self._settle_update()
             raise
@@ -230,6 +235,7 @@ class Engine(EngineNames):
 
     def _before_step(self):
         self._settle_update()
+        self._settle_average("train")
         self._layout.require_unchanged()
         self._checkpoints.tell()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
@@ -300,9 +306,23 @@ class Engine(EngineNames):
             )
         return self._values.read(found[0], "master")
 
-    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30):
-        """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time."""
-        return self._exports.save_safetensors(folder, dtype, shard_bytes)
+    def averaged(self, decay=0.999, *, every=1, host_memory=None):
+        """Begins an average of the weights over the steps, engine.average from then on (averages.py). `decay`: of an
+        exponential moving average; None: the equal average of SWA. `every` so many steps it takes the weights in; 0:
+        with average.update_parameters() alone. `host_memory`: its bytes, beside terrace.host_memory; without it what
+        it needs. After a resume it goes on from the commit: call it before the first step then, and before
+        load_checkpoint."""
+        return begin_average(self, decay, every, host_memory)
+
+    def _settle_average(self, what):
+        if self.average is not None:
+            self.average.require_at_home(what)
+            self.average.catch_up()
+
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+        """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time; with `averaged`
+        those of engine.average, beside what is not trained."""
+        return self._exports.save_safetensors(folder, dtype, shard_bytes, averaged)
 
     def save_16bit_model(self, save_dir, save_filename="model.safetensors", exclude_frozen_parameters=False):
         """Writes the weights in the parameters' type, or in bf16 where that is fp32, to one file of safetensors."""
@@ -319,12 +339,14 @@ class Engine(EngineNames):
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
         """Writes weights, optimizer states and progress to a folder, save_dir/tag."""
+        self._settle_average("save a checkpoint")
         return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
 
     def load_checkpoint(
         self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False
     ):
         """(path, client_state) of what save_checkpoint wrote; (None, {}) where there is nothing."""
+        self._settle_average("load a checkpoint")
         path, client_state = self._checkpoints.load(
             load_dir,
             tag,
@@ -382,6 +404,8 @@ class Engine(EngineNames):
             self._checkpoints.begin_if_due()
             self._checkpoints.tell()
         finally:  # a store that has failed says so at every call
+            if self.average is not None:
+                self.average.end()
             self._leave_model(kept)
             self.store.close()
             self._passes.is_closed = True

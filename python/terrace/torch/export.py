@@ -6,7 +6,7 @@ import os
 import torch
 
 from .. import safetensors
-from ..errors import ConfigError
+from ..errors import ConfigError, MisuseError
 from .init import value_of_entry
 from .mapped import MOST_IN_MEMORY, mapped_empty
 from .optimizer_of_engine import MOMENTS
@@ -57,13 +57,14 @@ class Exports:
         self._values = values
         self._tracked = tracked
         self._has_momentum = has_momentum
+        self.average = None  # of the engine
         self._of = {id(one.parameter): one for one in tracked}
 
     # --- Weights ---
 
-    def weights(self, dtype=None, with_masters=False, leave_out_frozen=False):
-        """Parameters in their type or in `dtype`, or trained ones as fp32 masters, and the buffers of state
-        dicts. A tied parameter is there once, under its first name."""
+    def weights(self, dtype=None, with_masters=False, leave_out_frozen=False, averaged=False):
+        """Parameters in their type or in `dtype`, or trained ones as fp32 masters or as the average has them, and
+        the buffers of state dicts. A tied parameter is there once, under its first name."""
         entries, seen = Entries(), set()
         for name, tensor in named_tensors(self._model):
             one = self._of.get(id(tensor))
@@ -80,9 +81,8 @@ class Exports:
                 continue
             is_master = one.is_trainable and (with_masters or wanted == torch.float32)
             wanted = torch.float32 if is_master else wanted
-            entries.add(
-                name, wanted, tensor.shape, self._parts(one, "master" if is_master else "parameter", wanted)
-            )
+            what = "average" if averaged and one.is_trainable else "master" if is_master else "parameter"
+            entries.add(name, wanted, tensor.shape, self._parts(one, what, wanted))
         return entries
 
     def _parts(self, one, what, dtype):
@@ -90,19 +90,31 @@ class Exports:
             for first in range(0, one.parameter.numel(), _PART_ELEMENTS):
                 count = min(_PART_ELEMENTS, one.parameter.numel() - first)
                 part = torch.empty(count, dtype=torch.float32)
-                self._store.read_values(one.number, what, first, count, part.data_ptr())
+                if what == "average":
+                    self.average.read_part(one, first, count, part)
+                else:
+                    self._store.read_values(one.number, what, first, count, part.data_ptr())
                 yield part.to(dtype)
 
         return read
 
-    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30):
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
         self._values.come_to_rest("save the weights")
-        entries = self.weights(_dtype_of(dtype))
+        if averaged:
+            self._require_average()
+        entries = self.weights(_dtype_of(dtype), averaged=averaged)
         safetensors.write_sharded(folder, entries.tensors, entries.values, shard_bytes, {"format": "pt"})
         for name in ("config", "generation_config"):
             config = getattr(self._model, name, None)
             if hasattr(config, "save_pretrained"):
                 config.save_pretrained(folder)
+
+    def _require_average(self):
+        if self.average is None:
+            raise MisuseError(
+                "cannot save the average", "the engine", "it has none", "call engine.averaged(decay) before training"
+            )
+        self.average.require_values("save the average")
 
     def save_16bit(self, folder, name, leave_out_frozen):
         self._values.come_to_rest("save the weights")
@@ -117,13 +129,16 @@ class Exports:
     # --- Optimizer states ---
 
     def moments(self, kind):
-        """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment"."""
+        """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment", and where there is an average
+        "<parameter>.average"."""
         entries = Entries()
         for one in self._tracked:
             for what in self.moment_whats(kind) if one.is_trainable else ():
                 entries.add(
                     f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32)
                 )
+        if self.average is not None:
+            self.average.add_entries(entries)
         return entries
 
     def moment_whats(self, kind):

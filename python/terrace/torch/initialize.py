@@ -98,6 +98,7 @@ def initialize(
     with _in_words_of_the_configuration():
         build.plan(kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
         engine = build.make(resume)  # what can be refused has been
+    engine.tier_name = tier_name
     engine.adopt(own_optimizer, scheduler, loader)
     engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
     return engine, own_optimizer, loader, scheduler

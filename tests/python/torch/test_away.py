@@ -1,4 +1,4 @@
-"""Reads of parameters outside of passes are told of, once, with the line; writes are refused, and passes pay nothing."""
+"""Reads of parameters outside of passes are told of once, with the line; writes are refused; passes pay nothing."""
 
 import copy
 import io
@@ -52,7 +52,7 @@ class Away(EngineTest):
                     read(parameter, torch.zeros(parameter.shape))
                 self.assertEqual(len(told), 1)
                 self.assertIn("layers.0.weight", str(told[0].message))
-                self.assertIn("engine.named_values", str(told[0].message))
+                self.assertIn("engine.averaged", str(told[0].message))
                 self.assertEqual(told[0].filename, __file__)
                 line = linecache.getline(__file__, told[0].lineno)
                 self.assertIn(f'"{what}"', line)
