@@ -1,11 +1,10 @@
 """Units: the modules whose parameters are leased together, and what a step is expected to do with them."""
 
-import difflib
-
 from torch import nn
 
 from ..errors import ConfigError
 from ..spec import Use
+from ..suggestions import suggestion_among
 
 
 class Unit:
@@ -89,12 +88,12 @@ def _blocks(model, units):
             matches = {module for name, module in named.items() if one in (name, type(module).__name__)}
         if not matches:
             words = sorted(set(named) | {type(module).__name__ for module in named.values()} | {"auto", "leaf"})
-            near = difflib.get_close_matches(str(one), words, 1)
+            near = suggestion_among(str(one), words)
             raise ConfigError(
                 "cannot find the units of a model",
                 str(one),
                 "no module has this name or class",
-                f'did you mean "{near[0]}"?' if near else 'give "auto", "leaf", classes or names of modules',
+                near or 'give "auto", "leaf", classes or names of modules',
             )
         found |= matches
     return found
