@@ -443,7 +443,8 @@ TERRACE_C_API terrace_error* terrace_update(terrace_store* store, const terrace_
  * Else it has no effect. */
 TERRACE_C_API terrace_error* terrace_announce_update(terrace_store* store,
                                                      const terrace_update_settings* settings);
-/* Waits for an update that runs beside the next step. Whatever needs the state does so by itself. */
+/* Waits for an update that runs beside the next step. Whatever needs the state does so by itself. An update
+ * that the step in progress has begun in its backward pass goes on, and ends in terrace_update. */
 TERRACE_C_API terrace_error* terrace_finish_update(terrace_store* store);
 TERRACE_C_API terrace_error* terrace_update_pending(terrace_store* store, uint32_t* is_pending);
 /* Between steps. TERRACE_CONFIG where it is not possible. */

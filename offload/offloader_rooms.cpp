@@ -134,7 +134,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       updates(run, homes, cache, tiers, ring, states),
       early_update(run, homes, cache, states, updates),
       boundary(order, custody, updates),
-      fetches(run, homes, cache, updates, decisions, [this] { boundary.finish_update(); }),
+      fetches(run, homes, cache, updates, early_update, decisions, [this] { boundary.finish_update(); }),
       landings(run, runs, *gradients, cache, states, early_update),
       recorder(run, homes, cache, {arena, record_arena, ring}),
       blocks(run, homes, cache, tiers, ring, states),
@@ -165,6 +165,7 @@ OffloaderRooms::~OffloaderRooms() {
     options.hooks.communicator->leave("it ends within a step");
   try {
     boundary.finish_update();
+    updates.wait();  // that of a step that is given up
   } catch (...) {
     // A failure is dropped here: no training follows, and the last commit is whole.
   }

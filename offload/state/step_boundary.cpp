@@ -2,16 +2,16 @@
 
 namespace terrace {
 
-// If the step in progress changes the state already, the state stays changing.
+// An update that runs while the step changes the state is the step's own. It takes gradients until the step
+// ends: whoever ended it before would leave the rest of them without an update.
 void StepBoundary::finish_update() {
-  if (!updates_.is_running()) return;
+  if (step_changes_state_ || !updates_.is_running()) return;
   try {
     updates_.wait();
   } catch (...) {
     if (on_update_over_) on_update_over_(false);
     throw;
   }
-  if (step_changes_state_) return;
   custody_.end_change();
   if (on_update_over_) on_update_over_(true);
 }

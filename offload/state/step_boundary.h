@@ -24,7 +24,8 @@ class StepBoundary {
   void on_update_over(std::function<void(bool is_whole)> action) { on_update_over_ = std::move(action); }
 
   bool is_updating() const { return updates_.is_running(); }
-  // Waits for a running update and throws its failure.
+  // Waits for the running update of the step before and throws its failure. An update that the step in
+  // progress runs as it goes backward (during_backward) goes on: it ends with the step.
   void finish_update();
   // Demands that nothing is open; an update may be running. Throws Error(cancelled); `action` begins its
   // message, as in "cannot commit".

@@ -11,12 +11,13 @@
 namespace terrace {
 
 ParameterFetches::ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
-                                   UpdateRunner& updates, Decisions& decisions,
-                                   std::function<void()> finish_update)
+                                   UpdateRunner& updates, const EarlyUpdate& early_update,
+                                   Decisions& decisions, std::function<void()> finish_update)
     : run_(run),
       homes_(homes),
       cache_(cache),
       updates_(updates),
+      early_update_(early_update),
       decisions_(decisions),
       finish_update_(std::move(finish_update)),
       ahead_(run.space.chunk_count()) {}
@@ -82,6 +83,13 @@ void ParameterFetches::wait_for_chunks(const OpenUse& use) {
 
 // --- Fetches ahead ---
 
+// Parameters that a gradient has displaced are not there to be fetched. Those that an update within the step
+// has taken have no use any more, whatever the schedule says: a copy would hold its slot, behind the update
+// or with parameters of before it.
+bool ParameterFetches::can_come_ahead(ChunkId chunk) const {
+  return !homes_.gradients.is_displaced(chunk) && !early_update_.has_taken(chunk);
+}
+
 void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
                                    std::span<const ChunkId> leased) {
   if (run_.params_stay_on_device()) return send_updated_ahead(schedule, position);
@@ -105,8 +113,7 @@ void ParameterFetches::fetch_by_opt(const Schedule& schedule, uint32_t position,
                                     std::span<const ChunkId> leased) {
   const FetchPlan::Now now = {schedule, position,          cache_.slot_count(), cache_.gradient_slot_count(),
                               leased,   cache_.residents()};
-  ahead_.plan(now, run_.options.prefetch_uses,
-              [this](ChunkId chunk) { return !homes_.gradients.is_displaced(chunk); });
+  ahead_.plan(now, run_.options.prefetch_uses, [this](ChunkId chunk) { return can_come_ahead(chunk); });
   uint64_t elements = 0;
   size_t next_victim = 0;
   for (const FetchPlan::Fetch& fetch : ahead_.fetches()) {
@@ -134,7 +141,7 @@ void ParameterFetches::fetch_by_policy(const EvictionContext& now) {
     const ScheduledUse& use = now.schedule.use(p);
     reserved = std::max(reserved, use.occupied_slots - std::min(use.occupied_slots, held));
     for (const ChunkId chunk : use.chunks) {
-      if (cache_.param_state(chunk) != ChunkState::absent || homes_.gradients.is_displaced(chunk)) continue;
+      if (cache_.param_state(chunk) != ChunkState::absent || !can_come_ahead(chunk)) continue;
       elements += run_.space.chunk(chunk).elements;
       if (elements > run_.options.prefetch_elements || !homes_.params.can_fetch_ahead(chunk)) return;
       if (!start_ahead(chunk, cache_.take_slot_ahead(now, p - first + 1, reserved))) return;
@@ -153,7 +160,7 @@ void ParameterFetches::fetch_as_prescribed() {
       if (!cache_.make_leave(chunk)) decisions_.refuse("the chunk that is to leave is not there, or in use");
       continue;
     }
-    if (cache_.param_state(chunk) != ChunkState::absent || homes_.gradients.is_displaced(chunk))
+    if (cache_.param_state(chunk) != ChunkState::absent || !can_come_ahead(chunk))
       decisions_.refuse("the chunk that is to come cannot");
     if (!start_ahead(chunk, cache_.take_unused()))
       decisions_.refuse("no slot is free for the chunk that is to come");

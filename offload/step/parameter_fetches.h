@@ -15,6 +15,7 @@
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/step/open_leases.h>
+#include <terrace/offload/update/early_update.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/watch/counters.h>
 #include <terrace/offload/watch/decision_log.h>
@@ -23,10 +24,11 @@ namespace terrace {
 
 class ParameterFetches {
  public:
-  // `finish_update` ends a running update, whose chunks may then leave the device. All references outlive
-  // this.
+  // `finish_update` ends the running update of the step before, whose chunks may then leave the device. All
+  // references outlive this.
   ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache, UpdateRunner& updates,
-                   Decisions& decisions, std::function<void()> finish_update);
+                   const EarlyUpdate& early_update, Decisions& decisions,
+                   std::function<void()> finish_update);
 
   // A pinned chunk stays on the device, or on its way there. unpin() undoes one pin().
   void pin(const OpenUse& use);
@@ -50,12 +52,14 @@ class ParameterFetches {
   void fetch_by_opt(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
   void fetch_by_policy(const EvictionContext& now);
   void fetch_as_prescribed();
+  bool can_come_ahead(ChunkId chunk) const;
   bool start_ahead(ChunkId chunk, CacheSlot* slot);
 
   const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   UpdateRunner& updates_;
+  const EarlyUpdate& early_update_;
   Decisions& decisions_;
   const std::function<void()> finish_update_;
   const SteadyClock clock_;

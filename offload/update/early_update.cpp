@@ -93,6 +93,7 @@ bool EarlyUpdate::end() {
   take_landed();
   TERRACE_ASSERT(landed_count_ == landing_.size(), "every gradient is complete at the end of backward");
   runner_.wait();
+  taken_.assign(taken_.size(), false);
   if (!found_infinite_) partly_applied_ = false;
   return !found_infinite_;
 }

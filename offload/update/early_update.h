@@ -37,7 +37,7 @@ class EarlyUpdate {
   // from now on.
   // Parameters of the caller's tensors are read until the update, and are changed then.
   void note_landing(ChunkId chunk);
-  // True if note_landing() was called for the chunk in this step.
+  // True if note_landing() was called for the chunk in this step, until end().
   bool has_taken(ChunkId chunk) const { return taken_[index_of(chunk)]; }
   // Gives the update the chunks that have landed meanwhile; never waits.
   void take_landed();

@@ -33,9 +33,10 @@ constexpr auto with(const std::array<std::string_view, count>& names, std::strin
 constexpr auto kPlacements = testing::enumerator_names<Placement>();
 // "divided": on the device, in shares of several ranks.
 constexpr auto kParameterPlaces = with(kPlacements, "divided");
-constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
+// "near": a quarter above the least.
+constexpr std::array<std::string_view, 4> kBudgets = {"least", "near", "middle", "ample"};
 // "spilling": with it some gradients are held and others are on nvme, where gradients can be.
-constexpr std::array<std::string_view, 4> kHostBudgets = {"least", "middle", "ample", "spilling"};
+constexpr std::array<std::string_view, 5> kHostBudgets = {"least", "near", "middle", "ample", "spilling"};
 constexpr auto kPolicies = testing::enumerator_names<PolicyKind>();
 constexpr auto kEngines = testing::enumerator_names<io::EngineKind>();
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
@@ -106,6 +107,9 @@ constexpr auto kComputes = testing::enumerator_names<ProductType>();
 // What is rounded to few bits: gradients to 8 where they are alone, and to 4 beside parameters.
 constexpr std::array<std::string_view, 4> kRoundings = {"none", "gradients", "parameters", "both"};
 
+// What the offloader is told of the first step. "otherwise": uses go backward in another order than that.
+constexpr std::array<std::string_view, 2> kTraces = {"as told", "otherwise"};
+
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -159,6 +163,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"hosts", kHostCounts},
     {"compute", kComputes},
     {"rounding", kRoundings},
+    {"trace", kTraces},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

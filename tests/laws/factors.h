@@ -54,6 +54,7 @@ enum FactorIndex : size_t {
   kHosts,
   kCompute,
   kRounding,
+  kTrace,
   kFactorCount,
 };
 

@@ -55,6 +55,28 @@ Callers callers_of(const Combination& c) {
   return all ? Callers::all : Callers::every_second;
 }
 
+// Between the least budgets and those with which all has room.
+void take_budgets(const Combination& c, const FlatSpace& space, const std::vector<TensorUse>& trace,
+                  OffloadOptions& options) {
+  const auto between = [](std::string_view level, uint64_t least, uint64_t most) {
+    if (level == "least") return least;
+    if (level == "near") return std::min(least + least / 4, std::max(least, most));
+    return level == "ample" ? most : least + (most - least) / 2;
+  };
+  const std::vector<TensorUse> told = trace_told(c, trace);
+  const MemoryPlan roomy = testing::plan_roomy(options, space, told);
+  // A step may need more than one that was told of.
+  const uint64_t least =
+      std::max(roomy.device_minimum_bytes, plan_memory(space, trace, options).device_minimum_bytes);
+  options.device_budget_bytes =
+      between(level_of(c, kDevice), least, std::max(least, useful_device_bytes(roomy)));
+  // What the host can hold depends on what the device does not.
+  options.host_budget_bytes = kGiB;
+  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes
+                                                         : plan_memory(space, told, options).host_bytes;
+  options.host_budget_bytes = between(level_of(c, kHost), roomy.host_minimum_bytes, most);
+}
+
 bool has_nvme(const OffloadOptions& options) {
   return options.parameters == Placement::nvme || options.states == Placement::nvme;
 }
@@ -121,17 +143,22 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.keeps_gathers_first = true;
     if (options.hosts == 4) options.sub_group_hosts = 2;
   }
-  const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
-  options.device_budget_bytes =
-      roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
-  // What the host can hold depends on what the device does not.
-  options.host_budget_bytes = kGiB;
-  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes
-                                                         : plan_memory(space, dry.trace, options).host_bytes;
-  constexpr std::array<uint64_t, 4> kHalves = {0, 1, 2, 1};
-  options.host_budget_bytes =
-      roomy.host_minimum_bytes + (most - roomy.host_minimum_bytes) * kHalves[c[kHost]] / 2;
+  take_budgets(c, space, dry.trace, options);
   return options;
+}
+
+std::vector<TensorUse> trace_told(const Combination& c, std::vector<TensorUse> trace) {
+  if (level_of(c, kTrace) == "as told") return trace;
+  constexpr ptrdiff_t kTogether = 3;
+  const auto prefix = [](const TensorUse& use) { return use.operation.substr(0, use.operation.find('/')); };
+  for (auto first = trace.begin(); first != trace.end();) {
+    const auto last = std::find_if(
+        first, std::min(first + kTogether, trace.end()),
+        [&](const TensorUse& use) { return use.kind != UseKind::backward || prefix(use) != prefix(*first); });
+    std::reverse(first, last);
+    first = std::max(last, first + 1);
+  }
+  return trace;
 }
 
 DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {

@@ -22,6 +22,8 @@ std::vector<TensorSpec> tensors_of(const Combination& combination, const Model& 
 bool nests(const Combination& combination);
 OffloadOptions options_of(const Combination& combination, const FlatSpace& space, const DryRun& dry,
                           const LawSurroundings& surroundings);
+// What the offloader is told of a step whose uses are `trace`.
+std::vector<TensorUse> trace_told(const Combination& combination, std::vector<TensorUse> trace);
 DryRun dry_run_of(const Combination& combination, const Model& model, Workers& workers);
 
 }  // namespace terrace::laws

@@ -90,7 +90,8 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
                              .strict = level_of(c_, kStrict) == "on",
                              .caller_makes_small_copies = level_of(c_, kDeviceCopies) == "caller"});
   call_([&] {
-    offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
+    offloader_ =
+        std::make_unique<Offloader>(space_, options_, trace_told(c_, dry.trace), *device_, workers_, log_);
   });
   make_access();
   arena_.emplace(offloader_->work_memory());

@@ -56,17 +56,18 @@ TEST_F(StepBoundaryTest, LeavesTheStateToTheStepThatChangesIt) {
   static_cast<void>(boundary.whole("cannot read"));
 }
 
-// As where the device is full of what the update of a step that goes backward still has.
-TEST_F(StepBoundaryTest, DoesNotTakeAnUpdateWithinAStepForItsEnd) {
+// The update of a step that goes backward takes gradients until the step ends.
+TEST_F(StepBoundaryTest, LeavesAnUpdateWithinAStepToItsEnd) {
   runner.set_mode(UpdateMode::during_backward);
   boundary.begin_step();
   boundary.begin_change();
   runner.set_constants(rig.settings, 0);
   runner.begin_beside(true);
   boundary.finish_update();
-  EXPECT_FALSE(boundary.is_updating());
+  EXPECT_TRUE(boundary.is_updating());
   EXPECT_FALSE(custody.is_whole());
   EXPECT_TRUE(over.empty());
+  runner.wait();
   boundary.end_step(true);
   EXPECT_TRUE(custody.is_whole());
 }

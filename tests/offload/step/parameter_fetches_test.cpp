@@ -33,8 +33,9 @@ struct Fetching {
   StepRig rig;
   Schedule schedule;
   UpdateRunner runner = rig.make_runner();
+  EarlyUpdate early{rig.run, rig.homes, rig.cache, rig.states, runner};
   int finished = 0;
-  ParameterFetches fetches{rig.run, rig.homes, rig.cache, runner, rig.decisions, [this] {
+  ParameterFetches fetches{rig.run, rig.homes, rig.cache, runner, early, rig.decisions, [this] {
                              ++finished;
                              runner.wait();
                            }};
@@ -66,6 +67,22 @@ TEST(ParameterFetches, BringLaterUsesAheadIntoWhatIsFree) {
   EXPECT_EQ(f.counters().fetch_count, 2u);
   EXPECT_EQ(f.counters().demand_fetch_count, 1u);
   f.end(second);
+}
+
+// The schedule of the step before may have a use to come of a chunk whose update has begun. A copy of it would be of
+// no use to this step, and one with the parameters of before the update would be taken for new ones by the next.
+TEST(ParameterFetches, BringNothingAheadThatAnUpdateWithinTheStepHasTaken) {
+  Fetching f(2);
+  f.early.begin_step();
+  f.rig.land_all(0.5f);
+  for (uint32_t t = 0; t < StepRig::kChunks; ++t) f.rig.states.change(TensorId{t}, TensorState::hold);
+  f.rig.gradients->end_displacement();
+  f.early.note_landing(ChunkId{1});
+  EXPECT_TRUE(f.early.has_taken(ChunkId{1}));
+  f.fetches.fetch_ahead(f.schedule, 0, {});
+  EXPECT_EQ(f.rig.cache.param_state(ChunkId{1}), ChunkState::absent);
+  EXPECT_NE(f.rig.cache.param_state(ChunkId{2}), ChunkState::absent);
+  EXPECT_EQ(f.counters().fetch_count, 1u);
 }
 
 TEST(ParameterFetches, SayWhichOperationTheDeviceHasNoRoomFor) {
