@@ -58,9 +58,14 @@ void GradientLandings::require_usable(std::string_view operation, std::span<cons
     if (kind == UseKind::backward && writes_gradients()) {
       if (uses.begun > uses.ended)
         refuse(tensor, "another lease that goes backward writes its gradient", "end that lease first");
-      if (uses.begun >= run_.space.tensor(tensor).backward_uses)
-        refuse(tensor, "its gradient is complete in this micro-batch",
-               "describe it with a larger TensorSpec::backward_uses, or lease it to read");
+      // Where micro-batches are open together, a gradient that has left counts no uses any more.
+      if (uses.begun >= run_.space.tensor(tensor).backward_uses || runs_.is_complete(tensor, micro_batch))
+        refuse(
+            tensor, "its gradient is complete in this micro-batch",
+            run_.options.layer_major
+                ? "select the micro-batch that the lease belongs to, or lease the tensor to read; a larger "
+                  "TensorSpec::backward_uses allows more leases in one micro-batch"
+                : "describe it with a larger TensorSpec::backward_uses, or lease it to read");
     }
     if (!runs_.is_complete(tensor, micro_batch)) continue;
     const TensorPlace& place = run_.space.place(tensor);

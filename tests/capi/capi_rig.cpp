@@ -168,6 +168,7 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   options.host_bytes = kHostBytes;
   options.chunk_elements = c.chunk_elements;
   options.accumulation_steps = c.accumulation;
+  options.layer_major = c.layer_major ? 1 : 0;
   options.gradients = c.gradients;
   options.unused_gradients = c.unused;
   options.update_when = c.update_when;
@@ -296,6 +297,18 @@ void Training::micro_batch(uint64_t number, uint32_t micro_batch, const Between&
   is_well(terrace_end_micro_batch(store_));
 }
 
+void Training::micro_batches_together(uint64_t number, const Between& between) {
+  const auto in_all = [&](size_t operation, uint32_t kind, const char* pass) {
+    for (uint32_t m = 0; m < case_.accumulation; ++m) {
+      is_well(terrace_select_micro_batch(store_, m));
+      use(number, m, kind, kOperations[operation], "op" + std::to_string(operation) + pass, between);
+    }
+  };
+  for (size_t o = 0; o < kOperations.size(); ++o) in_all(o, TERRACE_FORWARD, "/forward");
+  for (size_t o = kOperations.size(); o-- > 0;) in_all(o, TERRACE_BACKWARD, "/backward");
+  is_well(terrace_end_micro_batch(store_));
+}
+
 void Training::end_step(uint64_t number) {
   const terrace_update_settings given = settings(number);
   terrace_update_result result = TERRACE_INIT(terrace_update_result);
@@ -307,13 +320,14 @@ void Training::end_step(uint64_t number) {
 void Training::step(uint64_t number, const Between& between) {
   is_well(terrace_begin_step(store_));
   if (between) between("in a step");
-  for (uint32_t m = 0; m < case_.accumulation; ++m) {
+  for (uint32_t m = 0; m < case_.accumulation && !case_.layer_major; ++m) {
     if (case_.update_when == TERRACE_DURING_BACKWARD && m + 1 == case_.accumulation) {
       const terrace_update_settings given = settings(number);
       is_well(terrace_announce_update(store_, &given));
     }
     micro_batch(number, m, between);
   }
+  if (case_.layer_major) micro_batches_together(number, between);
   if (between) between("after all micro-batches");
   end_step(number);
 }

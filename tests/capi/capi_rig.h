@@ -26,6 +26,7 @@ struct Case {
   bool strict = true;
   bool least_host = false;  // host memory keeps nothing that can be on nvme
   bool callers = false;     // what is trained lies in memory of the program
+  bool layer_major = false;
 };
 inline constexpr Case kOnNvme = {.parameters = TERRACE_NVME, .states = TERRACE_NVME};
 
@@ -85,6 +86,8 @@ class Training {
   void step(uint64_t number, const Between& between = {});
   void end_step(uint64_t number);
   void micro_batch(uint64_t number, uint32_t micro_batch, const Between& between = {});
+  // All micro-batches of a step, which are open together.
+  void micro_batches_together(uint64_t number, const Between& between = {});
   terrace_update_settings settings(uint64_t number);
   // Masters and moments of what is trained, the parameters of all, and the norms of the steps.
   std::vector<float> state();

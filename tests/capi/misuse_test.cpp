@@ -323,7 +323,16 @@ std::vector<Case> cases() {
   durable.durable = 1;
   durable.accumulation = 2;
   Case handed_over = {.gradients = TERRACE_HANDED_OVER, .unused = TERRACE_UNUSED_SKIP};
-  return {durable, handed_over, {.parameters = TERRACE_DEVICE, .states = TERRACE_DEVICE}};
+  Case together = {.accumulation = 2, .layer_major = true};
+  Case together_on_nvme = capi::kOnNvme;
+  together_on_nvme.accumulation = 2;
+  together_on_nvme.layer_major = true;
+  together_on_nvme.gradients = TERRACE_HANDED_OVER;
+  return {durable,
+          handed_over,
+          {.parameters = TERRACE_DEVICE, .states = TERRACE_DEVICE},
+          together,
+          together_on_nvme};
 }
 
 std::vector<float> left_alone(const Case& c) {
@@ -388,6 +397,36 @@ TEST(CMisuse, OfAGoodCallInTheWrongPlaceChangesNothing) {
       }
     }
     EXPECT_GE(changing.size(), 8u);
+  }
+}
+
+// A program that forgets to select the micro-batch goes backward twice in one.
+TEST(CMisuse, OfATensorTwiceBackwardInAMicroBatchIsRefused) {
+  for (const bool layer_major : {true, false}) {
+    const ScratchFolder folder;
+    Training training({.accumulation = 2, .layer_major = layer_major}, folder.path());
+    terrace_store* const store = training.get();
+    is_well(terrace_begin_step(store));
+    const uint32_t tensor = 0;
+    uint64_t lease = 0;
+    const auto go = [&](uint32_t kind) {
+      if (terrace_error* error = terrace_lease(store, "key", kind, &tensor, 1, &lease)) return error;
+      return terrace_release(store, lease);
+    };
+    is_well(go(TERRACE_FORWARD));
+    is_well(go(TERRACE_BACKWARD));
+    terrace_error* const error = go(TERRACE_BACKWARD);
+    ASSERT_NE(error, nullptr);
+    const std::string text = terrace_error_text(error);
+    EXPECT_NE(text.find("its gradient is complete in this micro-batch"), std::string::npos) << text;
+    EXPECT_EQ(text.find("select the micro-batch") != std::string::npos, layer_major) << text;
+    capi::expect_kind(TERRACE_MISUSE, error);
+    // The program may go on with the right call.
+    if (layer_major) is_well(terrace_select_micro_batch(store, 1));
+    if (!layer_major) is_well(terrace_end_micro_batch(store));
+    is_well(go(TERRACE_BACKWARD));
+    is_well(terrace_end_micro_batch(store));
+    training.end_step(1);
   }
 }
 
