@@ -21,11 +21,11 @@ uint64_t chunk_elements_of_commit(const Request& request) {
 }  // namespace
 
 void settle_chunk_elements(Request& request) {
-  if (request.chunk_elements > 0) return;
-  if (request.options.tier_start == TierStart::resume)
+  if (request.chunk_elements == 0 && request.options.tier_start == TierStart::resume)
     request.chunk_elements = chunk_elements_of_commit(request);
   if (request.chunk_elements == 0)
     request.chunk_elements = choose_chunk_elements(request.tensors, request.trace, request.options, 0);
+  require_bookkeeping(SpaceLayout(request.tensors, request.chunk_elements), request.options);
 }
 
 terrace_plan_result result_of(const MemoryPlan& plan, const SpaceLayout& space) {
@@ -75,7 +75,7 @@ terrace_error* terrace_plan(const terrace_device* device, const terrace_tensor* 
     c::Request request = c::read_request({device, tensors, tensor_count, options, uses, use_count}, kAction);
     try {
       c::settle_chunk_elements(request);
-      const FlatSpace space(request.tensors, request.chunk_elements);
+      const SpaceLayout space(request.tensors, request.chunk_elements);
       c::give(result, c::result_of(plan_memory(space, request.trace, request.options), space));
     } catch (const ShortageError& shortage) {
       c::give(result, c::shortage_result(shortage, request));

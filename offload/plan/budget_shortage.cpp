@@ -173,6 +173,20 @@ const ShortageError& lesser(const ShortageError& one, const ShortageError& other
   return order_of(other) < order_of(one) ? other : one;
 }
 
+bool has_too_many_chunks(const SpaceLayout& space, const OffloadOptions& options) {
+  const uint64_t chunks = space.chunk_count();
+  return chunks > kManyChunks && chunks * kBookkeepingBytesPerChunk > options.host_budget_bytes;
+}
+
+void require_bookkeeping(const SpaceLayout& space, const OffloadOptions& options) {
+  if (!has_too_many_chunks(space, options)) return;
+  const uint64_t bytes = space.chunk_count() * kBookkeepingBytesPerChunk;
+  refuse({{"host", options.host_budget_bytes, bytes},
+          fmt::format("bookkeeping of {} chunks {}, and more for what they hold", space.chunk_count(),
+                      format_bytes(bytes)),
+          "choose larger chunks (FlatSpace::chunk_elements), or raise OffloadOptions::host_budget_bytes"});
+}
+
 void refuse_budgets(NeedsOf needs_of, std::span<const ChunkCut> cuts, const OffloadOptions& options) {
   TERRACE_ASSERT(!cuts.empty(), "chunks have a size");
   if (const auto host = least_host(cuts, options.device_budget_bytes)) refuse(host_need(*host, options));

@@ -52,6 +52,14 @@ inline bool fits(const MemoryPlan& plan, const OffloadOptions& options) {
          plan.host_minimum_bytes <= options.host_budget_bytes;
 }
 
+// True if the chunks are so many that their bookkeeping alone exceeds the host budget, which is known before
+// any table of them is made. Where they are fewer than kManyChunks, tables are small, and a plan finds it
+// out.
+inline constexpr uint32_t kManyChunks = 1u << 20;
+bool has_too_many_chunks(const SpaceLayout& space, const OffloadOptions& options);
+// Throws ShortageError of the host where it has. Its figure is the bookkeeping alone: the run needs more.
+void require_bookkeeping(const SpaceLayout& space, const OffloadOptions& options);
+
 // ChunkCut: one size of chunks and the needs of a run with it.
 struct ChunkCut {
   uint64_t elements;

@@ -83,14 +83,21 @@ uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span
                                const OffloadOptions& options, uint64_t largest) {
   OffloadOptions tried = options;
   std::map<uint64_t, SpaceLayout> layouts;
+  const auto layout_of = [&](uint64_t elements) -> const SpaceLayout& {
+    return layouts.try_emplace(elements, tensors, elements).first->second;
+  };
   const auto needs_of = [&](uint64_t elements, uint64_t device_budget_bytes) {
     tried.device_budget_bytes = device_budget_bytes;
-    return plan_needs(layouts.try_emplace(elements, tensors, elements).first->second, trace, tried);
+    return plan_needs(layout_of(elements), trace, tried);
   };
   const auto plan_with = [&](uint64_t elements) { return needs_of(elements, options.device_budget_bytes); };
   std::vector<ChunkCut> candidates, too_large;
   const uint64_t least = least_chunk(tensors, options);
-  for (const uint64_t elements : chunk_sizes(tensors, options, largest)) {
+  const std::vector<uint64_t> sizes = chunk_sizes(tensors, options, largest);
+  // Smaller chunks are more, so the largest are tried, and of the others those whose bookkeeping has room.
+  require_bookkeeping(layout_of(sizes.front()), options);
+  for (const uint64_t elements : sizes) {
+    if (has_too_many_chunks(layout_of(elements), options)) break;
     ChunkCut cut{elements, plan_with(elements)};
     if (!fits(cut.plan, options)) {
       too_large.push_back(std::move(cut));

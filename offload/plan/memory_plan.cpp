@@ -436,6 +436,7 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
 
 MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options) {
+  require_bookkeeping(space, options);
   MemoryPlan plan = plan_needs(space, trace, options);
   if (fits(plan, options)) return plan;
   OffloadOptions other = options;

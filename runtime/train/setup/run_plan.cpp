@@ -177,6 +177,7 @@ TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& t
   if (config.terrace.update) require_mode(*config.terrace.update, options);
   const Machine machine = probe_machine();
   choose_budgets(config, machine, tensors, dry, simulated_bytes, options, plan);
+  require_bookkeeping(SpaceLayout(tensors, plan.chunk_elements), options);
   const FlatSpace space(tensors, plan.chunk_elements);
   plan.memory = plan_memory(space, dry.trace, options);
   if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {

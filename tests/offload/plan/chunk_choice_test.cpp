@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/offload/plan/memory_plan.h>
+
+#include "support/allocation_counter.h"
 
 namespace terrace::chunk_choice_test {
 namespace {
@@ -74,6 +77,37 @@ TEST(ChunkChoice, WithoutATraceHasRoomForAnyTensorAndItsGradient) {
   }
   options.device_budget_bytes = 2 * tensor_bytes - 1;
   EXPECT_THROW(choose_chunk_elements(specs, {}, options, 0), Error);
+}
+
+// What is kept of each of 2^26 chunks would be 44 GiB, which is known before there is a table of them.
+TEST(ChunkChoice, RefusesChunksWhoseBookkeepingHasNoRoomBeforeItMakesTables) {
+  const std::vector<TensorSpec> specs = {
+      {.name = "huge", .shape = {uint64_t{1} << 38}, .type = DataType::bf16}};
+  const std::vector<TensorUse> uses = {{"f", UseKind::forward, {TensorId{0}}},
+                                       {"b", UseKind::backward, {TensorId{0}}}};
+  OffloadOptions options;
+  options.parameters = options.states = Placement::nvme;
+  options.device_budget_bytes = kMiB;
+  options.host_budget_bytes = 64 * kMiB;
+  const uint64_t before = testing::allocated_bytes_of_this_thread();
+  for (const bool chosen : {false, true}) {
+    try {
+      if (chosen) {
+        choose_chunk_elements(specs, uses, options, 0);
+      } else {
+        plan_memory(SpaceLayout(specs, kTileElements), uses, options);
+      }
+      ADD_FAILURE() << "it fits";
+    } catch (const ShortageError& shortage) {
+      const std::string text = shortage.what();
+      if (chosen) continue;
+      EXPECT_EQ(shortage.tiers()[0].needed_bytes, (uint64_t{1} << 26) * kBookkeepingBytesPerChunk) << text;
+      EXPECT_NE(text.find("choose larger chunks"), std::string::npos) << text;
+    }
+  }
+  if (testing::kCountsAllocations) {
+    EXPECT_LT(testing::allocated_bytes_of_this_thread() - before, 64 * kMiB);
+  }
 }
 
 }  // namespace
