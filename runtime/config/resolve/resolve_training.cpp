@@ -27,6 +27,13 @@ std::optional<DataType> data_type_from(std::string_view name) {
   return std::nullopt;
 }
 
+// What makes fewer micro-batches: the key that made the number.
+std::string fewer_micro_batches(bool by_accumulation, uint64_t ranks) {
+  if (!by_accumulation) return fmt::format("raise {}, or lower {}", kMicroBatch, kTrainBatch);
+  const uint64_t most = kMostMicroBatches / ranks;
+  return fmt::format("lower {} to {}{}", kAccumulation, most, most > 1 ? " or less" : "");
+}
+
 }  // namespace
 
 void Resolver::resolve_batch() {
@@ -72,9 +79,9 @@ void Resolver::resolve_batch() {
     const ConfigEntry& cause = accumulation != nullptr ? *accumulation : *train;
     problems_.add(
         cause.written_at,
-        fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the "
-                    "most: raise {}",
-                    cause.written_key, micro_batches, kMostMicroBatches, kMicroBatch));
+        fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the most: {}",
+                    cause.written_key, micro_batches, kMostMicroBatches,
+                    fewer_micro_batches(accumulation != nullptr, ranks)));
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
   config_.batch.micro_batches = static_cast<uint32_t>(micro_batches);

@@ -15,9 +15,11 @@ using config_test::origin_of;
 using config_test::parse;
 using config_test::problem;
 using config_test::value_of;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(TrainConfigSettings, ReadsTheLossScaleOfFp16) {
   const TrainConfig plain = parse(R"({"fp16": {"enabled": true}})");
@@ -210,9 +212,16 @@ TEST(TrainConfigSettings, SaysWhichLimitAValueMisses) {
 
 TEST(TrainConfigSettings, RefusesMoreMicroBatchesThanArePlanned) {
   EXPECT_EQ(parse(R"({"gradient_accumulation_steps": 16384})").batch.micro_batches, 16384u);
-  EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 16385})"), HasSubstr("16384 are the most"));
+  EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 16385})"),
+              HasSubstr("16384 are the most: lower gradient_accumulation_steps to 16384 or less"));
+  // Larger micro-batches would be as many.
+  EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 4, "train_micro_batch_size_per_gpu": 16,
+                          "terrace": {"ranks": 10000}})"),
+              AllOf(HasSubstr("makes a step of 40000 micro-batches"),
+                    HasSubstr("lower gradient_accumulation_steps to 1"), Not(HasSubstr("raise"))));
   EXPECT_THAT(problem(R"({"train_batch_size": 1000000000, "train_micro_batch_size_per_gpu": 1})"),
-              HasSubstr("train_batch_size makes a step of 1000000000 micro-batches"));
+              AllOf(HasSubstr("train_batch_size makes a step of 1000000000 micro-batches"),
+                    HasSubstr("raise train_micro_batch_size_per_gpu, or lower train_batch_size")));
 }
 
 TEST(TrainConfigSettings, RefusesACycleWhoseLowestRateIsAboveItsHighest) {
