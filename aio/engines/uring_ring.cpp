@@ -11,6 +11,8 @@
 #include <terrace/base/units.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
 
 namespace terrace::io {
 namespace {
@@ -48,6 +50,24 @@ std::vector<uint32_t> places(uint32_t count) {
   return free;
 }
 
+// Empty if the ring has the operations that are used here.
+std::string why_no_reads(io_uring* ring) {
+  constexpr unsigned kOperations = 256;
+  const std::unique_ptr<io_uring_probe, void (*)(void*)> probe(
+      static_cast<io_uring_probe*>(
+          std::calloc(1, sizeof(io_uring_probe) + kOperations * sizeof(io_uring_probe_op))),
+      std::free);
+  if (probe == nullptr) return "no memory is left to ask what io_uring can do";
+  const int result = io_uring_register_probe(ring, probe.get(), kOperations);
+  if (result < 0 && result != -EINVAL)
+    return "io_uring_register: " + system_reason(-result) +
+           (result == -EPERM || result == -EACCES || result == -ENOSYS ? " (a seccomp filter may forbid it)"
+                                                                       : "");
+  if (result < 0 || io_uring_opcode_supported(probe.get(), IORING_OP_READ) == 0)
+    return "io_uring has no IORING_OP_READ (it came with Linux 5.6)";
+  return "";
+}
+
 }  // namespace
 
 UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uring>()) {}
@@ -72,14 +92,8 @@ std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_fli
     return nullptr;
   }
   made->created_ = true;
-  io_uring_probe* probe = io_uring_get_probe_ring(ring);
-  const bool can_read = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
-  io_uring_free_probe(probe);
-  if (!can_read) {
-    words = "io_uring has no IORING_OP_READ (it came with Linux 5.6)";
-    return nullptr;
-  }
-  return made;
+  words = why_no_reads(ring);
+  return words.empty() ? std::move(made) : nullptr;
 }
 
 // Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.

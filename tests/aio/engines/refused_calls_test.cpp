@@ -225,5 +225,18 @@ TEST_P(RefusedWakes, ThatCannotBeTakenHoldNothingUp) {
 INSTANTIATE_TEST_SUITE_P(Kinds, RefusedWakes, ::testing::Values(EngineKind::io_uring, EngineKind::libaio),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
+// A container may allow rings and refuse to register anything with them.
+TEST(RefusedRegistration, IsNamedAndNotTakenForAnOldKernel) {
+  if (!probe_engine(EngineKind::io_uring).works) GTEST_SKIP() << "the engine does not work here";
+  on_a_thread([] {
+    if (!refuse(SYS_io_uring_register, EPERM)) GTEST_SKIP() << "seccomp does not work here";
+    const ProbeResult refused = probe_engine(EngineKind::io_uring);
+    EXPECT_FALSE(refused.works);
+    EXPECT_THAT(refused.reason, ::testing::HasSubstr("io_uring_register: " + system_reason(EPERM)));
+    EXPECT_THAT(refused.reason, ::testing::HasSubstr("seccomp"));
+    EXPECT_THAT(refused.reason, ::testing::Not(::testing::HasSubstr("Linux 5.6")));
+  });
+}
+
 }  // namespace
 }  // namespace terrace::io::refused_calls_test
