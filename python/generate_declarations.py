@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""generate_declarations.py: writes terrace/_declarations.py, what capi/terrace.h declares, for ctypes.
+"""generate_declarations.py: writes terrace/_declarations.py, what capi/terrace.h and capi/terrace_run.h declare, for
+ctypes.
 
-It reads the C of that header and no other: enums, structs and functions of one declaration each. What it does not
+It reads the C of these headers and no other: enums, structs and functions of one declaration each. What it does not
 understand is an error, so that nothing is left out. `--check` compares instead of writing.
 """
 
@@ -11,16 +12,16 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADER = ROOT / "capi" / "terrace.h"
+HEADERS = [ROOT / "capi" / name for name in ("terrace.h", "terrace_run.h")]
 OUTPUT = ROOT / "python" / "terrace" / "_declarations.py"
 
 SCALARS = {"uint32_t": "c_uint32", "uint64_t": "c_uint64", "double": "c_double", "int": "c_int"}
 
 
 class Reader:
-    def __init__(self, text):
-        self.abi = int(re.search(r"^#define TERRACE_ABI (\d+)$", text, re.M).group(1))
-        self.code = self._code_of(text)
+    def __init__(self, texts):
+        self.abi = int(re.search(r"^#define TERRACE_ABI (\d+)$", texts[0], re.M).group(1))
+        self.code = " ".join(map(self._code_of, texts))
         self.enums, self.structs, self.callbacks, self.functions = {}, {}, {}, {}
         self._read()
 
@@ -50,7 +51,7 @@ class Reader:
                     at = match.end()
                     break
             else:
-                sys.exit(f"{HEADER.name}: cannot read: {self.code[at:at + 100]}")
+                sys.exit(f"cannot read: {self.code[at:at + 100]}")
             while self.code[at:at + 1] == " ":
                 at += 1
 
@@ -122,7 +123,8 @@ def wrapped(items, indent, width=116):
 
 
 def declarations(reader):
-    lines = ['"""What capi/terrace.h declares; written by python/generate_declarations.py."""', ""]
+    headers = " and ".join(f"capi/{header.name}" for header in HEADERS)
+    lines = [f'"""What {headers} declare; written by python/generate_declarations.py."""', ""]
     names = "CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_uint32, c_uint64, c_void_p"
     lines += [f"from ctypes import {names}", "", f"ABI = {reader.abi}", "", "# The words of each enum."]
     lines.append("ENUMS = {")
@@ -156,11 +158,11 @@ def declarations(reader):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    wanted = declarations(Reader(HEADER.read_text(encoding="utf-8")))
+    wanted = declarations(Reader([header.read_text(encoding="utf-8") for header in HEADERS]))
     if not parser.parse_args().check:
         OUTPUT.write_text(wanted, encoding="utf-8")
     elif OUTPUT.read_text(encoding="utf-8") != wanted:
-        sys.exit(f"{OUTPUT.name} is not what {HEADER.name} declares: run {pathlib.Path(__file__).name}")
+        sys.exit(f"{OUTPUT.name} is not what the headers of capi declare: run {pathlib.Path(__file__).name}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What capi/terrace.h declares; written by python/generate_declarations.py."""
+"""What capi/terrace.h and capi/terrace_run.h declare; written by python/generate_declarations.py."""
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_uint32, c_uint64, c_void_p
 
@@ -219,6 +219,18 @@ class terrace_counter(Structure):
     ]
 
 
+class terrace_state_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("file_count", c_uint32),
+        ("folder", c_char_p),
+        ("name", c_char_p),
+        ("files", POINTER(c_char_p)),
+        ("log", terrace_log_fn),
+        ("log_context", c_void_p),
+    ]
+
+
 # The result and the arguments of each function.
 FUNCTIONS = {
     "terrace_version": (c_char_p, []),
@@ -292,4 +304,17 @@ FUNCTIONS = {
     "terrace_counter_get": (c_void_p, [c_uint32, POINTER(terrace_counter)]),
     "terrace_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_step_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
+    "terrace_has_commit": (c_void_p, [POINTER(c_char_p), c_uint32, c_char_p, c_void_p]),
+    "terrace_state_begin": (c_void_p, [POINTER(terrace_state_options), c_void_p]),
+    "terrace_state_file": (c_void_p, [c_void_p, c_char_p]),
+    "terrace_state_write": (c_void_p, [c_void_p, c_void_p, c_uint64]),
+    "terrace_state_complete": (c_void_p, [c_void_p, c_char_p, c_uint32]),
+    "terrace_state_end": (None, [c_void_p]),
+    "terrace_state_open": (c_void_p, [POINTER(terrace_state_options), c_void_p]),
+    "terrace_state_path": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_state_facts": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_state_size": (c_void_p, [c_void_p, c_char_p, c_void_p]),
+    "terrace_state_read": (c_void_p, [c_void_p, c_char_p, c_uint64, c_uint64, c_void_p]),
+    "terrace_state_verify": (c_void_p, [c_void_p]),
+    "terrace_state_close": (None, [c_void_p]),
 }

@@ -161,7 +161,7 @@ def _c_options(options):
         elif name == "tier_name":
             value = raw_of(value, name)
         elif name == "log":
-            value = _log_of(value)
+            value = log_function(value)
         try:
             setattr(result, name, value)
         except (TypeError, ValueError) as error:
@@ -169,7 +169,7 @@ def _c_options(options):
     return result
 
 
-def _log_of(log):
+def log_function(log):
     """The function of C that gives lines to `log`."""
     if not callable(log):
         raise ConfigError("cannot use an option", "log", f"{log!r} is not callable",

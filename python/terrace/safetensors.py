@@ -1,13 +1,16 @@
 """safetensors: headers are read strictly, and files are written as a stream, one tensor at a time.
 
 A file appears whole or not at all: it is written beside its place, made durable, and renamed. Sharded checkpoints
-have the names and the index of Hugging Face; while their files are renamed there is no index.
+have the names and the index of Hugging Face; while their files are renamed there is no index. Files are for others to
+read: they have the permissions of any new file of the user.
 """
 
 import array
 import contextlib
+import fcntl
 import json
 import os
+import stat
 import struct
 from collections import namedtuple
 from math import prod
@@ -37,11 +40,18 @@ def read_header(path):
     path = os.fspath(path)
     with _failures("cannot read the weights", path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        prefix = file.read(8)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or length > min(_MOST_HEADER_BYTES, size - 8):
-            _corrupt(path, f"its header says {length} bytes, and the file has {size}")
-        raw = file.read(length)
+        return entries_of(path, size, lambda offset, count: os.pread(file.fileno(), count, offset))
+
+
+def entries_of(path, size, read):
+    """read_header() of a file of `size` bytes, of which read(offset, count) gives some."""
+    prefix = read(0, min(8, size))
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > min(_MOST_HEADER_BYTES, size - 8):
+        _corrupt(path, f"its header says {length} bytes, and the file has {size}")
+    raw = read(8, length)
+    if len(raw) != length:
+        _corrupt(path, "it became shorter meanwhile")
     header = _parsed(path, raw)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -105,7 +115,7 @@ def _entry(path, name, value, begin):
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         _corrupt(path, f'the tensor "{name}" does not have dtype, shape and data_offsets alone')
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if dtype not in DTYPE_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         _corrupt(path, f'the tensor "{name}" has the unknown dtype {dtype!r}')
     if not isinstance(shape, list) or not all(map(whole, shape)):
         _corrupt(path, f'the tensor "{name}" has the shape {shape!r}')
@@ -135,6 +145,7 @@ def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None)
     """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index."""
     tensors = _checked(tensors)
     shards = _divided(tensors, shard_bytes)
+    earlier = _shards_of_index(folder)
     names = ["model.safetensors"]
     if len(shards) > 1:
         names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
@@ -148,19 +159,30 @@ def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None)
             names.append(INDEX)
             _write_durably(asides.add(os.path.join(folder, INDEX)), [json.dumps(index, indent=2).encode()])
             asides.remove_first(os.path.join(folder, INDEX))
-    _remove_others(folder, names)
+    _remove_others(folder, names, earlier)
+
+
+def parts(tensors, values, metadata=None):
+    """The buffers of a file in turn."""
+    return _parts(_header(_checked(tensors), metadata), tensors, values)
 
 
 class _Asides:
-    """Files that are written beside their places and take them, in their order, at the end of the block."""
+    """Files that are written beside their places and take them, in their order, at the end of the block. One that a
+    killed process left is written anew; one that another process writes is refused."""
 
     def __init__(self, folder):
         self._folder = os.fspath(folder) or "."
-        self._paths, self._removed = {}, []
+        self._asides, self._removed = {}, []
 
     def add(self, path):
-        self._paths[path] = f"{path}.aside-{os.getpid()}"
-        return self._paths[path]
+        """A new file for this path, to be written."""
+        folder, name = os.path.split(path)
+        aside = os.path.join(folder, f".{name}.terrace-new")
+        with _failures("cannot save the weights", aside):
+            file = _new_file(aside)
+        self._asides[path] = aside, file
+        return file
 
     def remove_first(self, path):
         """Before anything takes its place: so that old and new files are never read together."""
@@ -176,22 +198,51 @@ class _Asides:
             if kind is None:
                 self._take_places()
         finally:
-            for aside in self._paths.values():
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(aside)
+            for aside, file in self._asides.values():
+                if not file.closed:  # its lock is held, so it is ours
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(aside)
+                    file.close()
 
     def _take_places(self):
         with _failures("cannot save the weights", self._folder):
             for path in self._removed:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
-            for path, aside in self._paths.items():
+            for path, (aside, file) in self._asides.items():
                 os.replace(aside, path)
+                file.close()
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def _new_file(path):
+    """An empty locked file that no other name leads to."""
+    if os.path.lexists(path):
+        _remove_left_over(path)
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    file = open(number, "wb")
+    with contextlib.suppress(OSError):  # some file systems have no locks
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def _remove_left_over(path):
+    """What a killed process has left under a name that only a save gives."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise IoError("cannot save the weights", path, "it is there, and is no file of a save", "move it away")
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.remove(path)
+    except BlockingIOError:
+        raise IoError("cannot save the weights", path, "another process writes that file now",
+                      "let one process save into a folder at a time") from None
+    finally:
+        os.close(number)
 
 
 def _checked(tensors):
@@ -219,7 +270,7 @@ def _bytes(tensor):
     return prod(tensor[2]) * DTYPE_BYTES[tensor[1]]
 
 
-def _write_aside(aside, tensors, values, metadata):
+def _header(tensors, metadata):
     header, at = {}, 0
     if metadata:
         header["__metadata__"] = metadata
@@ -229,11 +280,15 @@ def _write_aside(aside, tensors, values, metadata):
         at += _bytes(tensor)
     raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
-    _write_durably(aside, _parts(struct.pack("<Q", len(raw)) + raw, tensors, values))
+    return struct.pack("<Q", len(raw)) + raw
 
 
-def _write_durably(path, parts):
-    with _failures("cannot save the weights", path), open(path, "wb") as file:
+def _write_aside(file, tensors, values, metadata):
+    _write_durably(file, _parts(_header(tensors, metadata), tensors, values))
+
+
+def _write_durably(file, parts):
+    with _failures("cannot save the weights", file.name):
         for part in parts:
             file.write(part)
         file.flush()
@@ -261,13 +316,25 @@ def _values_of(tensor, parts):
                           "give the values of its shape and dtype")
 
 
-def _remove_others(folder, names):
-    """What an earlier save left would be loaded beside the new files, or instead of them."""
+def _shards_of_index(folder):
+    """The files that the index of an earlier save names: they are its own."""
+    try:
+        with open(os.path.join(folder, INDEX), "rb") as file:
+            named = set(json.loads(file.read())["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return set()
+    return {name for name in named if isinstance(name, str) and os.path.basename(name) == name}
+
+
+def _remove_others(folder, names, earlier):
+    """What an earlier save left would be loaded beside the new files, or instead of them. Of other files only those
+    that its index names are its own."""
     with _failures("cannot save the weights", folder):
-        for name in os.listdir(folder):
-            ours = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
-            if name not in names and (ours or name in (INDEX, "model.safetensors")):
-                os.remove(os.path.join(folder, name))
+        for name in sorted(({INDEX, "model.safetensors"} | earlier) - set(names)):
+            is_shard = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
+            if is_shard or name in (INDEX, "model.safetensors"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(folder, name))
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ class Generated(unittest.TestCase):
             (tree / "python").mkdir()
             (tree / "capi").mkdir()
             shutil.copy(ROOT / "python/generate_declarations.py", tree / "python")
+            shutil.copy(ROOT / "capi/terrace_run.h", tree / "capi")
             header = (ROOT / "capi/terrace.h").read_text()
             for added in ("union odd { int a; };", "typedef struct x { long a; } x;", "int x[4];"):
                 at = header.index("TERRACE_C_API const char* terrace_version")
@@ -54,7 +55,7 @@ class Generated(unittest.TestCase):
         for enum, words in _declarations.ENUMS.items():
             wanted += words.values()
             lines += [f'printf("%d\\n", (int)({enum}){value});' for value in words.values()]
-        program = "#include <stddef.h>\n#include <stdio.h>\n#include <terrace.h>\nint main(void) {\n%s\n}\n"
+        program = "#include <stddef.h>\n#include <stdio.h>\n#include <terrace_run.h>\nint main(void) {\n%s\n}\n"
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "sizes.c")
             source.write_text(program % "\n".join(lines))

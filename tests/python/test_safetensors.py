@@ -1,5 +1,6 @@
 """safetensors: what breaks the format is found, and files appear whole or not at all."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -52,6 +53,7 @@ class Headers(InFolder):
             "metadata": raw_file({"__metadata__": {"a": 1}}), "no tensor": raw_file({"a": 1}),
             "more keys": raw_file({"a": tensor(more=1)}, eight),
             "dtype": raw_file({"a": tensor(dtype="F31")}, eight),
+            "dtypes": raw_file({"a": tensor(dtype=["F32"])}, eight),
             "shape": raw_file({"a": tensor(shape=(-2,))}, eight),
             "bool": raw_file({"a": tensor(shape=(True, 2))}, eight),
             "float": raw_file({"a": tensor(0.0, 8)}, eight), "backwards": raw_file({"a": tensor(8, 0)}, eight),
@@ -126,8 +128,33 @@ class Files(InFolder):
         functions = {name: watched(name, getattr(os, name)) for name in ("fsync", "replace", "remove")}
         with unittest.mock.patch.multiple(os, **functions):
             safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
-        # Two shards and their index; the index of before goes first, and what is left beside the places last.
-        self.assertEqual(calls, ["fsync"] * 3 + ["remove"] + ["replace"] * 3 + ["fsync"] + ["remove"] * 3)
+        # Two shards and their index; the index of before goes first, and one file of before last.
+        self.assertEqual(calls, ["fsync"] * 3 + ["remove"] + ["replace"] * 3 + ["fsync"] + ["remove"])
+
+    def test_a_save_follows_no_link_and_takes_away_what_a_killed_one_has_left(self):
+        target = self.folder / "somebody's"
+        target.write_text("precious")
+        aside = self.folder / ".model.safetensors.terrace-new"
+        aside.symlink_to(target)
+        with self.assertRaises(terrace.IoError) as caught:
+            safetensors.write(self.path, self.TENSORS, self.VALUES.get)
+        self.assertTrue(all(parts_of(caught.exception)))
+        self.assertEqual(target.read_text(), "precious")
+        aside.unlink()
+        aside.write_text("half of a file")
+        with open(aside, "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with self.assertRaises(terrace.IoError):
+                safetensors.write(self.path, self.TENSORS, self.VALUES.get)
+        safetensors.write(self.path, self.TENSORS, self.VALUES.get)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["model.safetensors", "somebody's"])
+
+    def test_a_save_removes_nothing_that_no_index_names(self):
+        other = self.folder / "model-00007-of-00009.safetensors"
+        other.write_text("somebody's")
+        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
+        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get)
+        self.assertEqual(sorted(os.listdir(self.folder)), [other.name, "model.safetensors"])
 
     def test_shards_have_an_index_and_replace_what_was_there(self):
         for shard_bytes, files in ((100, 1), (9, 2), (1, 3), (9, 2), (100, 1)):

@@ -1,25 +1,24 @@
-"""Progress of a training: checkpoints in a folder, and commits on nvme that survive any crash."""
+"""Progress of a training, which is in no tensor, and commits on nvme that survive any crash."""
 
 import base64
 import io
 import json
 import os
-import shutil
 import time
 import zlib
 
 import torch
 
-from .. import safetensors
-from ..errors import ConfigError, CorruptError, Error, IoError, MisuseError
-from .averages import read_part
+from ..config_words import in_words_of_the_configuration
+from ..errors import ConfigError, Error, MisuseError
+from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
-from .schedule_of_engine import EngineSchedule
+from .unpickle import require_readable, unpickled
 
-_WEIGHTS, _MOMENTS, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.pt"
-_LOAD = "cannot load a checkpoint"
 # Of what lies in no store, in a commit: its text has a limit of 1 MiB, and this takes a third more there.
 _MOST_BYTES_BESIDE = 600 << 10
+# Of a commit's state out of its text: names and shapes of a hundred thousand tensors have a tenth of it.
+_MOST_STATE_BYTES = 64 << 20
 
 
 class Checkpoints:
@@ -41,10 +40,12 @@ class Checkpoints:
         self._has_told_of_size = False
         self.client_state = {}
         self._average = None  # (its state in the commit that was taken up, the step of that)
+        self.run = f"{int.from_bytes(os.urandom(8), 'big') or 1:016x}"  # of this run, and of all that go on from it
+        self._folder = CheckpointFolder(engine, values, exports, self, say)
 
     # --- Progress: what is in no tensor ---
 
-    def _progress(self):
+    def of_now(self):
         engine = self._engine
         scheduler = engine.lr_scheduler
         return {
@@ -64,7 +65,7 @@ class Checkpoints:
         known = {id(one.parameter) for one in self._tracked}
         return {name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known}
 
-    def _restore(self, progress, with_scheduler=True):
+    def restore(self, progress, with_scheduler=True):
         engine = self._engine
         engine.global_steps = progress["steps"]
         engine.skipped_steps = progress["skipped_steps"]
@@ -118,7 +119,8 @@ class Checkpoints:
         if client_state is not None:
             self.client_state = client_state
         state = dict(
-            self._progress(),
+            self.of_now(),
+            run=self.run,
             **(random or self._random_numbers()),
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
@@ -135,7 +137,8 @@ class Checkpoints:
                 str(error),
                 "give what JSON holds: numbers, texts, lists and dicts",
             ) from None
-        self._store.begin_commit(text, retain)
+        with in_words_of_the_configuration():
+            self._store.begin_commit(text, retain)
         self._last_commit = time.monotonic()
 
     def _random_numbers(self):
@@ -165,8 +168,9 @@ class Checkpoints:
         if not text:
             return
         state = _unpacked(text)
-        self._tell_of_other_settings(state["groups"])
-        self._restore(state)
+        self.tell_of_other_settings(state["groups"], "commit")
+        self.restore(state)
+        self.run = state.get("run", self.run)
         self._average = (state.get("average"), state["steps"] + state["skipped_steps"])
         self.client_state = json.loads(text)["client_state"]
         torch.set_rng_state(state["random"])
@@ -192,7 +196,7 @@ class Checkpoints:
             )
         return average.snapshots.load(state)
 
-    def _tell_of_other_settings(self, groups):
+    def tell_of_other_settings(self, groups, where):
         """Rates that a schedule sets differ in any case."""
         is_scheduled = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
         others = []
@@ -202,117 +206,15 @@ class Checkpoints:
                     others.append(f"{name} of group {number} is {value}, and not {group[name]}")
         if others:
             text = "; ".join(others)
-            self._say("warning", f"the settings of the commit are in force: {text}; set param_groups to change them")
+            self._say("warning", f"the settings of the {where} are in force: {text}; set param_groups to change them")
 
     # --- Checkpoints in a folder ---
 
     def save(self, folder, tag, client_state, save_latest):
-        self._values.come_to_rest("save a checkpoint")
-        tag = str(tag) if tag is not None else f"global_step{self._engine.global_steps}"
-        place = os.path.join(folder, tag)
-        aside = f"{place}.aside-{os.getpid()}"
-        kind = self._engine.optimizer.kind
-        try:
-            os.makedirs(aside)
-            weights, moments = self._exports.weights(with_masters=True), self._exports.moments(kind)
-            safetensors.write(os.path.join(aside, _WEIGHTS), weights.tensors, weights.values, {"format": "pt"})
-            safetensors.write(os.path.join(aside, _MOMENTS), moments.tensors, moments.values)
-            _save_durably(
-                os.path.join(aside, _PROGRESS),
-                dict(
-                    self._progress(),
-                    client_state=client_state,
-                    kind=kind,
-                    tensor_steps=self._exports.steps_by_name(),
-                ),
-            )
-            progress = os.path.join(aside, _PROGRESS)
-            _read_torch(progress, "cannot save a checkpoint", "client_state or the state of the scheduler")
-            if os.path.exists(place):
-                shutil.rmtree(place)
-            os.rename(aside, place)
-            if save_latest:
-                _write_durably(os.path.join(folder, "latest"), tag)
-        except OSError as error:
-            raise IoError(
-                "cannot save a checkpoint",
-                place,
-                error.strerror or str(error),
-                "see that the path is right, and that its drive has room",
-            ) from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return True
+        return self._folder.save(folder, tag, client_state, save_latest)
 
     def load(self, folder, tag, with_optimizer, with_scheduler):
-        if tag is None:
-            try:
-                with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
-                    tag = file.read().strip()
-            except FileNotFoundError:
-                return None, {}
-            except UnicodeDecodeError as error:
-                raise CorruptError(_LOAD, os.path.join(folder, "latest"), str(error), "give the tag") from None
-        place = os.path.join(folder, str(tag))
-        progress = _progress_at(place)
-        if with_optimizer and progress["kind"] != self._engine.optimizer.kind:
-            raise ConfigError(
-                _LOAD,
-                place,
-                f"its optimizer is {progress['kind']}, and that of the engine {self._engine.optimizer.kind}",
-                "load it with load_optimizer_states=False",
-            )
-        weights, moments = os.path.join(place, _WEIGHTS), os.path.join(place, _MOMENTS)
-        self._exports.require_weights(weights)  # before anything changes
-        if with_optimizer:
-            self._exports.require_moments(moments, progress["kind"])
-            self._require_groups(place, progress, with_scheduler)
-            average = self._average_in(moments, progress.get("average"))
-        self._exports.load_weights(weights)
-        if with_optimizer:
-            self._exports.load_moments(moments, progress["kind"], progress["tensor_steps"])
-            self._restore(progress, with_scheduler)
-            if self._engine.average is not None:
-                self._engine.average.take(average)
-        return place, progress["client_state"]
-
-    def _average_in(self, path, state):
-        """(entries, how to read them, its state) of a checkpoint; None where it has no average."""
-        average = self._engine.average
-        if average is not None and state is not None:
-            entries = safetensors.read_header(path)[0]
-            average.require_entries(entries, path)
-            return entries, read_part, state
-        if average is not None:
-            self._say("warning", "the checkpoint has no average of the weights: it begins anew")
-        elif state is not None:
-            self._say(
-                "warning",
-                "the average of the weights in the checkpoint is left out: call engine.averaged before load_checkpoint",
-            )
-        return None
-
-    def _require_groups(self, place, progress, with_scheduler):
-        engine, saved = self._engine, progress["scheduler"]
-        counts = len(progress["groups"]), len(engine.optimizer.param_groups)
-        if counts[0] != counts[1]:
-            raise ConfigError(
-                _LOAD,
-                place,
-                f"its optimizer has {counts[0]} parameter groups, and that of the engine {counts[1]}",
-                "make the groups of the run that saved it, or load it with load_optimizer_states=False",
-            )
-        if with_scheduler and saved is not None and isinstance(engine.lr_scheduler, EngineSchedule):
-            engine.lr_scheduler.require_own(saved, place)
-
-
-def has_commit(options):
-    """Whether the nvme paths of a store's options hold a commit of an earlier run (docs/nvme_format.md)."""
-    for path in options["nvme_paths"]:
-        folder = os.path.join(path, options.get("tier_name") or "", "terrace-tier")
-        if os.path.isdir(folder) and any(name.startswith(("commit-", "epoch-")) for name in os.listdir(folder)):
-            return True
-    return False
+        return self._folder.load(folder, tag, with_optimizer, with_scheduler)
 
 
 def layout_of(tracked):
@@ -344,46 +246,32 @@ def _packed(state):
     """As text, losing nothing that torch.save keeps."""
     data = io.BytesIO()
     torch.save(state, data)
-    _read_torch(io.BytesIO(data.getvalue()), "cannot commit", "the state of the scheduler")
+    require_readable(data.getvalue(), "cannot commit", "the state of the scheduler")
     return base64.b64encode(zlib.compress(data.getvalue(), 1)).decode()
 
 
 def _unpacked(text):
+    """The state in the text of a commit, which may be any text of any program."""
     try:
-        data = zlib.decompress(base64.b64decode(json.loads(text)["state"]))
-    except (ValueError, KeyError, TypeError, zlib.error):
+        packed = zlib.decompressobj()
+        data = packed.decompress(base64.b64decode(json.loads(text)["state"]), _MOST_STATE_BYTES)
+        if packed.unconsumed_tail:
+            raise ValueError(f"it has more than {_MOST_STATE_BYTES} bytes")
+        state = unpickled(data)
+        if not isinstance(state, dict) or not all(name in state for name in _MEMBERS):
+            raise ValueError("members of it are missing")
+        return state
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(
             "cannot resume a training",
             "the text of its commit",
-            "terrace.initialize has not made it",
+            f"terrace.initialize has not made it: {reason}",
             "resume with the program that made the commit, or load a checkpoint",
         ) from None
-    return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def _read_torch(file, what, subject):
-    """torch writes any object, and reads some alone without running code of the file."""
-    try:
-        return torch.load(file, weights_only=True)
-    except Exception as error:  # torch has no class for it
-        raise ConfigError(
-            what,
-            subject,
-            str(error).partition("\n\n")[0],
-            "give numbers, texts, tensors, lists and dicts",
-        ) from None
-
-
-def _progress_at(place):
-    path = os.path.join(place, _PROGRESS)
-    try:
-        return torch.load(path, weights_only=True)
-    except OSError as error:
-        reason, advice = error.strerror or str(error), "name a folder and a tag that save_checkpoint was given"
-        raise IoError(_LOAD, place, reason, advice) from error
-    except Exception as error:  # torch has no class for a file that is damaged
-        reason = str(error).partition("\n")[0] or "it ends early"
-        raise CorruptError(_LOAD, path, reason, "load an earlier checkpoint") from error
+_MEMBERS = ("steps", "skipped_steps", "loss_scale", "groups", "scheduler", "random", "layout", "beside")
 
 
 def _is_plain(value):
@@ -394,18 +282,3 @@ def _is_same(one, other):
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return list(one) == list(other)
     return bool(one == other)
-
-
-def _save_durably(path, value):
-    with open(path, "wb") as file:
-        torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_durably(path, text):
-    with open(f"{path}.aside", "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.aside", path)

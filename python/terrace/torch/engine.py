@@ -96,6 +96,7 @@ class Engine(EngineNames):
     def step(self):
         """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""
         is_last = self.is_gradient_accumulation_boundary()
+        self._values.require_whole()
         self._passes.require_sound()
         if not is_last:
             self.micro_steps += 1
@@ -123,6 +124,7 @@ class Engine(EngineNames):
 
     def update(self):
         """The optimizer's step, where gradients have come."""
+        self._values.require_whole()
         with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
             is_due = self._passes.complete()
         if not is_due:
@@ -226,6 +228,7 @@ class Engine(EngineNames):
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self):
+        self._values.require_whole()
         refuse_tracers()
         if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
             self.store.use_stream(torch.cuda.current_stream(self.store.cuda_ordinal).cuda_stream)
@@ -338,14 +341,17 @@ class Engine(EngineNames):
         self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
-        """Writes weights, optimizer states and progress to a folder, save_dir/tag."""
+        """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
+        replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
         self._settle_average("save a checkpoint")
         return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
 
     def load_checkpoint(
         self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False
     ):
-        """(path, client_state) of what save_checkpoint wrote; (None, {}) where there is nothing."""
+        """(path, client_state) of what save_checkpoint wrote; (None, {}) and a warning where there is nothing. What
+        is refused has changed nothing. After a failure of the drive within the load the engine has no whole state,
+        and says so at every call until a load has ended well."""
         self._settle_average("load a checkpoint")
         path, client_state = self._checkpoints.load(
             load_dir,

@@ -7,7 +7,6 @@ import torch
 
 from .. import safetensors
 from ..errors import ConfigError, MisuseError
-from .init import value_of_entry
 from .mapped import MOST_IN_MEMORY, mapped_empty
 from .optimizer_of_engine import MOMENTS
 from .optimizer_settings import settings_of
@@ -27,6 +26,7 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 class Entries:
@@ -55,7 +55,7 @@ class Exports:
         self._model = model
         self._store = store
         self._values = values
-        self._tracked = tracked
+        self._tracked = self.tracked = tracked
         self._has_momentum = has_momentum
         self.average = None  # of the engine
         self._of = {id(one.parameter): one for one in tracked}
@@ -180,7 +180,12 @@ class Exports:
 
     def load_optimizer_state_dict(self, optimizer, state):
         what = "cannot load an optimizer state"
-        groups = state.get("param_groups", []) if isinstance(state, dict) else []
+        is_state = isinstance(state, dict) and isinstance(state.get("state"), dict)
+        groups = state.get("param_groups", []) if is_state else []
+        if not is_state or not all(isinstance(group, dict) and "params" in group for group in groups):
+            raise ConfigError(
+                what, "state", "it has no states and groups of an optimizer", "load what state_dict() of one gave"
+            )
         sizes = [len(group["params"]) for group in groups], [
             len(group["params"]) for group in optimizer.param_groups
         ]
@@ -200,12 +205,13 @@ class Exports:
                 parsed[one] = parsed_state(names, counts_steps, parameter, found, one.name)
         self._values.come_to_rest("load an optimizer state")
         steps = self._steps()
-        for one, found in parsed.items():
-            if found is not None or steps[one.number]:
-                steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kind))
-        for group, saved in zip(optimizer.param_groups, groups):
-            group.update({name: value for name, value in saved.items() if name != "params"})
-        self._store.set_tensor_steps(steps)
+        with self._values.replaced_or_lost("a load of an optimizer state"):
+            for one, found in parsed.items():
+                if found is not None or steps[one.number]:
+                    steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kind))
+            for group, saved in zip(optimizer.param_groups, groups):
+                group.update({name: value for name, value in saved.items() if name != "params"})
+            self._store.set_tensor_steps(steps)
 
     def _load_states(self, one, found, whats):
         """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
@@ -228,60 +234,77 @@ class Exports:
         steps = self._steps()
         return {one.name: steps[one.number] for one in self._tracked}
 
-    def require_weights(self, path):
-        """Raises where a file has not every weight of the model."""
-        for _ in self._weights_of(path):
-            pass
+    def trained_names(self):
+        return [one.name for one in self._tracked if one.is_trainable]
 
-    def require_moments(self, path, kind):
-        for _ in self._moments_of(path, kind):
-            pass
-
-    def load_weights(self, path):
-        for tensor, entry in self._weights_of(path):
+    def weights_of(self, entries):
+        """[(tensor of the model, its entry)] of the entries of a file of safetensors; raises where one does not fit."""
+        found = []
+        for name, tensor in named_tensors(self._model):
             one = self._of.get(id(tensor))
-            if one is not None:
-                self._values.write(one, value_of_entry(entry))
-            else:
-                tensor.data.copy_(value_of_entry(entry))
+            if one is None or name == one.name:
+                found.append((tensor, self._found(entries, name, tensor)))
+        return found
 
-    def load_moments(self, path, kind, steps):
-        for one, what, entry in self._moments_of(path, kind):
-            self._values.write(one, value_of_entry(entry), what)
+    def moments_of(self, entries, kind):
+        """[(tracked parameter, which moment, its entry)]; raises where one does not fit."""
+        return [
+            (one, what, self._found(entries, f"{one.name}.{what}", one.parameter))
+            for one in self._tracked
+            for what in (self.moment_whats(kind) if one.is_trainable else ())
+        ]
+
+    def load_weights(self, state, file, weights):
+        for tensor, entry in weights:
+            one = self._of.get(id(tensor))
+            if one is None:
+                tensor.data.copy_(read_part(state, file, entry, 0, tensor.numel()).view(entry.shape))
+            else:
+                self._load(one, None, state, file, entry)
+
+    def load_moments(self, state, file, moments, steps):
+        for one, what, entry in moments:
+            self._load(one, what, state, file, entry)
         counts = self._steps()
         for one in self._tracked:
             counts[one.number] = steps.get(one.name, 0)
         self._store.set_tensor_steps(counts)
 
-    def _weights_of(self, path):
-        """(tensor of the model, its entry in a file of safetensors)"""
-        entries = safetensors.read_header(path)[0]
-        for name, tensor in named_tensors(self._model):
-            one = self._of.get(id(tensor))
-            if one is None or name == one.name:
-                yield tensor, self._found(entries, name, tensor)
-
-    def _moments_of(self, path, kind):
-        """(tracked parameter, which moment, its entry in a file of safetensors)"""
-        entries = safetensors.read_header(path)[0]
-        for one in self._tracked:
-            for what in self.moment_whats(kind) if one.is_trainable else ():
-                yield one, what, self._found(entries, f"{one.name}.{what}", one.parameter)
+    def _load(self, one, what, state, file, entry):
+        """A part at a time, where the store holds all of it."""
+        count = one.parameter.numel()
+        if not one.is_managed:
+            return self._values.write(one, read_part(state, file, entry, 0, count).view(entry.shape), what)
+        what = what or ("master" if one.is_trainable else "parameter")
+        for first in range(0, count, _PART_ELEMENTS):
+            part = read_part(state, file, entry, first, min(_PART_ELEMENTS, count - first)).float()
+            self._store.write_values(one.number, part.data_ptr(), what=what, first=first, count=part.numel())
 
     def _found(self, entries, name, tensor):
         entry = entries.get(name)
-        if entry is None or entry.shape != tuple(tensor.shape):
-            raise ConfigError(
-                "cannot load a checkpoint",
-                name,
-                (
-                    "it is not there"
-                    if entry is None
-                    else f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}"
-                ),
-                "load a checkpoint of the same model",
+        reason = ""
+        if entry is None:
+            reason = "it is not there"
+        elif entry.shape != tuple(tensor.shape):
+            reason = f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}"
+        else:
+            saved = _TORCH.get(entry.dtype)
+            fits = saved is not None and (
+                saved.is_floating_point if tensor.is_floating_point() else saved == tensor.dtype
             )
+            reason = "" if fits else f"its type is {entry.dtype}, and that of the model {tensor.dtype}"
+        if reason:
+            raise ConfigError("cannot load a checkpoint", name, reason, "load a checkpoint of the same model")
         return entry
+
+
+def read_part(state, file, entry, first, count):
+    """Elements of a tensor in a file of a saved state, as a flat tensor."""
+    part = torch.empty(count, dtype=_TORCH[entry.dtype])
+    size = part.element_size()
+    if count:
+        state.read_into(file, entry.offset + first * size, count * size, part.data_ptr())
+    return part
 
 
 def named_tensors(model):

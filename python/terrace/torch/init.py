@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .. import safetensors
-from ..errors import ConfigError, MisuseError
+from ..errors import ConfigError, CorruptError, IoError, MisuseError
 from .mapped import mapped_copy, mapped_empty
 from .state import has_engine
 
@@ -125,8 +125,11 @@ def value_of_entry(entry, maps=None):
     file."""
     maps = {} if maps is None else maps
     if entry.path not in maps:
-        with open(entry.path, "rb") as file:
-            maps[entry.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        maps[entry.path] = _map_of(entry.path)
+    if entry.offset + entry.bytes > len(maps[entry.path]):
+        raise CorruptError(
+            "cannot load a model", entry.path, "it became shorter meanwhile", "fetch or save the file again"
+        )
     dtype = _DTYPES[entry.dtype]
     count = entry.bytes // dtype.itemsize
     if not count:
@@ -137,3 +140,16 @@ def value_of_entry(entry, maps=None):
         values.view(-1).view(torch.uint8).copy_(raw)
         return values
     return torch.frombuffer(maps[entry.path], dtype=dtype, count=count, offset=entry.offset).view(entry.shape)
+
+
+def _map_of(path):
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:  # an empty file is a ValueError
+        raise IoError(
+            "cannot load a model",
+            path,
+            getattr(error, "strerror", None) or str(error),
+            "see that the file is there, whole, and that you may read it",
+        ) from error

@@ -1,19 +1,19 @@
 """terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it
 is allocated."""
 
-import contextlib
 import faulthandler
-import re
 import warnings
 
 import torch
 from torch import nn
 
 from ..config import read_config
-from ..errors import CapacityError, ConfigError, Error, MisuseError
+from ..config_words import in_words_of_the_configuration
+from ..errors import CapacityError, ConfigError, MisuseError
+from ..saved_state import has_commit
 from ..spec import Tensor
 from ..store import Store, plan
-from .checkpoint import has_commit, require_same_model
+from .checkpoint import require_same_model
 from .deepspeed_names import require_undivided, source_of
 from .device import choose_device, device_that_holds_all, tensor_at, torch_device_of
 from .engine import Engine
@@ -95,34 +95,13 @@ def initialize(
     build.describe(groups)
     for line in build.notes():
         _say(log, line)
-    with _in_words_of_the_configuration():
+    with in_words_of_the_configuration():
         build.plan(kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
         engine = build.make(resume)  # what can be refused has been
     engine.tier_name = tier_name
     engine.adopt(own_optimizer, scheduler, loader)
     engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
     return engine, own_optimizer, loader, scheduler
-
-
-@contextlib.contextmanager
-def _in_words_of_the_configuration():
-    """Words of the store in an error become those of an engine and its configuration."""
-    try:
-        yield
-    except Error as error:
-        for part in ("subject", "reason", "advice"):
-            for option, key in _KEYS:
-                setattr(error, part, re.sub(rf"\b{option}\b", key, getattr(error, part)))
-        raise
-
-
-_KEYS = (
-    ("budget_bytes of the device", "terrace.device_memory"),
-    ("host_bytes", "terrace.host_memory"),
-    ("chunk_elements", "terrace.chunk_elements"),
-    ("nvme_paths", "nvme_path"),
-    ("destroy the earlier Offloader", "call close() of the earlier engine"),
-)
 
 
 def _say(log, line):
@@ -371,12 +350,9 @@ class _Build:
                 "nothing is on nvme, where commits are",
                 "place optimizer states on nvme, or use load_checkpoint",
             )
-        try:
-            return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
-        except ConfigError:
-            if resume != "auto" or has_commit(options):
-                raise
-        return Store(self.specs, self.used_device, self.uses, **options), False
+        if resume == "auto" and not has_commit(options["nvme_paths"], options.get("tier_name")):
+            return Store(self.specs, self.used_device, self.uses, **options), False
+        return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
 
     def _fill(self, store):
         """From the parameters, in their own type: masters keep what a smaller type would lose."""

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch import nn
 
-from ..errors import ConfigError, MisuseError, did_you_mean
+from ..errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
 from .hooks import refuse_to_pickle
 from .layout import OWN_ATTRIBUTES
 from .learning import Watched
@@ -31,11 +31,40 @@ class Values:
         self._known = self._small_values()  # as the store knows them
         managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
         self._export_to_files = managed > MOST_IN_MEMORY
+        self.lost = None  # an error: a load has left parts of two states
         self._attach(model)
 
-    def come_to_rest(self, what):
+    @contextlib.contextmanager
+    def replaced_or_lost(self, what):
+        """What fails within the block leaves a part of one state and a part of another."""
+        self.lost = CancelledError(
+            "cannot go on",
+            "the engine",
+            f"{what} did not end, and a part of the state is that of before",
+            "load a whole checkpoint, with its optimizer states, or make another engine",
+        )
+        try:
+            yield
+        except Error:
+            raise
+        except Exception as error:
+            raise CorruptError(
+                f"{what} did not end",
+                "the engine",
+                f"{type(error).__name__}: {error}",
+                "it has no whole state now: load another checkpoint",
+            ) from error
+        self.lost = None
+
+    def require_whole(self):
+        if self.lost is not None:
+            raise self.lost
+
+    def come_to_rest(self, what, is_load=False):
         """Between steps, as reading and writing states wants it; see Passes. The store has all that was written to
-        small parameters then."""
+        small parameters then. With `is_load` the whole state is about to be replaced."""
+        if not is_load:
+            self.require_whole()
         self._passes.come_to_rest(what)
         self.take_small(is_between_steps=True)
 

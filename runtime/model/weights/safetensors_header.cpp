@@ -9,9 +9,9 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_cursor.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_cursor.h>
 #include <terrace/runtime/model/weights/safetensors.h>
 
 namespace terrace {

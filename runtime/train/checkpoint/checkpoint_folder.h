@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include <terrace/base/log.h>
+#include <terrace/runtime/saved/save_folder.h>
 
 namespace terrace {
 
@@ -16,26 +17,17 @@ class CheckpointFolder {
   // one that was complete when its job died. `log` outlives this. Throws Error(io) when the folder cannot be
   // used or another job saves there.
   CheckpointFolder(std::filesystem::path folder, Log& log);
-  ~CheckpointFolder();
-  CheckpointFolder(const CheckpointFolder&) = delete;
-  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
   std::filesystem::path final_path(uint64_t step) const;
   std::filesystem::path partial_path(uint64_t step) const;
-  std::filesystem::path replaced_path(uint64_t step) const;
 
   // Returns when the names in the folder are on the drive. Thread-safe.
-  void sync() const;
+  void sync() const { folder_.sync(); }
+  const saved::SaveFolder& saves() const { return folder_; }
 
  private:
-  void open_and_lock();
-  void clean();
-  void finish_latest();
-
-  const std::filesystem::path path_;
-  Log& log_;
-  int fd_ = -1;
+  const saved::SaveFolder folder_;
 };
 
 }  // namespace terrace

@@ -7,15 +7,15 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
+#include <terrace/runtime/saved/block_file.h>
 #include <terrace/runtime/train/checkpoint/internal/folders.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
 
 namespace terrace {
 namespace {
 
-using checkpoint::BlockReader;
 using checkpoint::Manifest;
+using saved::BlockReader;
 
 // Each worker walks through a part of the tensors of its own.
 constexpr size_t kReaderCount = 16;

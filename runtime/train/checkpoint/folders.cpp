@@ -10,9 +10,7 @@
 #include <limits>
 #include <system_error>
 
-#include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
-#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/train/checkpoint/commit_inventory.h>
@@ -27,14 +25,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStepPrefix = "step-";
 constexpr size_t kFewestDigits = 8;
 constexpr size_t kMostDigits = std::numeric_limits<uint64_t>::digits10 + 1;
-constexpr uint64_t kMaxLatestBytes = 4096;
-
-// Of `latest` and its like; empty when there is none.
-std::string small_text(const fs::path& path) {
-  if (!io::is_there(path)) return "";
-  const std::vector<std::byte> bytes = io::read_whole_file(path, kMaxLatestBytes);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 std::string checkpoints_in(const fs::path& folder) {
   constexpr size_t kNamed = 8;
@@ -61,16 +51,10 @@ std::string checkpoints_in(const fs::path& folder) {
   throw Error(kind, {"cannot find a checkpoint in", path.string(), reason, advice});
 }
 
-// A step's folder: under its own name or, when a job died between two renames, under the name it had
-// meanwhile.
+// The folder of a step that has a manifest, under its own name or another; empty when there is none.
 fs::path step_folder(const fs::path& path) {
-  if (io::is_there(path / kManifestName)) return path;
-  const fs::path named = path.filename().empty() ? path.parent_path() : path;
-  const fs::path replaced =
-      named.parent_path() / ("." + named.filename().string() + std::string(kReplacedSuffix));
-  const bool was_moved = is_step_name(named.filename().string()) && !io::is_there(named) &&
-                         io::is_there(replaced / kManifestName);
-  return was_moved ? replaced : fs::path();
+  const fs::path found = saved::state_folder(path, state_kind());
+  return !found.empty() && io::is_there(found / kManifestName) ? found : fs::path();
 }
 
 }  // namespace
@@ -95,46 +79,12 @@ std::optional<uint64_t> step_of(std::string_view name) {
   return step;
 }
 
-std::string step_of_aside(std::string_view name, std::string_view suffix) {
-  if (!name.starts_with('.') || !name.ends_with(suffix) || name.size() < 1 + suffix.size()) return "";
-  const std::string_view step = name.substr(1, name.size() - 1 - suffix.size());
-  return is_step_name(step) ? std::string(step) : "";
-}
-
-std::string next_text(uint64_t step, std::string_view manifest) {
-  return fmt::format("{} {}\n", step_name(step), hex_text(checksum_of(std::as_bytes(std::span(manifest)))));
-}
-
-std::string completed_next(const fs::path& folder) {
-  try {
-    const std::string next = small_text(folder / kNextName);
-    const std::string name = next.substr(0, next.find(' '));
-    const std::optional<uint64_t> step = step_of(name);
-    if (!step || !io::is_there(folder / name / kManifestName)) return "";
-    const std::vector<std::byte> manifest =
-        io::read_whole_file(folder / name / kManifestName, kMaxManifestBytes);
-    const std::string_view text(reinterpret_cast<const char*>(manifest.data()), manifest.size());
-    return next_text(*step, text) == next ? name : "";
-  } catch (const Error&) {  // what cannot be read names nothing
-    return "";
-  }
-}
-
-bool remove_checkpoint(const CheckpointFolder& folder, const fs::path& path, Log& log) {
-  const auto is_foreign = [](const std::string& name) {
-    return name != kManifestName && name != kStatesName && name != kFrozenName;
-  };
-  if (const std::vector<std::string> foreign = io::names_in(path, is_foreign); !foreign.empty()) {
-    log.warning(fmt::format("{} is left alone: it holds {}, which is not of a checkpoint", path.string(),
-                            foreign.front()));
-    return false;
-  }
-  // Another name first: whoever finds a step's folder finds all of it.
-  const fs::path aside = folder.path() / fmt::format(".{}{}", path.filename().string(), kPartialSuffix);
-  io::rename_path(path, aside);
-  folder.sync();
-  const io::RemovedAtEnd removed(aside, log);
-  return true;
+saved::StateKind state_kind() {
+  return {.why_no_name = [](std::string_view name) -> std::string {
+            return is_step_name(name) ? "" : "it is not the name of a step";
+          },
+          .files = {kStatesName, kFrozenName},
+          .is_left_aside = [](std::string_view name) { return name.starts_with(".terrace-write-test-"); }};
 }
 
 fs::path find_checkpoint(const fs::path& path) {
@@ -144,23 +94,22 @@ fs::path find_checkpoint(const fs::path& path) {
     no_checkpoint(ErrorKind::io, path, system_reason(errno), "check the path");
   if (!S_ISDIR(status.st_mode))
     no_checkpoint(ErrorKind::io, path, "it is not a folder", "name the folder of the checkpoints");
-  if (const std::string next = completed_next(path); !next.empty()) return path / next;
+  if (const std::string next = saved::completed_next(path, state_kind()); !next.empty()) return path / next;
   const fs::path latest = path / kLatestName;
-  if (!io::is_there(latest)) {
+  const std::optional<std::string> name = saved::latest_name(path);
+  if (!name) {
     no_checkpoint(ErrorKind::io, path,
                   fmt::format("it has neither \"{}\" nor \"{}\"", kLatestName, kManifestName),
                   checkpoints_in(path));
   }
-  std::string name = small_text(latest);
-  if (name.ends_with('\n')) name.pop_back();
-  if (!is_step_name(name))
+  if (!is_step_name(*name))
     no_checkpoint(ErrorKind::corrupt, latest, "it does not hold the name of a checkpoint",
                   checkpoints_in(path));
-  const fs::path found = step_folder(path / name);
+  const fs::path found = step_folder(path / *name);
   if (!found.empty()) return found;
   no_checkpoint(ErrorKind::corrupt, latest,
-                io::is_there(path / name) ? fmt::format("{} lacks its {}", name, kManifestName)
-                                          : fmt::format("it names {}, which is not there", name),
+                io::is_there(path / *name) ? fmt::format("{} lacks its {}", *name, kManifestName)
+                                           : fmt::format("it names {}, which is not there", *name),
                 checkpoints_in(path));
 }
 

@@ -8,7 +8,7 @@
 
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
+#include <terrace/runtime/saved/block_file.h>
 #include <terrace/runtime/train/checkpoint/internal/folders.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
 
@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using checkpoint::BlockReader;
 using checkpoint::DataFile;
 using checkpoint::kLatestName;
 using checkpoint::Manifest;
+using saved::BlockReader;
 
 std::string size_trouble(const fs::path& file, uint64_t expected) {
   std::error_code error;
@@ -161,7 +161,7 @@ std::vector<fs::path> prune_checkpoints(const fs::path& folder, FunctionRef<bool
   for (const SavedState& state : states) {
     if (!goes(state)) continue;
     if (state.is_latest && unlink((folder / kLatestName).c_str()) == 0) save_folder.sync();
-    if (checkpoint::remove_checkpoint(save_folder, state.path, log)) removed.push_back(state.path);
+    if (save_folder.saves().remove(state.path)) removed.push_back(state.path);
   }
   return removed;
 }

@@ -1,21 +1,15 @@
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/utf8.h>
 #include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/saved/sealed_text.h>
 #include <terrace/runtime/train/checkpoint/internal/json_members.h>
 
 namespace terrace::checkpoint {
-
-bool read_hex(std::string_view text, uint64_t& value) {
-  if (text.size() != kChecksumDigits || text.find_first_not_of("0123456789abcdef") != std::string_view::npos)
-    return false;
-  return std::from_chars(text.data(), text.data() + text.size(), value, 16).ec == std::errc();
-}
 
 JsonNode parse_object(std::string_view text, const std::filesystem::path& path) {
   const auto refuse = [&](const std::string& reason) {
@@ -59,8 +53,8 @@ std::string Members::text(const std::string& key) {
 
 uint64_t Members::hash(const std::string& key) {
   uint64_t value = 0;
-  if (!read_hex(text(key), value))
-    refuse(fmt::format("{} is not {} hexadecimal digits", full(key), kChecksumDigits));
+  if (!saved::read_hex(text(key), value))
+    refuse(fmt::format("{} is not {} hexadecimal digits", full(key), saved::kChecksumDigits));
   return value;
 }
 

@@ -10,8 +10,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/saved/block_file.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
 #include <terrace/runtime/train/checkpoint/internal/folders.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>
@@ -31,7 +31,7 @@ Manifest read_manifest_of(const std::filesystem::path& folder) {
   }
   Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
   const std::string name = folder.filename().empty() ? folder.parent_path().filename() : folder.filename();
-  const std::string replaced = step_of_aside(name, kReplacedSuffix);
+  const std::string replaced = saved::state_of_aside(state_kind(), name, saved::kReplacedSuffix);
   const std::optional<uint64_t> step = step_of(replaced.empty() ? name : replaced);
   if (!step || *step == manifest.info.step) return manifest;
   throw Error(ErrorKind::corrupt,
@@ -80,8 +80,8 @@ void require_same_tensors(const std::filesystem::path& folder, const Manifest& m
 
 }  // namespace checkpoint
 
-using checkpoint::BlockReader;
 using checkpoint::Manifest;
+using saved::BlockReader;
 
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
   return checkpoint::read_manifest_of(checkpoint::find_checkpoint(path)).info;

@@ -16,38 +16,16 @@ constexpr uint64_t kFirstWithArchitecture = 2;  // version
 constexpr uint64_t kFirstWithLayout = 3;
 constexpr uint64_t kMostMoments = 2;
 
-// The text ends with the checksum of everything before its last comma, in exactly these bytes.
-constexpr std::string_view kTailBegin = ",\n  \"manifest_checksum\": \"";
-constexpr std::string_view kTailEnd = "\"\n}\n";
-constexpr size_t kTailBytes = kTailBegin.size() + kChecksumDigits + kTailEnd.size();
-
-std::string tail_of(std::string_view body) {
-  return fmt::format("{}{}{}", kTailBegin, hex_text(checksum_of(std::as_bytes(std::span(body)))), kTailEnd);
-}
-
 void write_file(JsonWriter& json, std::string_view key, const DataFile& file) {
-  std::string checksums;
-  checksums.reserve(file.block_checksums.size() * kChecksumDigits);
-  for (const uint64_t checksum : file.block_checksums) checksums += hex_text(checksum);
-  json.object(key, {{"bytes", file.bytes}, {"block_checksums", checksums}});
+  json.object(key, {{"bytes", file.bytes}, {"block_checksums", saved::checksums_text(file)}});
 }
 
 DataFile read_data_file(Members& manifest, const std::string& key) {
   Members members(manifest.take(key), key, manifest.path());
   DataFile file;
   file.bytes = members.whole_number("bytes");
-  const std::string checksums = members.text("block_checksums");
-  const uint64_t blocks = checksums.size() / kChecksumDigits;
-  if (checksums.size() % kChecksumDigits != 0 || blocks != block_count(file.bytes)) {
-    members.refuse(fmt::format("{} characters of checksums do not belong to the {} bytes of {}",
-                               checksums.size(), file.bytes, key));
-  }
-  file.block_checksums.resize(blocks);
-  for (uint64_t b = 0; b < blocks; ++b) {
-    if (!read_hex(std::string_view(checksums).substr(b * kChecksumDigits, kChecksumDigits),
-                  file.block_checksums[b]))
-      members.refuse(fmt::format("the checksum of block {} of {} is not hexadecimal", b, key));
-  }
+  const std::string reason = saved::read_checksums(members.text("block_checksums"), file);
+  if (!reason.empty()) members.refuse(fmt::format("{} of {}", reason, key));
   members.require_nothing_else();
   return file;
 }
@@ -95,40 +73,7 @@ Manifest read_manifest(const JsonNode& root, const std::filesystem::path& path) 
   return manifest;
 }
 
-void require_checksum(std::string_view text, const std::filesystem::path& path) {
-  const std::string advice = "it was edited, or its disk is damaged: resume from another checkpoint";
-  if (text.size() < kTailBytes) {
-    throw Error(ErrorKind::corrupt,
-                {"cannot use the manifest", path.string(),
-                 fmt::format("its {} bytes are too few: it was cut off", text.size()), advice});
-  }
-  const std::string_view body = text.substr(0, text.size() - kTailBytes);
-  const std::string_view tail = text.substr(body.size());
-  const std::string expected = tail_of(body);
-  if (tail == expected) return;
-  std::string reason = "its last line is not that of a manifest: it was cut off";
-  if (tail.starts_with(kTailBegin) && tail.ends_with(kTailEnd)) {
-    reason =
-        fmt::format("its checksum is {}, and it says {}", expected.substr(kTailBegin.size(), kChecksumDigits),
-                    json_quoted(tail.substr(kTailBegin.size(), kChecksumDigits)));
-  }
-  throw Error(ErrorKind::corrupt, {"cannot use the manifest", path.string(), reason, advice});
-}
-
 }  // namespace
-
-uint64_t block_count(uint64_t bytes) {
-  return bytes / kBlockBytes +
-         (bytes % kBlockBytes != 0 ? 1 : 0);  // without overflow: `bytes` may be anything
-}
-
-std::string hex_text(uint64_t value) {
-  return fmt::format("{:016x}", value);
-}
-
-std::string with_checksum(const std::string& body) {
-  return body + tail_of(body);
-}
 
 std::string manifest_text(const Manifest& manifest) {
   JsonWriter json;
@@ -141,11 +86,11 @@ std::string manifest_text(const Manifest& manifest) {
   }
   write_file(json, "states", manifest.states);
   if (manifest.frozen.bytes > 0) write_file(json, "frozen", manifest.frozen);
-  return with_checksum(json.text());
+  return saved::sealed(json.text());
 }
 
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
-  require_checksum(text, path);
+  saved::require_seal(text, path);
   const JsonNode root = parse_object(text, path);
   const Manifest manifest = read_manifest(root, path);
   // Twice the same member, names that are no text, spaces: no member is wrong, and yet nobody wrote this.

@@ -70,7 +70,7 @@ void remove_older_checkpoints(const CheckpointFolder& folder, uint64_t run_id, u
     if (each.step > step) continue;
     try {
       if (each.step != step && read_checkpoint_info(each.path).run_id != run_id) continue;
-      if (++kept <= keep_count || !checkpoint::remove_checkpoint(folder, each.path, log)) continue;
+      if (++kept <= keep_count || !folder.saves().remove(each.path)) continue;
       log.info(fmt::format("removed {}: {} newer ones are kept", each.path.string(), keep_count));
     } catch (const Error& failure) {
       log.warning(failure.what());

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,8 +10,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/saved/block_file.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
 #include <terrace/runtime/train/checkpoint/internal/folders.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 #include <terrace/runtime/train/checkpoint/internal/save_steps.h>
@@ -54,7 +53,7 @@ void require_space(const CheckpointFolder& folder, uint64_t states_bytes, uint64
 // What shares its bytes with another file is read for its checksums alone.
 template <typename Clone, typename Read>
 DataFile write_data_file(const fs::path& path, uint64_t bytes, Clone clone, Read read) {
-  BlockWriter writer(path);
+  saved::BlockWriter writer(path);
   if (!writer.take_clone(bytes, clone)) writer.reserve(bytes);
   read([&](std::span<const std::byte> run) { writer.write(run); });
   DataFile file = writer.finish();
@@ -82,44 +81,38 @@ DataFile write_frozen(const fs::path& path, StateSource& source, ProgressReport&
       [&](StateSource::Sink sink) { source.read_frozen(counting(sink, progress)); });
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  io::write_file_atomically(path, std::as_bytes(std::span(text)));
+SaveMoment moment_of(saved::PlaceMoment moment) {
+  switch (moment) {
+    case saved::PlaceMoment::manifest_written:
+      return SaveMoment::manifest_written;
+    case saved::PlaceMoment::next_written:
+      return SaveMoment::next_written;
+    case saved::PlaceMoment::old_moved_away:
+      return SaveMoment::old_moved_away;
+    case saved::PlaceMoment::in_place:
+      return SaveMoment::in_place;
+    case saved::PlaceMoment::latest_written:
+      return SaveMoment::latest_written;
+  }
+  return SaveMoment::finished;
 }
 
-// Gives the complete partial folder its name. What it replaces lies at the returned path afterwards.
-fs::path move_into_place(const CheckpointFolder& folder, uint64_t step, const SaveHooks& hooks) {
-  const fs::path partial = folder.partial_path(step);
-  const fs::path final_path = folder.final_path(step);
-  struct stat status;
-  if (lstat(final_path.c_str(), &status) != 0) {
-    io::rename_path(partial, final_path);
-    return partial;
+// Removes a partial folder when it goes out of scope; after a save there is none.
+class PartialFolder {
+ public:
+  PartialFolder(const CheckpointFolder& folder, uint64_t step)
+      : folder_(folder), path_(folder.partial_path(step)) {
+    io::make_folder(path_);
   }
-  if (!S_ISDIR(status.st_mode)) {
-    throw Error(ErrorKind::io, {"cannot replace the checkpoint", final_path.string(), "it is not a folder",
-                                "Terrace made no such file: move it away"});
-  }
-  if (hooks.can_exchange && io::exchange_paths(partial, final_path)) return partial;
-  // Between these two renames the earlier checkpoint is found under the name it has meanwhile: see
-  // find_checkpoint().
-  const fs::path replaced = folder.replaced_path(step);
-  io::rename_path(final_path, replaced);
-  folder.sync();
-  hooks.reached(SaveMoment::old_moved_away);
-  io::rename_path(partial, final_path);
-  return replaced;
-}
+  ~PartialFolder() { folder_.saves().remove_files_of(path_); }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+  const fs::path& path() const { return path_; }
 
-void write_latest(const CheckpointFolder& folder, uint64_t step) {
-  try {
-    write_text(folder.path() / kLatestName, step_name(step) + "\n");
-  } catch (const Error& failure) {
-    ErrorParts parts = failure.parts();
-    parts.advice = fmt::format("the checkpoint itself is complete: resume by naming {}",
-                               folder.final_path(step).string());
-    throw Error(failure.kind(), std::move(parts));
-  }
-}
+ private:
+  const CheckpointFolder& folder_;
+  const fs::path path_;
+};
 
 }  // namespace
 
@@ -154,32 +147,22 @@ fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& i
   const uint64_t begun_ns = clock.now_ns();
   const uint64_t states_bytes = source.states_bytes();
   const uint64_t frozen_bytes = source.frozen_bytes();
+  saved::require_replaceable(folder.final_path(info.step), folder.saves().kind());
   require_space(folder, states_bytes, frozen_bytes);
 
   Manifest manifest{info, {}, {}, kFormatVersion, source.layout()};
-  const fs::path partial = folder.partial_path(info.step);
-  io::make_folder(partial);
   {
-    io::RemovedAtEnd aside(partial, log);
+    const PartialFolder partial(folder, info.step);
     hooks.reached(SaveMoment::folder_made);
     ProgressReport progress(log, fmt::format("saving step {}", info.step), states_bytes + frozen_bytes);
-    manifest.states = write_states(partial / kStatesName, source, progress);
+    manifest.states = write_states(partial.path() / kStatesName, source, progress);
     hooks.reached(SaveMoment::states_written);
     if (frozen_bytes > 0) {
-      manifest.frozen = write_frozen(partial / kFrozenName, source, progress);
+      manifest.frozen = write_frozen(partial.path() / kFrozenName, source, progress);
       hooks.reached(SaveMoment::frozen_written);
     }
-    const std::string text = manifest_text(manifest);
-    write_text(partial / kManifestName, text);  // and makes the names in the folder durable
-    hooks.reached(SaveMoment::manifest_written);
-    const io::RemovedAtEnd next(folder.path() / kNextName, log);
-    write_text(folder.path() / kNextName, next_text(info.step, text));
-    hooks.reached(SaveMoment::next_written);
-    aside.remove_instead(move_into_place(folder, info.step, hooks));
-    folder.sync();
-    hooks.reached(SaveMoment::in_place);
-    write_latest(folder, info.step);
-    hooks.reached(SaveMoment::latest_written);
+    const auto reached = [&](saved::PlaceMoment moment) { hooks.reached(moment_of(moment)); };
+    folder.saves().place(step_name(info.step), manifest_text(manifest), {true, hooks.can_exchange, reached});
   }
   log.info(fmt::format("saved step {} in {} ({} in {})", info.step, folder.final_path(info.step).string(),
                        format_bytes(states_bytes + frozen_bytes),

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_cursor.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/utf8.h>
-#include <terrace/runtime/config/json/json_cursor.h>
 #include <terrace/runtime/train/data/internal/data_errors.h>
 #include <terrace/runtime/train/data/internal/json_lines.h>
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_cursor.h>
 #include <terrace/base/text/json_writer.h>
-#include <terrace/runtime/config/json/json_cursor.h>
 #include <terrace/runtime/train/data/internal/tokenizer_file.h>
 #include <terrace/runtime/train/data/internal/tokenizer_sections.h>
 

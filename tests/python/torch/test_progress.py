@@ -1,10 +1,18 @@
 """What goes with the weights: values that a program writes, schedules, settings, buffers and names, through commits,
 checkpoints and state dicts; and what Ctrl-C and refusals leave of a step."""
 
+import base64
 import copy
+import io
+import json
+import pickle
+import resource
+import shutil
 import tempfile
 import unittest
 import warnings
+import zipfile
+import zlib
 
 from support_torch import (
     EngineTest,
@@ -150,6 +158,41 @@ class Progress(EngineTest):
         error = self.raised(terrace.ConfigError, self.nvme, model, True, model_parameters=groups)
         self.assertIn("1 parameter groups, and there are 4", str(error))
         self.assertEqual(train(self.nvme(Named("a", "b"), True), 1, first=1)[0][0][0] > 0, True)
+
+    @isolated
+    def test_a_commit_that_no_room_was_planned_for_is_refused_in_words_of_the_configuration(self):
+        self.said = []
+        engine = self.nvme(seeded(Mlp))
+        train(engine, 1)
+        error = self.raised(terrace.MisuseError, engine.commit, retain=True)
+        self.assertIn("terrace.retained_checkpoints", error.advice)
+        self.assertNotIn("retained_commits", str(error))
+
+    @isolated
+    def test_the_text_of_a_commit_may_be_anything(self):
+        self.said = []
+        evil = io.BytesIO()
+        with zipfile.ZipFile(evil, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", bytes(1 << 20))
+
+        def text_of(data):
+            return json.dumps({"state": base64.b64encode(zlib.compress(data)).decode(), "client_state": {}})
+
+        state = io.BytesIO()
+        torch.save({"steps": 1}, state)
+        bomb = text_of(bytes(300 << 20))
+        for text in ("", "no JSON", "[]", text_of(pickle.dumps(print)), text_of(evil.getvalue()), bomb,
+                     text_of(state.getvalue())):
+            engine = self.nvme(seeded(Mlp))
+            engine.store.begin_commit(text)
+            engine.finish_commit()
+            engine.close()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            if text:
+                self.raised(terrace.ConfigError, self.nvme, seeded(Mlp), True)
+            self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 250 << 10)
+            self.nvme(seeded(Mlp), discard_commits=True).store.keep_tier(False)
+            shutil.rmtree(self.folder.name + "/terrace-tier", ignore_errors=True)
 
     @isolated
     def test_settings_that_differ_from_those_of_the_commit_are_said(self):

@@ -13,11 +13,6 @@
 
 namespace terrace::checkpoint {
 
-inline constexpr size_t kChecksumDigits = 16;
-
-// Accepts exactly sixteen lower-case digits.
-bool read_hex(std::string_view text, uint64_t& value);
-
 // `path` is named in errors. Throws Error(corrupt) for a text that is no object.
 JsonNode parse_object(std::string_view text, const std::filesystem::path& path);
 

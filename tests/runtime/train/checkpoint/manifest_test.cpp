@@ -170,7 +170,7 @@ std::string edited(const std::string& from, const std::string& to) {
   const size_t at = body.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   body.replace(at, from.size(), to);
-  return checkpoint::with_checksum(body);
+  return saved::sealed(body);
 }
 
 TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
@@ -274,7 +274,7 @@ TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {
       if (body.empty()) body = "{";
     }
     try {
-      parse_manifest(checkpoint::with_checksum(body), "m");
+      parse_manifest(saved::sealed(body), "m");
     } catch (const Error&) {
       ++refused;
     }

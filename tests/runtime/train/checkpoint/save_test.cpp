@@ -186,7 +186,7 @@ TEST(CheckpointSave, RefusesAPathThatIsNoFolder) {
   rig.initialise();
   for (const char* below : {"file", "file/run", "file/run/deeper"})
     expect_error(ErrorKind::io, {"file"}, [&] { rig.save(folder.path() / below, 1); });
-  expect_error(ErrorKind::io, {"step-00000003", "not a folder"}, [&] { rig.save(folder.path(), 3); });
+  expect_error(ErrorKind::config, {"step-00000003", "not a folder"}, [&] { rig.save(folder.path(), 3); });
   EXPECT_THAT(hidden_names(folder.path()), ::testing::IsEmpty());
 }
 

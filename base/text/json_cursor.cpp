@@ -1,4 +1,4 @@
-#include <terrace/runtime/config/json/json_cursor.h>
+#include <terrace/base/text/json_cursor.h>
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
+#include <terrace/runtime/saved/block_file.h>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,10 +11,10 @@
 namespace terrace::block_file_test {
 namespace {
 
-using checkpoint::BlockReader;
-using checkpoint::BlockWriter;
-using checkpoint::DataFile;
-using checkpoint::kBlockBytes;
+using saved::BlockReader;
+using saved::BlockWriter;
+using saved::DataFile;
+using saved::kBlockBytes;
 using namespace checkpoint_tests;
 
 std::vector<std::byte> random_bytes(uint64_t count) {

@@ -1,6 +1,5 @@
-// BlockWriter and BlockReader: a data file of a checkpoint, usually from its first byte to its last, in
-// blocks of kBlockBytes with a checksum each. They must never hold more than one block, nor return an
-// unchecked byte.
+// BlockWriter and BlockReader: a file of a saved state, usually from its first byte to its last, in blocks of
+// kBlockBytes with a checksum each. They must never hold more than one block, nor return an unchecked byte.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +7,27 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
-namespace terrace::checkpoint {
+namespace terrace::saved {
+
+// The unit of checksums. The last block of a file is short.
+inline constexpr uint64_t kBlockBytes = 768 * 1024;
+
+struct DataFile {
+  uint64_t bytes = 0;
+  std::vector<uint64_t> block_checksums;  // xxh3, 64 bit: one per kBlockBytes begun
+};
+
+uint64_t block_count(uint64_t bytes);
+// One text of the checksums, sixteen digits each, as manifests have it; and back. Returns why the text cannot
+// be the checksums of so many bytes, empty where it can.
+std::string checksums_text(const DataFile& file);
+std::string read_checksums(std::string_view text, DataFile& file);
 
 class BlockWriter {
  public:
@@ -59,6 +72,9 @@ class BlockReader {
   // Lets the next read begin at this byte. A block that is in memory is not read again.
   void seek(uint64_t byte);
   bool holds(uint64_t byte) const { return byte < offset_ && byte + block_.size() >= offset_; }
+  // Reads and checks every byte that is behind the last read.
+  void verify();
+  uint64_t bytes() const { return expected_.bytes; }
   bool at_end() const { return offset_ == expected_.bytes && taken_bytes_ == block_.size(); }
 
  private:
@@ -71,4 +87,4 @@ class BlockReader {
   uint64_t offset_ = 0;           // where block_ ends in the file
 };
 
-}  // namespace terrace::checkpoint
+}  // namespace terrace::saved

@@ -1,3 +1,5 @@
+#include <terrace/runtime/saved/block_file.h>
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,9 +11,9 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/checksum.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/checkpoint/internal/block_file.h>
+#include <terrace/runtime/saved/sealed_text.h>
 
-namespace terrace::checkpoint {
+namespace terrace::saved {
 namespace {
 
 // How much goes to the device at a time, and how much of the page cache a file takes on its way at most,
@@ -29,6 +31,30 @@ io::File open_for_reading(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+uint64_t block_count(uint64_t bytes) {
+  return bytes / kBlockBytes +
+         (bytes % kBlockBytes != 0 ? 1 : 0);  // without overflow: `bytes` may be anything
+}
+
+std::string checksums_text(const DataFile& file) {
+  std::string text;
+  text.reserve(file.block_checksums.size() * kChecksumDigits);
+  for (const uint64_t checksum : file.block_checksums) text += hex_text(checksum);
+  return text;
+}
+
+std::string read_checksums(std::string_view text, DataFile& file) {
+  const uint64_t blocks = text.size() / kChecksumDigits;
+  if (text.size() % kChecksumDigits != 0 || blocks != block_count(file.bytes))
+    return fmt::format("{} characters of checksums do not belong to the {} bytes", text.size(), file.bytes);
+  file.block_checksums.resize(blocks);
+  for (uint64_t b = 0; b < blocks; ++b) {
+    if (!read_hex(text.substr(b * kChecksumDigits, kChecksumDigits), file.block_checksums[b]))
+      return fmt::format("not hexadecimal is the checksum of block {}", b);
+  }
+  return "";
+}
 
 BlockWriter::BlockWriter(const std::filesystem::path& path)
     : file_(io::File::open(path, {.access = io::FileAccess::write, .create = true})), block_(kBlockBytes) {}
@@ -150,6 +176,11 @@ void BlockReader::seek(uint64_t byte) {
   taken_bytes_ = byte - (offset_ - block_.size());
 }
 
+void BlockReader::verify() {
+  while (offset_ < expected_.bytes) read_block();
+  taken_bytes_ = block_.size();
+}
+
 void BlockReader::read_block() {
   TERRACE_ASSERT(offset_ < expected_.bytes, "read beyond the end of " + file_.path().string());
   const uint64_t begin = offset_;
@@ -183,4 +214,4 @@ void BlockReader::read_block() {
                 POSIX_FADV_DONTNEED);
 }
 
-}  // namespace terrace::checkpoint
+}  // namespace terrace::saved

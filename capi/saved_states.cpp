@@ -1,0 +1,184 @@
+// terrace_run.h: saved states, and the question for a commit.
+#include <terrace_run.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/capi/errors.h>
+#include <terrace/capi/limits.h>
+#include <terrace/capi/store.h>
+#include <terrace/capi/structs.h>
+#include <terrace/memory/tier/tier_space.h>
+#include <terrace/offload/options/tier_name.h>
+#include <terrace/runtime/saved/saved_state.h>
+
+using namespace terrace;  // NOLINT: the functions of C are in no namespace
+
+struct terrace_state_writer {
+  terrace_state_writer(const std::string& folder, const std::string& name, std::vector<std::string> files,
+                       terrace_log_fn log_fn, void* context)
+      : forks(c::forks()), log(log_fn, context), writer(folder, name, std::move(files), log) {}
+  const uint32_t forks;
+  c::CallbackLog log;
+  saved::StateWriter writer;
+  bool has_failed = false;
+};
+
+struct terrace_state_reader {
+  saved::StateReader reader;
+  const std::string path = reader.path().string();
+};
+
+namespace {
+
+constexpr const char* kSave = "cannot save a checkpoint";
+constexpr const char* kLoad = "cannot load a checkpoint";
+
+std::vector<std::string> files_of(const terrace_state_options& given, const char* action) {
+  c::require_pointer(given.folder, action, "terrace_state_options.folder");
+  c::require_list(given.files, given.file_count, action, "terrace_state_options.files");
+  std::vector<std::string> files;
+  for (uint32_t f = 0; f < given.file_count; ++f) {
+    c::require_pointer(given.files[f], action, "terrace_state_options.files");
+    files.emplace_back(given.files[f]);
+    if (!saved::why_no_state_name(files.back()).empty() || files.back() == saved::kManifestName)
+      c::refuse(ErrorKind::config, action, "terrace_state_options.files", "one of them is no name for a file",
+                "give plain names");
+  }
+  return files;
+}
+
+// A call on a writer. One that has failed before is refused: a file of it may be cut short.
+template <typename Action>
+terrace_error* in_writer(terrace_state_writer* writer, Action action) noexcept {
+  return c::answer([&] {
+    c::require_pointer(writer, kSave, "writer");
+    if (writer->forks != c::forks())
+      c::misuse(kSave, "writer", "this process was forked after the save began",
+                "save in the process that began it");
+    if (writer->has_failed)
+      c::misuse(kSave, "writer", "an earlier call of this save has failed", "end it, and save again");
+    writer->has_failed = true;
+    action(*writer);
+    writer->has_failed = false;
+  });
+}
+
+}  // namespace
+
+terrace_error* terrace_has_commit(const char* const* nvme_paths, uint32_t nvme_path_count,
+                                  const char* tier_name, uint32_t* has_commit) {
+  return c::answer([&] {
+    constexpr const char* kAction = "cannot look for a commit";
+    c::require_list(nvme_paths, nvme_path_count, kAction, "nvme_paths");
+    c::require_pointer(has_commit, kAction, "has_commit");
+    OffloadOptions options;
+    options.states = Placement::nvme;
+    for (uint32_t p = 0; p < nvme_path_count; ++p) {
+      c::require_pointer(nvme_paths[p], kAction, "nvme_paths");
+      options.state_paths.push_back({nvme_paths[p]});
+    }
+    if (tier_name != nullptr) options.tier_name = tier_name;
+    *has_commit = look_at_tier(tier_folders(options)).has_manifests ? 1 : 0;
+  });
+}
+
+terrace_error* terrace_state_begin(const terrace_state_options* options, terrace_state_writer** writer) {
+  return c::answer([&] {
+    c::require_pointer(writer, kSave, "writer");
+    const terrace_state_options given = c::taken(options, kSave, "options");
+    std::vector<std::string> files = files_of(given, kSave);
+    c::require_pointer(given.name, kSave, "terrace_state_options.name");
+    *writer = std::make_unique<terrace_state_writer>(given.folder, given.name, std::move(files), given.log,
+                                                     given.log_context)
+                  .release();
+  });
+}
+
+terrace_error* terrace_state_file(terrace_state_writer* writer, const char* file) {
+  return in_writer(writer, [&](terrace_state_writer& w) {
+    c::require_pointer(file, kSave, "file");
+    w.writer.begin_file(file);
+  });
+}
+
+terrace_error* terrace_state_write(terrace_state_writer* writer, const void* bytes, uint64_t count) {
+  return in_writer(writer, [&](terrace_state_writer& w) {
+    c::require_list(bytes, count, kSave, "bytes");
+    w.writer.write({static_cast<const std::byte*>(bytes), count});
+  });
+}
+
+terrace_error* terrace_state_complete(terrace_state_writer* writer, const char* facts, uint32_t set_latest) {
+  return in_writer(writer, [&](terrace_state_writer& w) {
+    c::require_pointer(facts, kSave, "facts");
+    w.writer.complete(facts, set_latest != 0);
+  });
+}
+
+void terrace_state_end(terrace_state_writer* writer) {
+  delete writer;
+}
+
+terrace_error* terrace_state_open(const terrace_state_options* options, terrace_state_reader** reader) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    const terrace_state_options given = c::taken(options, kLoad, "options");
+    std::vector<std::string> files = files_of(given, kLoad);
+    std::optional<std::string> name;
+    if (given.name != nullptr) name = given.name;
+    *reader = std::unique_ptr<terrace_state_reader>(
+                  new terrace_state_reader{saved::StateReader(given.folder, name, std::move(files))})
+                  .release();
+  });
+}
+
+terrace_error* terrace_state_path(terrace_state_reader* reader, const char** path) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    c::require_pointer(path, kLoad, "path");
+    *path = reader->path.c_str();
+  });
+}
+
+terrace_error* terrace_state_facts(terrace_state_reader* reader, const char** facts) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    c::require_pointer(facts, kLoad, "facts");
+    *facts = reader->reader.facts().c_str();
+  });
+}
+
+terrace_error* terrace_state_size(terrace_state_reader* reader, const char* file, uint64_t* bytes) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    c::require_pointer(file, kLoad, "file");
+    c::require_pointer(bytes, kLoad, "bytes");
+    *bytes = reader->reader.bytes_of(file);
+  });
+}
+
+terrace_error* terrace_state_read(terrace_state_reader* reader, const char* file, uint64_t offset,
+                                  uint64_t count, void* bytes) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    c::require_pointer(file, kLoad, "file");
+    c::require_list(bytes, count, kLoad, "bytes");
+    reader->reader.read(file, offset, {static_cast<std::byte*>(bytes), count});
+  });
+}
+
+terrace_error* terrace_state_verify(terrace_state_reader* reader) {
+  return c::answer([&] {
+    c::require_pointer(reader, kLoad, "reader");
+    reader->reader.verify();
+  });
+}
+
+void terrace_state_close(terrace_state_reader* reader) {
+  delete reader;
+}
