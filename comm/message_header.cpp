@@ -32,9 +32,16 @@ std::string_view text_in(const std::array<char, kRoom>& room, uint32_t bytes) {
   return {room.data(), std::min<size_t>(bytes, kRoom)};
 }
 
-bool can_be_read(const HeaderWords& words, uint32_t rank) {
+// A group without a distance between its ranks would be divided by, and one of ranks that there are not would
+// be looked for behind the headers.
+bool is_group(const HeaderWords& words, uint32_t size) {
+  if (words.group_stride == 0 || words.group_count == 0) return false;
+  return words.group_first + (words.group_count - uint64_t{1}) * words.group_stride < size;
+}
+
+bool can_be_read(const HeaderWords& words, uint32_t rank, uint32_t size) {
   return words.magic == kHeaderMagic && words.rank == rank && words.kind <= CommKind::ballot &&
-         index_of(words.lane) < kLaneCount;
+         index_of(words.lane) < kLaneCount && is_group(words, size);
 }
 
 }  // namespace
@@ -116,7 +123,7 @@ PostedOperation MessageHeaders::read(uint32_t rank) {
   PostedOperation posted;
   CommOperation& operation = posted.operation;
   operation.rank = rank;
-  if (!can_be_read(words, rank))
+  if (!can_be_read(words, rank, size_))
     throw PeerLoss{rank, "its messages cannot be read; it may run another version of Terrace"};
   operation.kind = words.kind;
   operation.lane = words.lane;

@@ -18,10 +18,19 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kMostFarewellBytes = 1000;
+// Whoever does not take so many grants takes nothing any more.
+constexpr size_t kMostGrantBytes = 1 << 20;
+// Memory of early messages that is kept for later ones.
+constexpr size_t kMostSpare = 32;
 // What moves at a time before other links have their turn.
 constexpr uint64_t kTurnBytes = 1 << 20;
 // A rank that is to blame speaks, or is seen to have died, within this time.
 constexpr std::chrono::seconds kGrace(1);
+
+// Both sides count alike, or the receiver would take an honest sender for a liar.
+uint64_t room_of(uint64_t bytes) {
+  return std::min(bytes, SocketLink::kAheadBytes) + SocketLink::kRoomOfOneBytes;
+}
 
 }  // namespace
 
@@ -30,6 +39,13 @@ SocketLink::Channel& SocketLink::channel(uint32_t tag) {
   if (found != channels_.end()) return *found;
   channels_.emplace_back().tag = tag;
   return channels_.back();
+}
+
+SocketLink::Channel* SocketLink::channel_of_other(uint32_t tag) {
+  if (channels_.size() < kMostTags || std::ranges::find(channels_, tag, &Channel::tag) != channels_.end())
+    return &channel(tag);
+  lose("it uses more tags than a run has");
+  return nullptr;
 }
 
 void SocketLink::send(SocketMessage& message) {
@@ -77,18 +93,19 @@ void SocketLink::lose(std::string why) {
 bool SocketLink::may_go(const Channel& to) const {
   if (to.sends.empty()) return false;
   const uint64_t bytes = to.sends.front()->bytes;
-  return to.sent < to.granted || (bytes <= kAheadBytes && ahead_bytes_ + bytes <= kRoomAheadBytes);
+  return to.sent < to.granted || (bytes <= kAheadBytes && ahead_bytes_ + room_of(bytes) <= kRoomAheadBytes);
 }
 
 void SocketLink::put(const SocketFrame& frame) {
+  if (grants_.size() >= kMostGrantBytes) return lose("it takes nothing that is sent to it");
   const auto bytes = std::as_bytes(std::span(&frame, 1));
   grants_.insert(grants_.end(), bytes.begin(), bytes.end());
 }
 
 // The other side has begun a receive of the tag.
 void SocketLink::take_grant(const SocketFrame& grant) {
-  Channel& to = channel(grant.tag);
-  if (to.granted++ < to.sent) ahead_bytes_ -= std::min(ahead_bytes_, grant.bytes);
+  Channel* const to = channel_of_other(grant.tag);
+  if (to != nullptr && to->granted++ < to->sent) ahead_bytes_ -= std::min(ahead_bytes_, room_of(grant.bytes));
 }
 
 // Sets what is written next: all grants, and a message that may go.
@@ -101,7 +118,7 @@ void SocketLink::begin_next() {
     if (!may_go(to)) continue;
     sending_ = to.sends.front();
     to.sends.erase(to.sends.begin());
-    if (to.sent++ >= to.granted) ahead_bytes_ += sending_->bytes;
+    if (to.sent++ >= to.granted) ahead_bytes_ += room_of(sending_->bytes);
     const SocketFrame frame{FrameKind::data, to.tag, sending_->bytes};
     const auto bytes = std::as_bytes(std::span(&frame, 1));
     head_.insert(head_.end(), bytes.begin(), bytes.end());
@@ -192,28 +209,38 @@ void SocketLink::begin_frame(const SocketFrame& frame) {
 }
 
 void SocketLink::begin_data(const SocketFrame& frame) {
-  Channel& from = channel(frame.tag);
-  if (from.early.empty() && !from.receives.empty()) {
-    SocketMessage& receive = *from.receives.front();
-    from.receives.erase(from.receives.begin());
-    if (receive.bytes != frame.bytes) {
-      receive.failure = "its message has " + std::to_string(frame.bytes) + " bytes, where " +
-                        std::to_string(receive.bytes) + " are expected";
-      receive.over = true;
-      return lose(receive.failure);
-    }
-    receiving_ = &receive;
-    into_ = receive.memory;
-  } else {
-    if (frame.bytes > kAheadBytes) return lose("it sends more than it was asked for");
-    if (spare_.empty()) spare_.push_back(std::make_unique<Early>());
-    from.early.push_back(std::move(spare_.back()));
-    spare_.pop_back();
-    arriving_ = from.early.back().get();
-    arriving_->whole = false;
-    arriving_->bytes.resize(frame.bytes);
-    into_ = arriving_->bytes.data();
+  Channel* const from = channel_of_other(frame.tag);
+  if (from == nullptr) return;
+  if (!from->early.empty() || from->receives.empty()) return begin_early(*from, frame);
+  SocketMessage& receive = *from->receives.front();
+  from->receives.erase(from->receives.begin());
+  if (receive.bytes != frame.bytes) {
+    receive.failure = "its message has " + std::to_string(frame.bytes) + " bytes, where " +
+                      std::to_string(receive.bytes) + " are expected";
+    receive.over = true;
+    return lose(receive.failure);
   }
+  receiving_ = &receive;
+  into_ = receive.memory;
+  left_bytes_ = frame.bytes;
+}
+
+// Every message that is early here was sent without a grant, and was counted by its sender, which has then
+// gone beyond its own limit, or has none.
+void SocketLink::begin_early(Channel& from, const SocketFrame& frame) {
+  if (frame.bytes > kAheadBytes) return lose("it sends more than it was asked for");
+  early_bytes_ += room_of(frame.bytes);
+  if (early_bytes_ > kRoomAheadBytes)
+    return lose("it sends more than it was asked for: messages that nobody waits for would take " +
+                std::to_string(early_bytes_) + " bytes, and have room for " +
+                std::to_string(kRoomAheadBytes));
+  if (spare_.empty()) spare_.push_back(std::make_unique<Early>());
+  from.early.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+  arriving_ = from.early.back().get();
+  arriving_->whole = false;
+  arriving_->bytes.resize(frame.bytes);
+  into_ = arriving_->bytes.data();
   left_bytes_ = frame.bytes;
 }
 
@@ -244,7 +271,8 @@ void SocketLink::hand_over(Channel& from) {
                         std::to_string(receive.bytes) + " are expected";
     }
     receive.over = true;
-    spare_.push_back(std::move(early));
+    early_bytes_ -= room_of(early->bytes.size());
+    if (spare_.size() < kMostSpare) spare_.push_back(std::move(early));
   }
 }
 

@@ -8,6 +8,10 @@
 //   data      a message of that tag
 //   grant     no bytes follow; a receive of that tag and length was started, the next one of its tag
 //   farewell  the last frame: a text that says why; the tag is the rank that is to blame
+//
+// Each side holds the other one to this. Whoever sends more ahead than there is room for, uses more tags than
+// a run has, or takes nothing any more is lost, with a reason; so nothing that it does takes memory without
+// end.
 #pragma once
 
 #include <array>
@@ -46,7 +50,12 @@ struct SocketMessage {
 class SocketLink {
  public:
   static constexpr uint64_t kAheadBytes = 64 << 10;  // longer messages wait for their grant
+  // What messages that nobody has asked for take at most with their receiver. Each takes its bytes, and this
+  // for itself.
   static constexpr uint64_t kRoomAheadBytes = 256 << 10;
+  static constexpr uint64_t kRoomOfOneBytes = 64;
+  // More than the lanes of a run have.
+  static constexpr size_t kMostTags = 256;
 
   SocketLink(StreamSocket socket, uint32_t other) : socket_(std::move(socket)), other_(other) {}
   SocketLink(SocketLink&&) = default;
@@ -85,6 +94,8 @@ class SocketLink {
     std::vector<std::unique_ptr<Early>> early;
   };
   Channel& channel(uint32_t tag);
+  // The channel of a frame of the other side; null where that uses too many tags, and is lost.
+  Channel* channel_of_other(uint32_t tag);
 
   // Writing.
   bool may_go(const Channel& channel) const;
@@ -99,6 +110,7 @@ class SocketLink {
   void take_bytes(std::span<const std::byte> bytes);
   void begin_frame(const SocketFrame& frame);
   void begin_data(const SocketFrame& frame);
+  void begin_early(Channel& from, const SocketFrame& frame);
   void end_frame();
   void hand_over(Channel& channel);
   void lose(std::string why);
@@ -113,7 +125,7 @@ class SocketLink {
   size_t head_at_ = 0;
   SocketMessage* sending_ = nullptr;
   uint64_t body_at_ = 0, body_bytes_ = 0;
-  uint64_t ahead_bytes_ = 0;  // sent and not granted
+  uint64_t ahead_bytes_ = 0;  // of the room with the other side, taken by what was sent and is not granted
   bool says_farewell_ = false;
 
   // What is read: a frame, then its bytes into one of three places.
@@ -126,6 +138,8 @@ class SocketLink {
   std::byte* into_ = nullptr;
   uint64_t left_bytes_ = 0;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(16 << 10);
+
+  uint64_t early_bytes_ = 0;  // of the room here, taken by what has come before its receive
 
   std::string lost_;
   bool at_second_hand_ = false;  // the other side has left because of a third rank

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -195,6 +197,92 @@ TEST(SocketPort, TakesNothingForAMessageThatIsNone) {
     link.advance();
     EXPECT_NE(link.why_left(), "");
   }
+}
+
+// --- A rank that keeps to nothing, which a test plays ---
+
+struct PlayedLink {
+  PlayedLink() {
+    std::array<int, 2> fds{-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
+    link.emplace(StreamSocket(fds[0]), 3);
+    other = StreamSocket(fds[1]);
+  }
+  // The link takes it in; false where it has lost the other side.
+  bool sends(const SocketFrame& frame) {
+    std::vector<std::byte> bytes(sizeof frame + (frame.kind == FrameKind::data ? frame.bytes : 0));
+    std::memcpy(bytes.data(), &frame, sizeof frame);
+    for (size_t sent = 0; sent < bytes.size() && link->why_left().empty();) {
+      const ssize_t count = send(other.fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (count > 0) sent += static_cast<size_t>(count);
+      link->advance();
+    }
+    link->advance();
+    return link->why_left().empty();
+  }
+  std::optional<SocketLink> link;
+  StreamSocket other;
+};
+
+// What an honest rank may send ahead is taken, to the byte, whatever its lengths; and not one message more.
+TEST(SocketPort, HoldsARankToTheRoomThatItHasAhead) {
+  constexpr uint64_t kRoom = SocketLink::kRoomAheadBytes, kOne = SocketLink::kRoomOfOneBytes;
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{1000}, kRoom / 4 - kOne, SocketLink::kAheadBytes}) {
+    PlayedLink played;
+    uint64_t taken = 0;
+    while (taken + bytes + kOne <= kRoom) {
+      ASSERT_TRUE(played.sends({FrameKind::data, 5, bytes})) << played.link->why_left();
+      taken += bytes + kOne;
+    }
+    EXPECT_FALSE(played.sends({FrameKind::data, 6, bytes}));
+    EXPECT_NE(played.link->why_left().find("it sends more than it was asked for"), std::string::npos);
+    EXPECT_NE(played.link->why_left().find("room for 262144"), std::string::npos) << played.link->why_left();
+  }
+}
+
+TEST(SocketPort, HasRoomAgainForWhatIsReceived) {
+  PlayedLink played;
+  std::vector<std::byte> room(60'000);
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(played.sends({FrameKind::data, 5, room.size()})) << i << played.link->why_left();
+    SocketMessage receive{.other = 3, .tag = 5, .memory = room.data(), .bytes = room.size(), .failure = {}};
+    played.link->receive(receive);
+    EXPECT_TRUE(receive.over);
+  }
+}
+
+TEST(SocketPort, TakesNoMoreTagsThanARunHas) {
+  for (const FrameKind kind : {FrameKind::data, FrameKind::grant}) {
+    PlayedLink played;
+    uint32_t tag = 0;
+    while (tag < 100'000 && played.sends({kind, tag, 1})) ++tag;
+    EXPECT_LE(tag, SocketLink::kMostTags);
+    EXPECT_EQ(played.link->why_left(), "it uses more tags than a run has");
+  }
+}
+
+// Two links that send ahead what they may, to each other, are never in the way of that rule.
+TEST_P(SocketPorts, TakeAllThatAnHonestRankSendsAhead) {
+  Ports ports = ports_of(2, GetParam());
+  uint32_t seed = 5;
+  std::vector<std::vector<std::byte>> sent, received;
+  std::vector<Awaited> awaited;
+  for (int i = 0; i < 3000; ++i) {
+    seed = seed * 1664525 + 1013904223;
+    const uint64_t bytes = i % 7 == 0 ? 1 + seed % ports[0]->max_message_bytes() : 1 + seed % 300;
+    sent.push_back(bytes_of(bytes, i));
+    received.emplace_back(bytes);
+  }
+  for (size_t i = 0; i < sent.size(); ++i)
+    awaited.push_back({*ports[i % 2], ports[i % 2]->start_send(1 - i % 2, i % 11, sent[i])});
+  for (int i = 0; i < 2000; ++i) {
+    for (size_t which : {size_t{0}, size_t{1}})
+      EXPECT_EQ(ports[which]->test(awaited[sent.size() - 1 - which].request), MessageState::pending);
+  }
+  for (size_t i = 0; i < sent.size(); ++i)
+    awaited.push_back({*ports[1 - i % 2], ports[1 - i % 2]->start_receive(i % 2, i % 11, received[i])});
+  finish(awaited);
+  EXPECT_EQ(received, sent);
 }
 
 TEST(SocketPort, AllocatesNothingOnceItIsWarm) {
