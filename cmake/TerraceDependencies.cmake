@@ -34,6 +34,7 @@ macro(terrace_find_external missing name header library)
 endmacro()
 
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES aio libaio.h aio)
+terrace_find_external(TERRACE_MISSING_DEPENDENCIES crypto openssl/evp.h crypto)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES hwy hwy/highway.h hwy)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES uring liburing.h uring)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES xxhash xxhash.h xxhash)

@@ -89,7 +89,7 @@ endif()
 # Upper modules first: the order in which a linker needs archives.
 terrace_install_pc(terrace-offload
   "-lterrace_offload -lterrace_optimizer_cpu -lterrace_sim -lterrace_comm -lterrace_memory -lterrace_aio -lterrace_base"
-  "-laio -pthread" "" "fmt, tbb, liburing, libhwy, libxxhash")
+  "-laio -pthread" "" "fmt, tbb, liburing, libhwy, libxxhash, libcrypto")
 set(TERRACE_PC_OFFLOAD "terrace-offload = ${PROJECT_VERSION}")
 if(TERRACE_BUILD_RUNTIME)
   terrace_install_pc(terrace

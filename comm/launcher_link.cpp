@@ -74,8 +74,8 @@ LauncherLink LauncherLink::of_rank(const Environment& variables, uint32_t rank, 
   const std::string* const places = variable_text(variables, kLauncherPlaces);
   const std::string* const run = variable_text(variables, kRunName);
   if (link.is_open() || places == nullptr || run == nullptr) return link;
-  const RunKey key{run_number(*run), ranks, RankChannel::launcher};
-  link.socket_ = come_to(listed_places(*places), hello_of(key, rank, 0), reason);
+  const RunKey key{run_number(*run), ranks, RankChannel::launcher, secret_of(variables)};
+  link.socket_ = come_to(listed_places(*places), key, rank, reason);
   if (link.is_open()) miss_after_silence(link.socket_, kHostSilence);
   return link;
 }

@@ -4,8 +4,9 @@
 //
 // Each holds one end of a connection. A rank that the launcher has started itself inherits its end
 // (TERRACE_LAUNCHER_FD). One that mpirun has started for the launcher, on any host, comes to it:
-// TERRACE_LAUNCHER has the places where the launcher listens, "HOST:PORT,HOST:PORT", and TERRACE_RUN the name
-// of the run, so that no other run's rank is taken for one of its own. Words have the machine's byte order.
+// TERRACE_LAUNCHER has the places where the launcher listens, "HOST:PORT,HOST:PORT", TERRACE_RUN the name of
+// the run, and TERRACE_SECRET what the launcher and its ranks prove to each other (RankReception), so that
+// nobody else is taken for one of its own. Words have the machine's byte order.
 //
 // A rank says when it ends. So a connection that ends without that word is the death of a process, and one
 // that falls silent is a host that is cut off.
@@ -61,7 +62,7 @@ class LauncherLink {
   explicit LauncherLink(const Environment& variables);
   // The rank's end, inherited or from one of the launcher's places. Closed where `terrace launch` has not
   // started this process; where it has and cannot be reached, `reason` says why. Throws Error(config) for a
-  // variable that names no places.
+  // variable that names no places, and for a secret that cannot be used.
   static LauncherLink of_rank(const Environment& variables, uint32_t rank, uint32_t ranks,
                               std::string& reason);
   // The launcher's end of a connection by which a rank has come.

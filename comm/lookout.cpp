@@ -135,6 +135,23 @@ std::vector<KnownStanding> Lookout::standings(milliseconds patience) {
   return all;
 }
 
+std::vector<uint32_t> Lookout::silent_for(milliseconds silence, milliseconds patience) {
+  std::vector<uint32_t> silent;
+  const std::vector<KnownStanding> all = standings(patience);
+  for (uint32_t r = 0; r < all.size(); ++r) {
+    if (r != rank_ && all[r].age > silence) silent.push_back(r);
+  }
+  if (all.empty() && !loss(milliseconds(0))) silent.push_back(0);
+  return silent;
+}
+
+std::vector<uint32_t> Lookout::who_is_silent(milliseconds silence, milliseconds patience) {
+  const std::vector<uint32_t> silent = silent_for(silence, patience);
+  if (!silent.empty()) return silent;
+  std::this_thread::sleep_for(silence);
+  return silent_for(silence, patience);
+}
+
 // --- How ranks end that have failed ---
 
 std::vector<std::optional<LastWords>> Lookout::last_words(milliseconds patience) {
@@ -287,7 +304,7 @@ void Lookout::read_from(uint32_t rank) {
     if (link.in_count < link.in.size()) continue;
     link.in_count = 0;
     const std::optional<LookoutMessage> message = read_message(link.in, static_cast<uint32_t>(links_.size()));
-    if (!message) return has_ended(rank);
+    if (!message || !may_say(rank, *message)) return has_ended(rank);
     take(rank, *message);
   }
 }

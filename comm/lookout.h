@@ -81,6 +81,11 @@ class Lookout {
   // answer in time.
   std::vector<KnownStanding> standings(std::chrono::milliseconds patience);
 
+  // The other ranks that have said nothing for so long, though each should every second. Where none has, as
+  // when the ranks have waited for less than that, it waits so long and looks again. A first rank that does
+  // not answer by `patience` is silent, unless it has left.
+  std::vector<uint32_t> who_is_silent(std::chrono::milliseconds silence, std::chrono::milliseconds patience);
+
   // --- Ranks that end together, because of one thing or of several, tell the user of each once ---
   // Of rank 0: with what the others have left, by rank; waits for those that have not.
   std::vector<std::optional<LastWords>> last_words(std::chrono::milliseconds patience);
@@ -96,6 +101,7 @@ class Lookout {
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
+  std::vector<uint32_t> silent_for(std::chrono::milliseconds silence, std::chrono::milliseconds patience);
   struct Link {
     StreamSocket socket;
     std::vector<std::byte> out;

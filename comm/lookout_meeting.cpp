@@ -23,9 +23,10 @@ using std::chrono::seconds;
 constexpr seconds kToCome(10);
 
 // Where rank 0 listens: at a name on its host, or at a port of these addresses. All are empty where it does
-// not.
+// not. The secret is told to the ranks alone, by the connections that they have.
 struct Invitation {
   uint64_t run = 0;
+  RankNonce secret{};
   uint32_t port = 0;
   uint32_t reserved = 0;
   std::array<char, 64> name{};
@@ -51,6 +52,7 @@ Invitation invite(const std::vector<RankPlace>& places, std::optional<ListeningS
   Invitation invitation;
   std::random_device device;
   invitation.run = uint64_t{device()} << 32 | device();
+  invitation.secret = new_nonce();
   const bool one_host = std::ranges::all_of(places, [](const RankPlace& place) { return place.host == 0; });
   try {
     if (one_host) {
@@ -89,12 +91,12 @@ LookoutLinks meet_for_lookout(Communicator& ranks, const std::vector<RankPlace>&
   Invitation invitation;
   if (ranks.rank() == 0) invitation = invite(places, listener);
   invitation = votes.of_first(invitation);
-  const RunKey key{invitation.run, ranks.size(), RankChannel::lookout};
+  const RunKey key{invitation.run, ranks.size(), RankChannel::lookout, RunSecret().with(invitation.secret)};
   LookoutLinks met{.links = std::vector<StreamSocket>(ranks.size()), .why_none = {}};
   Arrival mine;
   if (ranks.rank() != 0) {
     std::string reason = "rank 0 listens nowhere";
-    met.links[0] = come_to(places_in(invitation), hello_of(key, ranks.rank(), 0), reason);
+    met.links[0] = come_to(places_in(invitation), key, ranks.rank(), reason);
     mine.has_come = met.links[0].is_open() ? 1 : 0;
     put(reason, mine.why);
   } else if (listener) {

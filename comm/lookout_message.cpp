@@ -5,6 +5,18 @@
 #include <terrace/base/text/utf8.h>
 
 namespace terrace {
+namespace {
+
+// A year: no run has waited so long, and more might not fit into a moment of the clock.
+constexpr uint64_t kMostAgeMs = uint64_t{366} * 24 * 3600 * 1000;
+
+}  // namespace
+
+bool may_say(uint32_t sender, const LookoutMessage& message) {
+  const bool is_of_first_alone = message.word == LookoutWord::loss || message.word == LookoutWord::answered ||
+                                 message.word == LookoutWord::speak;
+  return sender == 0 || (!is_of_first_alone && message.rank == sender);
+}
 
 LookoutMessage message_of(LookoutWord word, uint32_t rank, std::string_view text) {
   LookoutMessage message;
@@ -50,6 +62,7 @@ std::optional<LookoutMessage> read_message(std::span<const std::byte, sizeof(Loo
   std::memcpy(&message, bytes.data(), sizeof message);
   const bool is_word = message.word >= LookoutWord::standing && message.word <= LookoutWord::spoken;
   if (message.magic != LookoutMessage::kMagic || !is_word || message.rank >= ranks) return std::nullopt;
+  if (message.age_ms > kMostAgeMs) return std::nullopt;
   return message;
 }
 

@@ -65,6 +65,9 @@ LookoutMessage message_of(uint32_t rank, const RankStanding& standing, uint64_t 
 std::string text_in(const LookoutMessage& message);
 RankStanding standing_in(const LookoutMessage& message);
 
+// Whether that rank may say this: rank 0 speaks of all ranks, and every other one of itself alone.
+bool may_say(uint32_t sender, const LookoutMessage& message);
+
 // Nothing where the bytes are no message of a run with so many ranks.
 std::optional<LookoutMessage> read_message(std::span<const std::byte, sizeof(LookoutMessage)> bytes,
                                            uint32_t ranks);

@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kForRankZero(5);
 constexpr std::chrono::milliseconds kFirstPause(5), kLongestPause(100);
 
 RunKey key_of(const SocketMeeting& meeting) {
-  return {run_number(meeting.run), meeting.size, RankChannel::messages};
+  return {run_number(meeting.run), meeting.size, RankChannel::messages, meeting.secret, meeting.who_comes};
 }
 
 std::string seconds_of(const SocketMeeting& meeting) {
@@ -47,23 +47,27 @@ Error not_met(const MeetingPlace& place, std::string reason) {
 }
 
 // "rank 2", "ranks 1, 3 and 4"; the first ones where there are many.
-std::string missing_in(const Guests& guests, uint32_t first) {
+std::string text_of_some(std::span<const uint32_t> ranks) {
   constexpr size_t kNamed = 16;
+  const size_t named = std::min(ranks.size(), kNamed);
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < named; ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  if (named < ranks.size()) text += fmt::format(" and {} more", ranks.size() - named);
+  return text;
+}
+
+std::string missing_in(const Guests& guests, uint32_t first) {
   std::vector<uint32_t> missing;
   for (uint32_t r = first; r < guests.size(); ++r) {
     if (!guests[r]) missing.push_back(r);
   }
-  const size_t named = std::min(missing.size(), kNamed);
-  std::string text = missing.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < named; ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ", missing[i]);
-  if (named < missing.size()) text += fmt::format(" and {} more", missing.size() - named);
-  return text;
+  return text_of_some(missing);
 }
 
-Guests take_in(const SocketMeeting& meeting, const ListeningSocket& listener, uint32_t first,
-               const Deadline& deadline) {
-  RankReception reception(listener, key_of(meeting));
+Guests take_in(const SocketMeeting& meeting, const RunKey& key, const ListeningSocket& listener,
+               uint32_t first, const Deadline& deadline) {
+  RankReception reception(listener, key);
   Guests guests = reception.take_in(first, deadline);
   const auto is_there = [](const auto& guest) { return guest.has_value(); };
   if (std::all_of(guests.begin() + first, guests.end(), is_there)) return guests;
@@ -97,12 +101,28 @@ std::vector<Whereabouts> whereabouts_of(const Guests& guests) {
   return all;
 }
 
+// Where ranks come over the network and nothing secret is given, nobody knows whose they are.
+void warn_of_unknown(const SocketMeeting& meeting, const Guests& guests) {
+  std::vector<uint32_t> unknown;
+  for (uint32_t r = 1; r < guests.size(); ++r) {
+    if (!guests[r]->is_known) unknown.push_back(r);
+  }
+  if (unknown.empty() || !meeting.warn) return;
+  meeting.warn(fmt::format(
+      "nothing shows whose {} {}: whoever reached {} could have come instead, and would have taken "
+      "part in the training; set TERRACE_SECRET to the same random text (`openssl rand -hex 32`) for "
+      "all ranks",
+      text_of_some(unknown), unknown.size() == 1 ? "is" : "are", text_of(meeting.place)));
+}
+
 std::vector<StreamSocket> meet_as_first(const SocketMeeting& meeting) {
   const Deadline deadline(meeting.timeout);
-  const ListeningSocket listener(meeting.place);
-  Guests guests = take_in(meeting, listener, 1, deadline);
+  const ListeningSocket listener(meeting.place, meeting.who_comes);
+  Guests guests = take_in(meeting, key_of(meeting), listener, 1, deadline);
+  warn_of_unknown(meeting, guests);
   const std::vector<Whereabouts> all = whereabouts_of(guests);
-  const RankWelcome complete;
+  RankWelcome complete;
+  complete.nonce = new_nonce();
   std::vector<StreamSocket> links(meeting.size);
   for (uint32_t r = 1; r < meeting.size; ++r) {
     std::string reason;
@@ -126,57 +146,84 @@ MeetingPlace place_of(const SocketMeeting& meeting, uint32_t rank, const Whereab
   return {.host = host.empty() ? meeting.place.host : host, .port = static_cast<uint16_t>(whereabouts.port)};
 }
 
+// Where this rank listens for those of higher number: at the address by which it has reached rank 0, since
+// those come to that one too; beside rank 0 at the addresses of rank 0.
+ListeningSocket listen_as_reached(const SocketMeeting& meeting, const StreamSocket& first) {
+  if (!meeting.place.socket.empty())
+    return ListeningSocket(own_place(meeting, meeting.rank), meeting.who_comes);
+  const bool is_beside = address_of_peer(first).empty();
+  return ListeningSocket({.host = is_beside ? meeting.place.host : own_address(first)}, meeting.who_comes);
+}
+
+// A rank that has come to rank 0, and listens.
+struct Arrival {
+  StreamSocket first;
+  ListeningSocket listener;
+};
+
 // Rank 0 may be started later than this one.
-StreamSocket come_to_first(const SocketMeeting& meeting, uint16_t own_port, const Deadline& deadline) {
-  std::string reason;
+Arrival come_to_first(const SocketMeeting& meeting, const Deadline& deadline) {
+  const RunKey key = key_of(meeting);
+  const std::string who = text_of(meeting.place);
+  std::string why;
   std::chrono::milliseconds pause = kFirstPause;
-  const RankHello hello = hello_of(key_of(meeting), meeting.rank, own_port);
   while (true) {
+    std::string reason;
     StreamSocket socket = connect_to(meeting.place, deadline, reason);
-    if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
-        read_welcome(socket, deadline, text_of(meeting.place), reason))
-      return socket;
+    if (socket.is_open()) {
+      ListeningSocket listener = listen_as_reached(meeting, socket);
+      RankVisit visit(socket, key);
+      if (visit.say_hello(meeting.rank, listener.port(), deadline, who, reason) &&
+          visit.read_welcome(deadline, who, reason))
+        return {std::move(socket), std::move(listener)};
+    }
+    // That the last try had no time left says nothing.
+    if (why.empty() || !deadline.has_passed()) why = std::move(reason);
     if (deadline.has_passed())
       throw not_met(meeting.place,
-                    fmt::format("rank 0 was not there within {}: {}", seconds_of(meeting), reason));
+                    fmt::format("rank 0 was not there within {}: {}", seconds_of(meeting), why));
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
-// Waits until all have come, and returns where they are.
-std::vector<Whereabouts> wait_for_all(const SocketMeeting& meeting, const StreamSocket& first) {
+// When all have come: where they are, and what they show each other to have come.
+struct Company {
+  std::vector<Whereabouts> places;
+  RunKey key;
+};
+
+Company wait_for_all(const SocketMeeting& meeting, const StreamSocket& first) {
   const Deadline deadline(meeting.timeout + kForRankZero);
-  std::vector<Whereabouts> all(meeting.size);
+  Company company{std::vector<Whereabouts>(meeting.size), key_of(meeting)};
   std::string reason;
-  if (!read_welcome(first, deadline, text_of(meeting.place), reason) ||
-      !read_whole(first, std::as_writable_bytes(std::span(all)), deadline, reason))
+  const std::optional<RankWelcome> complete = read_word(first, deadline, text_of(meeting.place), reason);
+  if (!complete || !read_whole(first, std::as_writable_bytes(std::span(company.places)), deadline, reason))
     throw not_met(meeting.place, fmt::format("rank 0 has left: {}", reason));
-  return all;
+  company.key.secret = meeting.secret.with(complete->nonce);
+  return company;
 }
 
+// A rank first comes to all of lower number, and then takes in those of higher number. So nobody waits in a
+// circle: who is waited for waits for lower ones alone.
 std::vector<StreamSocket> meet_as_other(const SocketMeeting& meeting) {
-  const Deadline deadline(meeting.timeout);
-  const ListeningSocket listener(own_place(meeting, meeting.rank));
+  Arrival arrival = come_to_first(meeting, Deadline(meeting.timeout));
   std::vector<StreamSocket> links(meeting.size);
-  links[0] = come_to_first(meeting, listener.port(), deadline);
-  const std::vector<Whereabouts> all = wait_for_all(meeting, links[0]);
+  links[0] = std::move(arrival.first);
+  const Company company = wait_for_all(meeting, links[0]);
   const Deadline soon(meeting.timeout);
-  std::string reason;
-  const RankHello hello = hello_of(key_of(meeting), meeting.rank, 0);
-  // All say who they are before any of them waits, so that nobody waits in a circle.
   for (uint32_t r = 1; r < meeting.rank; ++r) {
-    const MeetingPlace place = place_of(meeting, r, all[r]);
+    std::string reason;
+    const MeetingPlace place = place_of(meeting, r, company.places[r]);
+    const std::string who = fmt::format("rank {}", r);
     links[r] = connect_to(place, soon, reason);
-    if (!links[r].is_open() || !write_whole(links[r], std::as_bytes(std::span(&hello, 1)), soon, reason))
+    RankVisit visit(links[r], company.key);
+    if (!links[r].is_open() || !visit.say_hello(meeting.rank, 0, soon, who, reason) ||
+        !visit.read_welcome(soon, who, reason))
       throw not_met(place, fmt::format("rank {} cannot be reached: {}", r, reason));
   }
-  Guests guests = take_in(meeting, listener, meeting.rank + 1, soon);
+  Guests guests = take_in(meeting, company.key, arrival.listener, meeting.rank + 1, soon);
   for (uint32_t r = meeting.rank + 1; r < meeting.size; ++r) links[r] = std::move(guests[r]->socket);
-  for (uint32_t r = 1; r < meeting.rank; ++r) {
-    if (!read_welcome(links[r], soon, fmt::format("rank {}", r), reason))
-      throw not_met(meeting.place, fmt::format("rank {} has left: {}", r, reason));
-  }
   return links;
 }
 
@@ -200,6 +247,10 @@ SocketMeeting meeting_of(const RankIdentity& identity, const Environment& variab
   for (const char* const name : {"TORCHELASTIC_RUN_ID", "TERRACE_RUN"}) {
     if (const std::string* const run = variable_text(variables, name)) meeting.run = *run;
   }
+  meeting.secret = secret_of(variables);
+  if (identity.local_size)
+    meeting.who_comes =
+        *identity.local_size == identity.size ? WhoComes::from_here : WhoComes::from_elsewhere_too;
   return meeting;
 }
 

@@ -125,40 +125,85 @@ void set_number(const StreamSocket& socket, int level, int option, int value) {
   setsockopt(socket.fd(), level, option, &value, sizeof value);
 }
 
-// On the addresses of IPv6 and of IPv4, or of IPv4 alone where the host has no other.
-StreamSocket listen_at_port(const MeetingPlace& place) {
-  StreamSocket listener(socket(AF_INET6, kKind, 0));
-  if (listener.is_open()) {
-    set_number(listener, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    set_number(listener, SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(place.port);
-    const int error = bind_and_listen(listener, address_from(any, sizeof any));
-    if (error == 0) return listener;
-    if (error == EADDRINUSE) throw cannot_listen(place, error);
-  }
-  listener = StreamSocket(socket(AF_INET, kKind, 0));
+// Returns 0 or an error number.
+int listen_on(const Address& address, StreamSocket& listener) {
+  listener = StreamSocket(socket(address.bytes.ss_family, kKind, 0));
+  if (address.bytes.ss_family == AF_INET6) set_number(listener, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   set_number(listener, SOL_SOCKET, SO_REUSEADDR, 1);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_port = htons(place.port);
-  if (const int error = bind_and_listen(listener, address_from(any, sizeof any)))
-    throw cannot_listen(place, error);
+  return bind_and_listen(listener, address);
+}
+
+// On the addresses of IPv6 and of IPv4, or of IPv4 alone where the host has no other.
+StreamSocket listen_on_all(const MeetingPlace& place) {
+  StreamSocket listener;
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  any.sin6_port = htons(place.port);
+  const int error = listen_on(address_from(any, sizeof any), listener);
+  if (error == 0) return listener;
+  if (error == EADDRINUSE) throw cannot_listen(place, error);
+  sockaddr_in older{};
+  older.sin_family = AF_INET;
+  older.sin_port = htons(place.port);
+  if (const int failed = listen_on(address_from(older, sizeof older), listener))
+    throw cannot_listen(place, failed);
   return listener;
 }
 
-// Nothing, with the reason, where the name cannot be looked up at the moment.
-std::vector<Address> addresses_of(const MeetingPlace& place, std::string& reason) {
+uint16_t port_of(const Address& address) {
+  if (address.bytes.ss_family == AF_INET) {
+    sockaddr_in part{};
+    std::memcpy(&part, &address.bytes, sizeof part);
+    return ntohs(part.sin_port);
+  }
+  if (address.bytes.ss_family != AF_INET6) return 0;
+  sockaddr_in6 part{};
+  std::memcpy(&part, &address.bytes, sizeof part);
+  return ntohs(part.sin6_port);
+}
+
+Address with_port(Address address, uint16_t port) {
+  const uint16_t sent = htons(port);
+  const bool is_ipv4 = address.bytes.ss_family == AF_INET;
+  const size_t offset = is_ipv4 ? offsetof(sockaddr_in, sin_port) : offsetof(sockaddr_in6, sin6_port);
+  std::memcpy(reinterpret_cast<char*>(&address.bytes) + offset, &sent, sizeof sent);
+  return address;
+}
+
+template <typename Call>
+Address address_by(Call call, int fd) {
+  Address address;
+  address.length = sizeof address.bytes;
+  if (call(fd, reinterpret_cast<sockaddr*>(&address.bytes), &address.length) != 0) address.length = 0;
+  return address;
+}
+
+std::string number_of(const Address& address) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address.get(), address.length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  const std::string_view number = host.data();
+  constexpr std::string_view kMapped = "::ffff:";  // an address of IPv4, as a socket of IPv6 sees it
+  return std::string(number.starts_with(kMapped) ? number.substr(kMapped.size()) : number);
+}
+
+bool is_loopback_number(std::string_view number) {
+  return number == "::1" || number.starts_with("127.");
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Returns 0, or the code of getaddrinfo().
+int look_up(const MeetingPlace& place, AddressList& list) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int code = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &wanted, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(code == 0 ? found : nullptr, freeaddrinfo);
-  if (code == EAI_NONAME)
-    throw Error(ErrorKind::config, {"cannot find the host where ranks meet", place.host, gai_strerror(code),
-                                    "correct TERRACE_MEET or MASTER_ADDR"});
-  if (code != 0) reason = gai_strerror(code);
+  if (code == 0) list.reset(found);
+  return code;
+}
+
+std::vector<Address> addresses_in(const AddressList& list) {
   std::vector<Address> addresses;
   for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
     Address address;
@@ -167,6 +212,67 @@ std::vector<Address> addresses_of(const MeetingPlace& place, std::string& reason
     addresses.push_back(address);
   }
   return addresses;
+}
+
+// Those on which to listen; none: on all. A name may have an address twice.
+std::vector<Address> addresses_to_listen_on(const MeetingPlace& place, WhoComes who) {
+  AddressList list(nullptr, freeaddrinfo);
+  if (place.host.empty() || look_up(place, list) != 0) return {};
+  std::vector<Address> own;
+  std::vector<std::string> numbers;
+  for (const Address& address : addresses_in(list)) {
+    std::string number = number_of(address);
+    if (!is_own_address(address.bytes) || std::ranges::find(numbers, number) != numbers.end()) continue;
+    own.push_back(address);
+    numbers.push_back(std::move(number));
+  }
+  const bool says_loopback = place.host == "localhost" || is_loopback_number(place.host);
+  const bool is_enough = !std::ranges::all_of(numbers, is_loopback_number) || who == WhoComes::from_here ||
+                         (who == WhoComes::from_anywhere && says_loopback);
+  return is_enough ? own : std::vector<Address>();
+}
+
+// Returns 0 or an error number. A free port of the first address may be taken at another one.
+int listen_on_each(std::span<const Address> addresses, uint16_t port, std::vector<StreamSocket>& listeners) {
+  int error = EADDRNOTAVAIL;
+  for (const Address& address : addresses) {
+    StreamSocket listener;
+    error = listen_on(with_port(address, port), listener);
+    if (error == EADDRINUSE) return error;
+    if (error != 0) continue;  // as where the host has no IPv6
+    port = port_of(address_by(getsockname, listener.fd()));
+    listeners.push_back(std::move(listener));
+  }
+  return listeners.empty() ? error : 0;
+}
+
+std::vector<StreamSocket> listen_at_port(const MeetingPlace& place, WhoComes who) {
+  const std::vector<Address> addresses = addresses_to_listen_on(place, who);
+  std::vector<StreamSocket> listeners;
+  if (addresses.empty()) {
+    listeners.push_back(listen_on_all(place));
+    return listeners;
+  }
+  constexpr int kTries = 8;
+  int error = 0;
+  for (int i = 0; i < kTries; ++i) {
+    listeners.clear();
+    error = listen_on_each(addresses, place.port, listeners);
+    if (error == 0) return listeners;
+    if (place.port != 0) break;
+  }
+  throw cannot_listen(place, error);
+}
+
+// Nothing, with the reason, where the name cannot be looked up at the moment.
+std::vector<Address> addresses_of(const MeetingPlace& place, std::string& reason) {
+  AddressList list(nullptr, freeaddrinfo);
+  const int code = look_up(place, list);
+  if (code == EAI_NONAME)
+    throw Error(ErrorKind::config, {"cannot find the host where ranks meet", place.host, gai_strerror(code),
+                                    "correct TERRACE_MEET or MASTER_ADDR"});
+  if (code != 0) reason = gai_strerror(code);
+  return addresses_in(list);
 }
 
 bool wait_for(const StreamSocket& socket, short events, const Deadline& deadline) {
@@ -194,23 +300,6 @@ StreamSocket connect_to_address(const Address& address, const Deadline& deadline
   }
   reason = system_reason(error);
   return {};
-}
-
-std::string number_of(const Address& address) {
-  std::array<char, NI_MAXHOST> host{};
-  if (getnameinfo(address.get(), address.length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
-    return {};
-  const std::string_view number = host.data();
-  constexpr std::string_view kMapped = "::ffff:";  // an address of IPv4, as a socket of IPv6 sees it
-  return std::string(number.starts_with(kMapped) ? number.substr(kMapped.size()) : number);
-}
-
-template <typename Call>
-Address address_by(Call call, int fd) {
-  Address address;
-  address.length = sizeof address.bytes;
-  if (call(fd, reinterpret_cast<sockaddr*>(&address.bytes), &address.length) != 0) address.length = 0;
-  return address;
 }
 
 }  // namespace
@@ -244,32 +333,31 @@ std::string text_of(const MeetingPlace& place) {
   return fmt::format(fmt::runtime(brackets ? "[{}]:{}" : "{}:{}"), place.host, place.port);
 }
 
-ListeningSocket::ListeningSocket(MeetingPlace place)
-    : place_(std::move(place)),
-      socket_(place_.socket.empty() ? listen_at_port(place_) : listen_at_path(place_)) {}
+ListeningSocket::ListeningSocket(MeetingPlace place, WhoComes who) : place_(std::move(place)) {
+  if (place_.socket.empty()) {
+    sockets_ = listen_at_port(place_, who);
+  } else {
+    sockets_.push_back(listen_at_path(place_));
+  }
+}
 
 ListeningSocket::~ListeningSocket() {
-  if (socket_.is_open() && !place_.socket.empty() && !has_no_file(place_.socket))
+  if (!sockets_.empty() && !place_.socket.empty() && !has_no_file(place_.socket))
     unlink(place_.socket.c_str());
 }
 
 uint16_t ListeningSocket::port() const {
-  const Address address = address_by(getsockname, fd());
-  if (address.bytes.ss_family == AF_INET) {
-    sockaddr_in part{};
-    std::memcpy(&part, &address.bytes, sizeof part);
-    return ntohs(part.sin_port);
-  }
-  if (address.bytes.ss_family != AF_INET6) return 0;
-  sockaddr_in6 part{};
-  std::memcpy(&part, &address.bytes, sizeof part);
-  return ntohs(part.sin6_port);
+  return port_of(address_by(getsockname, sockets_.front().fd()));
 }
 
 StreamSocket ListeningSocket::accept() const {
-  StreamSocket connection(accept4(fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (connection.is_open() && place_.socket.empty()) set_number(connection, IPPROTO_TCP, TCP_NODELAY, 1);
-  return connection;
+  for (const StreamSocket& socket : sockets_) {
+    StreamSocket connection(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!connection.is_open()) continue;
+    if (place_.socket.empty()) set_number(connection, IPPROTO_TCP, TCP_NODELAY, 1);
+    return connection;
+  }
+  return {};
 }
 
 StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std::string& reason) {
@@ -285,8 +373,23 @@ StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std
 
 std::string address_of_peer(const StreamSocket& socket) {
   const std::string peer = number_of(address_by(getpeername, socket.fd()));
-  if (peer == "::1" || peer.starts_with("127.")) return {};
-  return peer == number_of(address_by(getsockname, socket.fd())) ? std::string() : peer;
+  if (is_loopback_number(peer)) return {};
+  return peer == own_address(socket) ? std::string() : peer;
+}
+
+std::string own_address(const StreamSocket& socket) {
+  return number_of(address_by(getsockname, socket.fd()));
+}
+
+// Only there it can be bound.
+bool is_own_address(const sockaddr_storage& address) {
+  Address unbound;
+  unbound.bytes = address;
+  unbound.length = address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  const StreamSocket probe(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (address.ss_family == AF_INET6) set_number(probe, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  unbound = with_port(unbound, 0);
+  return probe.is_open() && bind(probe.fd(), unbound.get(), unbound.length) == 0;
 }
 
 void miss_after_silence(const StreamSocket& socket, std::chrono::seconds silence) {

@@ -11,8 +11,11 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/comm/rank_identity.h>
+
+struct sockaddr_storage;
 
 namespace terrace {
 
@@ -52,26 +55,34 @@ class StreamSocket {
 // "/run/meet.sock" or "host:29501", for messages.
 std::string text_of(const MeetingPlace& place);
 
+// On which hosts those are who come to a socket.
+enum class WhoComes : uint8_t { from_here, from_elsewhere_too, from_anywhere };
+
 // A socket that connections come to; a socket in the file system is removed with it.
 class ListeningSocket {
  public:
   ListeningSocket() = default;
-  // Listens at the port on all addresses of this host, at a free one where it is 0; or at the path, where a
-  // socket that nobody listens at any more is replaced. Throws Error(io), which names the place, where that
-  // fails or somebody listens there already.
-  explicit ListeningSocket(MeetingPlace place);
+  // Listens at the path, where a socket that nobody listens at any more is replaced; or at the port, at a
+  // free one where it is 0. Where the place names a host, it listens on those addresses alone that the name
+  // has and that are this host's own. It listens on all addresses where the place names none, where none of
+  // the name's is this host's own (as where addresses are translated), and where the name stands for the
+  // loopback here and others may come from elsewhere, for whom it stands for something else (Debian writes a
+  // host's own name so; a cluster may call the first host localhost for itself). Throws Error(io), which
+  // names the place, where that fails or somebody listens there already.
+  explicit ListeningSocket(MeetingPlace place, WhoComes who = WhoComes::from_anywhere);
   ~ListeningSocket();
   ListeningSocket(ListeningSocket&& other) noexcept = default;
   ListeningSocket& operator=(ListeningSocket&&) = delete;
 
-  int fd() const { return socket_.fd(); }
+  // One for each address.
+  const std::vector<StreamSocket>& sockets() const { return sockets_; }
   uint16_t port() const;  // 0 for a path
   // The next connection that has come; closed where none has.
   StreamSocket accept() const;
 
  private:
   MeetingPlace place_;
-  StreamSocket socket_;
+  std::vector<StreamSocket> sockets_;
 };
 
 // Connects, or returns a closed socket and says in `reason` why not. Throws Error(config) where the host has
@@ -80,6 +91,10 @@ StreamSocket connect_to(const MeetingPlace& place, const Deadline& deadline, std
 
 // The address of the other side of a TCP connection as a number; empty where it is this host's own.
 std::string address_of_peer(const StreamSocket& socket);
+// The address of this side as a number, by which the other side reaches this host.
+std::string own_address(const StreamSocket& socket);
+// Whether the address is one of this host's own, the loopback's too. Its port does not matter.
+bool is_own_address(const sockaddr_storage& address);
 
 // After so long a host counts as cut off, whoever watches it.
 inline constexpr std::chrono::seconds kHostSilence(10);

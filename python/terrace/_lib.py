@@ -50,8 +50,8 @@ def _load():
             path,
             str(error),
             "reinstall the package, or set TERRACE_LIBRARY to a built libterrace.so; it needs the shared libraries "
-            "of TBB, fmt, liburing, libaio, highway and xxHash (Debian: libtbb12 libfmt9 liburing2 libaio1 libhwy1 "
-            "libxxhash0), which a wheel brings along where auditwheel has repaired it",
+            "of TBB, fmt, liburing, libaio, highway, xxHash and OpenSSL (Debian: libtbb12 libfmt9 liburing2 libaio1 "
+            "libhwy1 libxxhash0 libssl3), which a wheel brings along where auditwheel has repaired it",
         ) from None
     return _declared(loaded, path)
 

@@ -30,12 +30,13 @@ LauncherWord next_word(LauncherLink& link) {
 class Launcher {
  public:
   explicit Launcher(uint32_t ranks)
-      : reception_(listener_, {run_number("a run"), ranks, RankChannel::launcher}) {}
+      : reception_(listener_, {run_number("a run"), ranks, RankChannel::launcher, RunSecret(secret_)}) {}
 
   Environment variables(const std::string& run) const {
     return {{kLauncherPlaces,
              "127.0.0.1:1," + text_of(MeetingPlace{.host = "127.0.0.1", .port = listener_.port()})},
-            {kRunName, run}};
+            {kRunName, run},
+            {kSecretVariable, secret_}};
   }
   // The next rank that comes.
   std::pair<uint32_t, LauncherLink> next() {
@@ -49,6 +50,7 @@ class Launcher {
   }
 
  private:
+  const std::string secret_ = new_secret_text();
   const ListeningSocket listener_{MeetingPlace{}};
   RankReception reception_;
 };
@@ -76,12 +78,12 @@ TEST(LauncherLink, ADeathIsAnEndWithoutAWord) {
   std::optional<LauncherLink> link;
   {
     std::string reason;
-    const RunKey key{run_number("a run"), 1, RankChannel::launcher};
     const Environment variables = launcher.variables("a run");
+    const RunKey key{run_number("a run"), 1, RankChannel::launcher, secret_of(variables)};
     std::jthread dies([&] {
       const std::string place = variables.at(kLauncherPlaces).substr(sizeof("127.0.0.1:1,") - 1);
       const std::array places = {meeting_place_in(kLauncherPlaces, place)};
-      come_to(places, hello_of(key, 0, 0), reason);
+      come_to(places, key, 0, reason);
     });
     link.emplace(launcher.next().second);
   }
@@ -96,6 +98,21 @@ TEST(LauncherLink, AnotherRunsRankIsRefused) {
   std::string reason;
   EXPECT_FALSE(LauncherLink::of_rank(launcher.variables("another run"), 0, 1, reason).is_open());
   EXPECT_NE(reason.find("another run"), std::string::npos) << reason;
+  done = true;
+}
+
+// Everybody on the host sees the name of the run, on mpirun's command line.
+TEST(LauncherLink, WhoeverKnowsTheRunAndNotItsSecretIsRefused) {
+  Launcher launcher(1);
+  std::atomic<bool> done = false;
+  std::jthread refuses([&] { launcher.refuse_until(done); });
+  Environment variables = launcher.variables("a run");
+  for (const std::string& secret : {std::string(), std::string("another secret of a run")}) {
+    variables[kSecretVariable] = secret;
+    std::string reason;
+    EXPECT_FALSE(LauncherLink::of_rank(variables, 0, 1, reason).is_open());
+    EXPECT_NE(reason.find("does not prove the secret"), std::string::npos) << reason;
+  }
   done = true;
 }
 

@@ -1,5 +1,6 @@
 #include <terrace/comm/lookout.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -256,6 +257,23 @@ TEST(Lookout, TellsTheLauncherWhoIsSilentWhereItGivesUp) {
   EXPECT_EQ(message.word, LookoutWord::farewell);
 }
 
+// A wait may be given up before anybody has been silent for long; who hangs is then named all the same.
+TEST(Lookout, WaitsUntilSilenceCanBeTold) {
+  Ranks ranks;
+  Lookout& first = ranks.begin(0);
+  Lookout& second = ranks.begin(1);
+  std::vector<uint32_t> silent;
+  std::jthread other([&] { silent = second.who_is_silent(4s, kPatience); });
+  EXPECT_THAT(first.who_is_silent(4s, kPatience), ::testing::Contains(2u));
+  other.join();
+  EXPECT_THAT(silent, ::testing::Contains(2u));
+}
+
+TEST(Lookout, AFirstRankThatDoesNotAnswerIsSilentAtOnce) {
+  Ranks ranks;
+  EXPECT_EQ(ranks.begin(1).who_is_silent(1h, 20ms), std::vector<uint32_t>{0});
+}
+
 TEST(Lookout, ALauncherThatEndsIsNoDeath) {
   Ranks ranks;
   std::optional<LauncherLink> launcher;
@@ -303,6 +321,31 @@ TEST(Lookout, WhoeverSendsWhatIsNoMessageIsGone) {
     send_message(ranks.link_of(2), message);
     EXPECT_EQ(first.loss(kPatience)->rank, 2u);
   }
+}
+
+// Only the first rank speaks of others; what it says of itself is its own.
+TEST(Lookout, WhoeverSpeaksForAnotherRankIsGone) {
+  std::vector<LookoutMessage> lies = {
+      message_of(LookoutWord::standing, 1), message_of(LookoutWord::loss, 1),
+      message_of(LookoutWord::loss, 2),     message_of(LookoutWord::speak, 2, "all"),
+      message_of(LookoutWord::answered, 2), message_of(LookoutWord::farewell, 0, "it is over")};
+  for (const LookoutMessage& lie : lies) {
+    Ranks ranks;
+    Lookout& first = ranks.begin(0);
+    send_message(ranks.link_of(2), lie);
+    const std::optional<RankLoss> loss = first.loss(kPatience);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 2u);
+    EXPECT_TRUE(loss->died);
+  }
+}
+
+// A moment so long ago that the clock does not have it.
+TEST(LookoutMessage, IsNoneThatIsOlderThanAnyRun) {
+  LookoutMessage message = message_of(1, standing_of(1), uint64_t{1} << 62);
+  EXPECT_FALSE(read_message(std::as_bytes(std::span<const LookoutMessage, 1>(&message, 1)), 3));
+  message.age_ms = 60'000;
+  EXPECT_TRUE(read_message(std::as_bytes(std::span<const LookoutMessage, 1>(&message, 1)), 3));
 }
 
 TEST(LookoutMessage, CutsALongTextBetweenCharacters) {

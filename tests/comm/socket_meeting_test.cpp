@@ -16,6 +16,7 @@
 #include <terrace/base/error.h>
 #include <terrace/comm/rank_reception.h>
 
+#include "comm/played_rank.h"
 #include "comm/rank_worlds.h"
 #include "support/expect_error.h"
 #include "support/patience.h"
@@ -24,9 +25,13 @@ namespace terrace::socket_meeting_test {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::answer_at;
+using testing::come_as;
 using testing::expect_error;
 using testing::kPatience;
 using testing::place_to_meet;
+using testing::PlayedRank;
+using testing::refusal_of;
 
 class SocketMeetings : public ::testing::TestWithParam<bool> {
  protected:
@@ -38,33 +43,6 @@ class SocketMeetings : public ::testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Places, SocketMeetings, ::testing::Bool(),
                          [](const auto& kind) { return kind.param ? "Tcp" : "Paths"; });
-
-// What a rank that shall not meet the others says of it.
-std::string refusal_of(const SocketMeeting& meeting) {
-  try {
-    meet(meeting);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "rank " << meeting.rank << " has met the others";
-  return {};
-}
-
-// Says hello at the place, as often as nobody is there, and returns the answer.
-RankWelcome answer_at(const MeetingPlace& place, const RankHello& hello) {
-  const Deadline deadline(kPatience);
-  std::string reason;
-  while (!deadline.has_passed()) {
-    const StreamSocket socket = connect_to(place, deadline, reason);
-    RankWelcome welcome;
-    if (socket.is_open() && write_whole(socket, std::as_bytes(std::span(&hello, 1)), deadline, reason) &&
-        read_whole(socket, std::as_writable_bytes(std::span(&welcome, 1)), deadline, reason))
-      return welcome;
-    std::this_thread::yield();
-  }
-  ADD_FAILURE() << reason;
-  return {};
-}
 
 TEST_P(SocketMeetings, ConnectEveryRankToEveryOther) {
   for (const uint32_t size : {1u, 2u, 3u, 7u}) {
@@ -173,7 +151,8 @@ TEST_P(SocketMeetings, RefuseASecondOfARank) {
   const RunKey key{run_number("a run"), 3, RankChannel::messages};
   RankReception reception(listener, key);
   std::jthread first([&] { EXPECT_TRUE(reception.take_in(1, Deadline(kPatience))[2]); });
-  EXPECT_EQ(answer_at(place_, hello_of(key, 2, 0)).refused, 0u);
+  const PlayedRank stays = come_as(place_, hello_of(key, 2, 0));
+  EXPECT_EQ(stays.answer.refused, 0u);
   const RankWelcome answer = answer_at(place_, hello_of(key, 2, 0));
   EXPECT_EQ(answer.refused, 1u);
   EXPECT_NE(std::string(answer.why.data()).find("rank 2 is here already"), std::string::npos);
@@ -241,6 +220,8 @@ TEST(SocketMeeting, IsWhereTheLauncherHasArrangedIt) {
     Environment variables;
     MeetingPlace place;
     std::string run;
+    WhoComes who_comes = WhoComes::from_anywhere;
+    bool has_secret = false;
   };
   const Environment torchrun = {
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}};
@@ -256,11 +237,22 @@ TEST(SocketMeeting, IsWhereTheLauncherHasArrangedIt) {
       {with({{"TERRACE_MEET", "b:5"}, {"TERRACE_RUN", "x"}}), {.host = "b", .port = 5}, "x"},
       {{{"TERRACE_RANK", "1"}, {"TERRACE_RANKS", "2"}, {"TERRACE_MEET", "/meet"}, {"TERRACE_RUN", "x"}},
        {.socket = "/meet"},
-       "x"}};
+       "x"},
+      {with({{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}),
+       {.host = "a", .port = 29501},
+       "",
+       WhoComes::from_here},
+      {with({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"TERRACE_SECRET", "0123456789abcdef"}}),
+       {.host = "a", .port = 29501},
+       "",
+       WhoComes::from_elsewhere_too,
+       true}};
   for (const Row& row : rows) {
     const SocketMeeting meeting = meeting_of(identify_rank(row.variables), row.variables);
     EXPECT_EQ(meeting.place, row.place);
     EXPECT_EQ(meeting.run, row.run);
+    EXPECT_EQ(meeting.who_comes, row.who_comes);
+    EXPECT_EQ(meeting.secret.is_given(), row.has_secret);
     EXPECT_EQ(meeting.rank, 1u);
     EXPECT_EQ(meeting.size, 2u);
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/base/mutex.h>
+#include <terrace/comm/communicator.h>
 #include <terrace/comm/message_port.h>
 
 namespace terrace::testing {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,8 +41,10 @@ uint32_t slots_of(const std::vector<HostSlots>& hosts) {
 HostRanks::HostRanks(const HostRanksOptions& options)
     : options_(options),
       run_(new_run_name()),
+      secret_(secret_for_ranks()),
       listener_(MeetingPlace{}),
-      reception_(listener_, {run_number(run_), slots_of(options.hosts), RankChannel::launcher}),
+      reception_(listener_,
+                 {run_number(run_), slots_of(options.hosts), RankChannel::launcher, RunSecret(secret_)}),
       ranks_(slots_of(options.hosts)) {
   const pid_t launcher = getpid();
   mpirun_ = fork();
@@ -62,11 +65,13 @@ void HostRanks::become_mpirun(pid_t launcher) const {
   const std::vector<std::string> variables = {
       fmt::format("{}={}", kLauncherPlaces, launcher_places(listener_.port())),
       fmt::format("{}={}", kRunName, run_),
-      fmt::format("{}={}", kNewGradientGroup, options_.new_gradient_group)};
+      fmt::format("{}={}", kNewGradientGroup, options_.new_gradient_group),
+      kSecretVariable};  // its value is mpirun's, since everybody sees a command line
   const std::vector<std::string> command =
       watched_mpirun_command(options_.hosts, std::filesystem::read_symlink("/proc/self/exe"),
                              options_.arguments, options_.log_folder, variables);
   signals_.restore();
+  setenv(kSecretVariable, secret_.c_str(), 1);
   execvp("mpirun", pointers_to(command).data());
   _exit(kFailed);
 }

@@ -81,6 +81,7 @@ class HostRanks {
 
   const HostRanksOptions options_;
   const std::string run_;
+  const std::string secret_;
   const ListeningSocket listener_;
   RankReception reception_;
   std::vector<Rank> ranks_;

@@ -11,6 +11,8 @@
 #include <random>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/run_secret.h>
 
 #include "command_line.h"
 
@@ -60,6 +62,11 @@ std::string new_run_name() {
   std::string name;
   for (int i = 0; i < 4; ++i) name += fmt::format("{:08x}", device());
   return name;
+}
+
+std::string secret_for_ranks() {
+  const std::string given = secret_text_in(environment_from(environ));
+  return given.empty() ? new_secret_text() : given;
 }
 
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {

@@ -39,6 +39,9 @@ void settle_in_child(pid_t launcher);
 
 // A name that hardly another run has.
 std::string new_run_name();
+// What the ranks of a run prove to each other and to the launcher: that of the environment (kSecretVariable),
+// or else one that is drawn. Throws Error(config) where the one of the environment cannot be used.
+std::string secret_for_ranks();
 
 // For exec, as long as `words` live.
 std::vector<char*> pointers_to(const std::vector<std::string>& words);

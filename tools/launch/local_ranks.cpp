@@ -37,24 +37,8 @@ Error cannot_start(const std::string& what, int error) {
 bool is_of_a_launcher(std::string_view variable) {
   return variable.starts_with("TERRACE_RANK") || variable.starts_with("TERRACE_LOCAL_RANK") ||
          variable.starts_with("TERRACE_MEET=") || variable.starts_with("TERRACE_RUN=") ||
-         variable.starts_with(kLauncherPlaces) || variable.starts_with(kNewGradientGroup);
-}
-
-// The environment of a rank: that of this process, with what it has to know.
-std::vector<std::string> variables_of(uint32_t rank, const LocalRanksOptions& options,
-                                      const std::filesystem::path& folder, const std::string& run, int link) {
-  std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!is_of_a_launcher(*variable)) variables.emplace_back(*variable);
-  }
-  for (const char* const name : {"TERRACE_RANK", "TERRACE_LOCAL_RANK"})
-    variables.push_back(fmt::format("{}={}", name, rank));
-  for (const char* const name : {"TERRACE_RANKS", "TERRACE_LOCAL_RANKS"})
-    variables.push_back(fmt::format("{}={}", name, options.ranks));
-  variables.push_back("TERRACE_MEET=" + (folder / "meet").string());
-  variables.push_back("TERRACE_RUN=" + run);
-  variables.push_back(fmt::format("{}={}", kLauncherFd, link));
-  return variables;
+         variable.starts_with("TERRACE_SECRET=") || variable.starts_with(kLauncherPlaces) ||
+         variable.starts_with(kNewGradientGroup);
 }
 
 }  // namespace
@@ -79,8 +63,7 @@ LocalRanks::LocalRanks(const LocalRanksOptions& options, Console& console)
       output_(options.log_folder, options.ranks, options.appends_logs),
       ranks_(options.ranks) {
   try {
-    const std::string run = new_run_name();
-    for (uint32_t rank = 0; rank < options.ranks; ++rank) start(rank, run);
+    for (uint32_t rank = 0; rank < options.ranks; ++rank) start(rank);
   } catch (...) {
     for (const Rank& rank : ranks_) {
       if (rank.process > 0) kill(rank.process, SIGKILL);
@@ -100,10 +83,26 @@ LocalRanks::~LocalRanks() {
   }
 }
 
-void LocalRanks::start(uint32_t rank, const std::string& run) {
+std::vector<std::string> LocalRanks::variables_of(uint32_t rank, int link) const {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!is_of_a_launcher(*variable)) variables.emplace_back(*variable);
+  }
+  for (const char* const name : {"TERRACE_RANK", "TERRACE_LOCAL_RANK"})
+    variables.push_back(fmt::format("{}={}", name, rank));
+  for (const char* const name : {"TERRACE_RANKS", "TERRACE_LOCAL_RANKS"})
+    variables.push_back(fmt::format("{}={}", name, options_.ranks));
+  variables.push_back("TERRACE_MEET=" + (folder_.path / "meet").string());
+  variables.push_back(fmt::format("{}={}", kRunName, run_));
+  variables.push_back(fmt::format("{}={}", kSecretVariable, secret_));
+  variables.push_back(fmt::format("{}={}", kLauncherFd, link));
+  return variables;
+}
+
+void LocalRanks::start(uint32_t rank) {
   auto [link, fd] = LauncherLink::make();
   const StreamSocket end_of_rank(fd);
-  const std::vector<std::string> variables = variables_of(rank, options_, folder_.path, run, fd);
+  const std::vector<std::string> variables = variables_of(rank, fd);
   const pid_t launcher = getpid(), process = fork();
   if (process == 0) become_rank(rank, launcher, variables);
   if (process < 0) throw cannot_start(fmt::format("rank {} of {}", rank, options_.ranks), errno);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/comm/launcher_link.h>
+#include <terrace/comm/run_secret.h>
 
 #include "console.h"
 #include "launch/launched_process.h"
@@ -59,7 +60,10 @@ class LocalRanks {
     std::filesystem::path path;
   };
 
-  void start(uint32_t rank, const std::string& run);
+  void start(uint32_t rank);
+  // The environment of a rank, which only processes of this user can read: that of this process, with what
+  // the rank has to know.
+  std::vector<std::string> variables_of(uint32_t rank, int link) const;
   [[noreturn]] void become_rank(uint32_t rank, pid_t launcher,
                                 const std::vector<std::string>& variables) const;
   bool are_over() const;
@@ -77,6 +81,7 @@ class LocalRanks {
 
   const LocalRanksOptions options_;
   Console& console_;
+  const std::string run_ = new_run_name(), secret_ = secret_for_ranks();
   const Folder folder_;
   RankOutput output_;
   std::vector<Rank> ranks_;

@@ -18,7 +18,8 @@ std::vector<std::string> mpirun_command(const std::vector<HostSlots>& hosts,
 
 // The same for a launcher that stays beside it and starts what is left again: each host has a part of the
 // command of its own, so that ranks are numbered in the order of `hosts` wherever mpirun runs, and all ranks
-// have these variables ("NAME=value") as well. mpirun starts its daemons through an agent (agent_words()).
+// have these variables ("NAME=value", or "NAME" with the value that mpirun has) as well. mpirun starts its
+// daemons through an agent (agent_words()).
 std::vector<std::string> watched_mpirun_command(const std::vector<HostSlots>& hosts,
                                                 const std::filesystem::path& program,
                                                 const std::vector<std::string>& arguments,

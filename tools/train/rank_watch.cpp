@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 #include <string_view>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -163,24 +162,9 @@ void RankWatch::leave() {
   if (lookout_ != nullptr) lookout_->leave("");
 }
 
-std::vector<uint32_t> RankWatch::silent_ranks() const {
-  std::vector<uint32_t> silent;
-  const std::vector<KnownStanding> all = lookout_->standings(kForAnAnswer);
-  for (uint32_t r = 0; r < all.size(); ++r) {
-    if (r != communicator_.rank() && all[r].age > kSilent) silent.push_back(r);
-  }
-  // The first rank does not answer. It may have left just now, because of the same.
-  if (all.empty() && !lookout_->loss(milliseconds(0))) silent.push_back(0);
-  return silent;
-}
-
 void RankWatch::give_up() {
   if (lookout_ == nullptr) return;
-  std::vector<uint32_t> silent = silent_ranks();
-  if (silent.empty()) {  // --stall-abort may be shorter than what counts as silence
-    std::this_thread::sleep_for(kSilent);
-    silent = silent_ranks();
-  }
+  const std::vector<uint32_t> silent = lookout_->who_is_silent(kSilent, kForAnAnswer);
   lookout_->give_up(silent, "one wait took longer than --stall-abort allows", kForAnAnswer);
 }
 

@@ -75,7 +75,6 @@ class RankWatch final : public RunObserver {
   void end_late(const RankLoss& loss);
   int end_first(const Error& failure, int status);
   void end_another(const Error& failure, int status);
-  std::vector<uint32_t> silent_ranks() const;
   void let_others_speak(uint32_t own_news, std::span<const std::optional<LastWords>> all);
   RankStanding standing() const;
   Error death_text(const RankLoss& loss) const;

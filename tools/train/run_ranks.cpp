@@ -42,7 +42,7 @@ uint32_t ranks_on_host(const RankIdentity& identity) {
 }
 
 MakeMessagePort message_port(const RankIdentity& identity, const Environment& variables,
-                             const TerraceConfig& config) {
+                             const TerraceConfig& config, Console& console) {
   const bool has_mpi = starts_with_mpi(identity.launcher);
   if (config.communicator == CommunicatorChoice::mpi && !has_mpi)
     refuse_communicator(
@@ -54,15 +54,16 @@ MakeMessagePort message_port(const RankIdentity& identity, const Environment& va
                         "set TERRACE_MEET to HOST:PORT or the path of a socket, or leave the key out");
   SocketMeeting meeting = meeting_of(identity, variables);
   meeting.timeout = std::chrono::seconds(config.rank_timeout_seconds);
+  meeting.warn = [&console](const std::string& text) { console.warning(text); };
   return socket_port(meeting);
 }
 
 std::unique_ptr<MessageCommunicator> meet(const RankIdentity& identity, const Environment& variables,
-                                          const TerraceConfig& config) {
+                                          const TerraceConfig& config, Console& console) {
   std::vector<RankPlace> places(identity.size);
   for (uint32_t r = 0; r < identity.size; ++r) places[r].rank = r;
   return std::make_unique<MessageCommunicator>(identity.rank, std::move(places),
-                                               message_port(identity, variables, config));
+                                               message_port(identity, variables, config, console));
 }
 
 // Every rank finds the same.
@@ -179,7 +180,7 @@ void RunRanks::join() {
 }
 
 void RunRanks::join(const TerraceConfig& config) {
-  communicator_ = meet(identity_, variables_, config);
+  communicator_ = meet(identity_, variables_, config, console_);
   watch_ = std::make_unique<RankWatch>(*communicator_, launcher_, console_);
   if (config.communicator == CommunicatorChoice::host) require_one_host(*communicator_);
 }
