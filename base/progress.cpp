@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <terrace/base/duration_text.h>
 #include <terrace/base/units.h>
 
 namespace terrace {
@@ -20,7 +21,7 @@ std::string text_of(const std::string& what, uint64_t done, uint64_t total, cons
                                   : fmt::format("{}: {} of {} {}", what, done, total, unit);
   text += fmt::format(", {:.0f} %", 100 * share);
   if (share > 0)
-    text += fmt::format(", ETA {:.0f} s", static_cast<double>(elapsed_ns) * 1e-9 * (1 - share) / share);
+    text += ", ETA " + format_seconds(static_cast<double>(elapsed_ns) * 1e-9 * (1 - share) / share);
   return text;
 }
 

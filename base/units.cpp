@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <utility>
 
+#include <terrace/base/duration_text.h>
 #include <terrace/base/error.h>
 
 namespace terrace {
@@ -65,7 +67,15 @@ std::string format_duration(uint64_t ns) {
   if (value < 1e3) return fmt::format("{} ns", ns);
   if (value < 1e6) return fmt::format("{:.3g} us", value / 1e3);
   if (value < 1e9) return fmt::format("{:.3g} ms", value / 1e6);
-  return fmt::format("{:.3g} s", value / 1e9);
+  return value < 99.95e9 ? fmt::format("{:.3g} s", value / 1e9) : format_seconds(value / 1e9);
+}
+
+std::string format_seconds(double seconds) {
+  constexpr double kMost = 1e15;  // 30 million years; no value below it is too large for a whole number
+  const auto whole = static_cast<uint64_t>((seconds > 0 ? std::min(seconds, kMost) : 0.0) + 0.5);
+  if (whole >= 86400) return fmt::format("{} d {:02} h", whole / 86400, whole / 3600 % 24);
+  if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  return whole >= 60 ? fmt::format("{} min {:02} s", whole / 60, whole % 60) : fmt::format("{} s", whole);
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -152,6 +153,17 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
                              fmt::format("`{} --help` lists them", full_name(*command)));
     }
     command = command->get_subcommand(word);
+  }
+  return "";
+}
+
+std::string missing_argument(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    const std::string name = option->get_positional() ? option->get_type_name() : option->get_name();
+    std::string what = option->get_description();
+    if (!what.empty()) what[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(what[0])));
+    return fmt::format("{} is missing\n  give {}; `{} --help` shows how", name, what, full_name(command));
   }
   return "";
 }

@@ -68,6 +68,9 @@ std::string full_name(const CLI::App& command);
 // Returns what is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion if
 // one is near, or a flag that is given twice. Returns an empty text for other faults.
 std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
+// Returns what a command lacks of what it must be given: "--out is missing", with an advice; empty if it
+// lacks nothing.
+std::string missing_argument(const CLI::App& command);
 
 // Throws Error(config): "cannot use" the flag, with its value.
 [[noreturn]] void refuse(const std::string& flag, const std::string& reason, const std::string& advice);

@@ -5,7 +5,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include <terrace/base/text/shown_text.h>
 
@@ -14,6 +16,8 @@
 
 namespace terrace {
 namespace {
+
+constexpr uint64_t kLineIsNewNs = 2'000'000'000;
 
 // Returns the line without the parts at its end for which there is no room.
 std::string fitted(std::string line, size_t columns) {
@@ -30,6 +34,13 @@ size_t terminal_columns(int fd) {
   winsize size{};
   if (isatty(fd) != 1) return 0;
   return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+size_t result_columns() {
+  constexpr size_t kLeast = 20;
+  const char* const given = std::getenv("COLUMNS");
+  const size_t columns = given == nullptr ? 0 : static_cast<size_t>(std::strtoul(given, nullptr, 10));
+  return columns >= kLeast ? columns : terminal_columns(STDOUT_FILENO);
 }
 
 Console::Console() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
@@ -70,14 +81,22 @@ void Console::progress(std::string_view line) {
   is_terminal_ ? put_over(line) : put(std::string(line) + "\n");
 }
 
+void Console::meanwhile(std::string_view line) {
+  if (ranks_ || !is_terminal_) return;
+  const std::lock_guard lock(mutex_);
+  const uint64_t shown_ns = std::max(progress_ns_, passing_ns_);
+  if (shown_ns > 0 && clock_.now_ns() - shown_ns < kLineIsNewNs) return;
+  put_over(fitted(shown_message(line), columns() - 1));
+}
+
 void Console::in_passing(std::string_view line) {
-  constexpr uint64_t kStepIsNewNs = 2'000'000'000;
   constexpr uint64_t kBetweenLinesNs = 10'000'000'000;
   if (ranks_) return;
   const std::lock_guard lock(mutex_);
   const uint64_t now = clock_.now_ns();
-  if (progress_ns_ > 0 && now - progress_ns_ < kStepIsNewNs) return;
+  if (progress_ns_ > 0 && now - progress_ns_ < kLineIsNewNs) return;
   if (is_terminal_) {
+    passing_ns_ = now;
     const std::string name = "terrace: ";
     const std::string text = shown_message(line);
     const size_t room = columns() - 1;

@@ -16,6 +16,9 @@ namespace terrace {
 
 // Returns the columns of the terminal behind `fd`, 80 if it does not say, and 0 if it is no terminal.
 size_t terminal_columns(int fd);
+// Returns the columns for a result on stdout: the variable COLUMNS of the environment, else the terminal's;
+// 0: any width.
+size_t result_columns();
 
 // Thread-safe: a log line of another thread never lands inside the progress line.
 class Console final : public Log {
@@ -42,6 +45,9 @@ class Console final : public Log {
   // every ten seconds.
   void in_passing(std::string_view line) override;
   void end_passing() override;
+  // On a terminal, writes as progress() does, unless another line was shown in the last two seconds. The line
+  // is cut at its commas. Without a terminal it writes nothing.
+  void meanwhile(std::string_view line);
   // Prints several lines; the text ends with a newline.
   void print(std::string_view text);
   // On a terminal the line replaces the last one, cut to the width; elsewhere it is a line of its own.

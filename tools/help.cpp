@@ -270,7 +270,7 @@ class Completion final : public Subcommand {
   int run() override {
     if (shell_ != "bash" && shell_ != "zsh")
       throw Error(ErrorKind::config, {"cannot complete for", shell_, "it is neither bash nor zsh",
-                                      "source <(terrace completion bash)"});
+                                      "complete in bash or zsh; `terrace help --man` lists every flag"});
     print_result(shell_ == "bash" ? bash_completion(root_) : zsh_completion(root_));
     return kDone;
   }

@@ -1,4 +1,6 @@
 // The terrace program: reads the command line and hands over to one subcommand. It decides nothing else.
+#include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +15,7 @@
 #include <utility>
 
 #include <terrace/base/text/shown_text.h>
+#include <terrace/base/units.h>
 #include <terrace/comm/rank_identity.h>
 
 #include "command_line.h"
@@ -59,8 +62,20 @@ Error wrong_command_line(CLI::App& app, const std::vector<std::string>& argument
     return empty_value;
   }
   std::string text = wrong_argument(app, arguments);
+  if (text.empty()) text = missing_argument(chosen_command(app));
   if (text.empty()) text = unparsed(app, reason);
   return Error(ErrorKind::config, {std::move(text), "", "", ""});
+}
+
+// The system gives one reason for two limits: a thread needs a place among the processes, and address space
+// for its stack.
+std::string advice_about_threads() {
+  const std::string processes =
+      "raise the number of processes that this user or this container may have (ulimit -u, pids.max)";
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return processes;
+  return fmt::format("raise the address space of the process (ulimit -v; it may have {}), or {}",
+                     format_bytes(space.rlim_cur), processes);
 }
 
 // An error of the standard library knows neither the action nor the remedy.
@@ -70,9 +85,7 @@ Error failure_of_system(const std::system_error& failure) {
   return Error(ErrorKind::io,
                {no_thread ? "cannot start a thread" : "the system refused",
                 file != nullptr ? file->path1().string() : "", system_reason(failure.code().value()),
-                no_thread ? "raise the number of processes that this user or this container "
-                            "may have (ulimit -u, pids.max)"
-                          : ""});
+                no_thread ? advice_about_threads() : ""});
 }
 
 int parse_and_run(int argc, const char* const* argv) {

@@ -37,6 +37,17 @@ std::string TextTable::text() const {
   return result;
 }
 
+size_t TextTable::width() const {
+  const std::string lines = text();
+  size_t widest = 0;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = lines.find('\n', begin);
+    widest = std::max(widest, end - begin);
+    begin = end + 1;
+  }
+  return widest;
+}
+
 std::string grouped(unsigned long long number) {
   const std::string digits = std::to_string(number);
   std::string text;

@@ -15,6 +15,8 @@ class TextTable {
   void add(std::vector<std::string> cells);
   // Returns lines with newlines, without spaces at their ends.
   std::string text() const;
+  // Returns the columns of the widest line of the text.
+  size_t width() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -154,13 +154,14 @@ void TierStores::open_tier() {
   std::vector<std::filesystem::path> folders;
   for (const TierPath& path : tier_options.paths) folders.push_back(path.path);
   tier_options.discard_commits = options_.discard_commits;
-  bool writes_beside = false;
+  bool writes_beside = false, has_commits = false;
   if (has_other_ranks()) {
     writes_beside = start_with_ranks(folders, tier_options);
-  } else if (may_write_beside_commit()) {
+  } else if (options_.tier_start == TierStart::fresh && options_.discard_commits && !options_.dry) {
     const FoundTier found = look_at_tier(folders);
-    writes_beside = found.whole && found.commits.size() == 1 && !found.commits.front().retained &&
-                    fits_beside(found.newest);
+    has_commits = !found.commits.empty();
+    writes_beside = may_write_beside_commit() && found.whole && found.commits.size() == 1 &&
+                    !found.commits.front().retained && fits_beside(found.newest);
   }
   tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
   tier_options.dry = options_.dry;
@@ -172,6 +173,9 @@ void TierStores::open_tier() {
   if (writes_beside) {
     log_.info(fmt::format("commit {} stays in {} until this run has made its first one",
                           found_commits_.back().commit, tier_->folder(0).path()));
+  } else if (has_commits) {
+    log_.info(fmt::format("the state that was in {} is removed: the files of this run take its place",
+                          tier_->folder(0).path()));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include <terrace/base/duration_text.h>
 #include <terrace/base/error.h>
 
 namespace terrace::units_test {
@@ -61,6 +62,12 @@ TEST(FormatDuration, KeepsThreeDigits) {
   EXPECT_EQ(format_duration(1500), "1.5 us");
   EXPECT_EQ(format_duration(1'234'567), "1.23 ms");
   EXPECT_EQ(format_duration(2'500'000'000), "2.5 s");
+  EXPECT_EQ(format_duration(99'900'000'000), "99.9 s");
+  EXPECT_EQ(format_duration(127'000'000'000), "2 min 07 s");
+  EXPECT_EQ(format_seconds(-1), "0 s");
+  EXPECT_EQ(format_seconds(59.4), "59 s");
+  EXPECT_EQ(format_seconds(3599.6), "1 h 00 min");
+  EXPECT_EQ(format_seconds(126000), "1 d 11 h");
 }
 
 TEST(Rounding, GoesUpToTheNextMultiple) {

@@ -1,6 +1,7 @@
 #include "flags/data_flags.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -27,6 +28,16 @@ void refuse_other_tokenizers(const fs::path& model_folder) {
                        "AutoTokenizer.from_pretrained(\"{0}\").save_pretrained(\"{0}\")'",
                        folder));
   }
+}
+
+// Throws the error, with the flag for another folder if it is about the cache. A folder that this user may
+// not write to was named by mistake.
+[[noreturn]] void throw_with_cache_flag(const Error& error, const fs::path& folder) {
+  ErrorParts parts = error.parts();
+  if (!folder.empty() && !parts.subject.starts_with(folder.string())) throw Error(error.kind(), parts);
+  parts.advice += " (--cache-dir)";
+  const bool may_not = access(folder.c_str(), F_OK) != 0 || access(folder.c_str(), W_OK | X_OK) != 0;
+  throw Error(error.kind() == ErrorKind::io && may_not ? ErrorKind::config : error.kind(), parts);
 }
 
 }  // namespace
@@ -108,9 +119,15 @@ std::optional<OpenTokens> DataChoice::open_as_they_are(uint32_t model_vocabulary
 OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
   if (std::optional<OpenTokens> open = open_as_they_are(model_vocabulary)) return *std::move(open);
   if (tokenizer_) log.info(fmt::format("tokens of the text are made by {}", tokenizer_path_.string()));
+  const TextFiles text(paths_);
+  fs::path folder = cache_folder_;
   OpenTokens open;
-  open.train = tokenize_cached(TextFiles(paths_), tokenizer(),
-                               cache_folder_.empty() ? default_cache_folder() : cache_folder_, log);
+  try {
+    if (folder.empty()) folder = default_cache_folder();
+    open.train = tokenize_cached(text, tokenizer(), folder, log);
+  } catch (const Error& error) {
+    throw_with_cache_flag(error, folder);
+  }
   return open;
 }
 

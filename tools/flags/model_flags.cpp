@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
@@ -14,6 +13,7 @@
 #include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "command_line.h"
+#include "flags/model_file.h"
 #include "flags/model_path.h"
 #include "train/train_header.h"
 
@@ -47,11 +47,6 @@ DataType type_of(const std::string& name) {
     if (name == name_of(type)) return type;
   }
   refuse(fmt::format("--dtype {}", name), "it is not fp32, bf16 or fp16", "give one of these");
-}
-
-std::string read_text(const fs::path& path) {
-  const std::vector<std::byte> bytes = io::read_whole_file(path, 16 * kMiB);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // The advice of an error of the library, which is that of a training run where it is about budgets and
@@ -152,17 +147,11 @@ DataType TrainedModel::find_model(const ModelFlags& flags) {
            "there is no such folder, and a released model has no weights here",
            "give the folder of a model with its weights, or OWNER/NAME as Hugging Face has it");
   }
-  const fs::path json = folder_ / "config.json";
-  if (!fs::exists(json)) {
-    const bool has_checkpoints = is_checkpoint_folder(folder_) || is_checkpoint(folder_);
-    refuse(fmt::format("--model {}", flags.model), "it has no config.json",
-           has_checkpoints ? fmt::format("it holds checkpoints: give it as --checkpoint {}", flags.model)
-                           : "name a folder that save_pretrained, or terrace export, wrote");
-  }
+  const fs::path json = config_in_folder(folder_, flags.model);
   std::vector<std::string> ignored;
   ModelOptions options;
   options.type = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
-  model_ = make_model(parse_model_config(read_text(json), json.string(), &ignored), options);
+  model_ = make_model(read_model_config(json, folder_, ModelUse::infer, "", ignored), options);
   return options.type;
 }
 

@@ -152,8 +152,10 @@ void add_output_flags(Command& app, TrainFlags& flags) {
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       .type_name("FILE")
       .group(group);
-  app.add_option("--record-schedule", flags.record_schedule,
-                 "At the end, write what a step uses, with the times of the last one, for `terrace sim`")
+  app.add_option(
+         "--record-schedule", flags.record_schedule,
+         "At the end, write what a step uses, with the times of the last one, for `terrace sim`, as JSON "
+         "lines (FILE.jsonl)")
       .type_name("FILE")
       .group(group);
   app.add_option(
@@ -282,7 +284,8 @@ TrainConfig resolve_config(const TrainFlags& flags) {
   TrainConfig config = load(flags, overrides);
   if (placement.parameters != Placement::nvme && placement.states != Placement::nvme) {
     config.warnings.push_back(
-        "--nvme-path has no effect: nothing is on nvme (--offload-param nvme, --offload-optimizer nvme)");
+        "--nvme-path has no effect: nothing is placed on nvme; add --offload-optimizer nvme, or "
+        "--offload-param nvme, to place something there");
   }
   return config;
 }

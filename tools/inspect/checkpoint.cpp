@@ -18,6 +18,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "text_table.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
@@ -67,6 +68,42 @@ void write_state(JsonWriter& json, const SavedState& state) {
   json.member("time", has_time(state) ? JsonValue(time_text(state.time)) : nullptr);
   json.members({{"model", state.run.model}, {"bytes", state.bytes}, {"latest", state.is_latest}});
   json.members({{"trouble", json_text_or_null(state.trouble)}, {"incomplete", state.is_incomplete}}).end();
+}
+
+std::string kind_text(const SavedState& state) {
+  return std::string(name_of(state.kind)) + (state.ranks > 1 ? fmt::format(" of {} ranks", state.ranks) : "");
+}
+
+const char* whole_text(const SavedState& state) {
+  return !state.trouble.empty() ? "NO" : state.is_latest ? "yes, latest" : "yes";
+}
+
+// A block of lines for each state, where a table is too wide.
+std::string states_lines(const std::vector<SavedState>& states, size_t columns) {
+  constexpr size_t kIndent = 2;
+  std::string text;
+  for (const SavedState& state : states) {
+    std::string facts = kind_text(state);
+    if (is_read(state))
+      facts += fmt::format(" of step {}, {}", grouped(state.run.step), format_bytes(state.bytes));
+    if (has_time(state)) facts += fmt::format(", {} UTC", time_text(state.time));
+    facts += fmt::format(", whole: {}", whole_text(state));
+    if (!state.run.model.empty()) facts += fmt::format(", {}", shown_line(state.run.model));
+    text += fmt::format("{}\n{}{}\n", shown_line(state.path.string()), std::string(kIndent, ' '),
+                        wrapped(facts, kIndent, kIndent, columns));
+  }
+  return text;
+}
+
+std::string states_text(const std::vector<SavedState>& states, size_t columns) {
+  TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
+  for (const SavedState& state : states) {
+    table.add({state.path.string(), kind_text(state), is_read(state) ? grouped(state.run.step) : "?",
+               has_time(state) ? time_text(state.time) : "?",
+               is_read(state) ? format_bytes(state.bytes) : "?", whole_text(state), state.run.model});
+  }
+  std::string text = table.text();
+  return columns == 0 || table.width() <= columns ? text : states_lines(states, columns);
 }
 
 std::string bad_text(const BadBlock& bad) {
@@ -178,19 +215,7 @@ int Checkpoint::list(const Places& places) {
     json.member("nvme_in_use", listed.tier.in_use);
     text = json.member("nvme_trouble", json_text_or_null(listed.tier.trouble)).end().take() + "\n";
   } else {
-    TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
-    for (const SavedState& state : listed.states) {
-      const std::string kind = std::string(name_of(state.kind)) +
-                               (state.ranks > 1 ? fmt::format(" of {} ranks", state.ranks) : "");
-      table.add({state.path.string(), kind, is_read(state) ? grouped(state.run.step) : "?",
-                 has_time(state) ? time_text(state.time) : "?",
-                 is_read(state) ? format_bytes(state.bytes) : "?",
-                 !state.trouble.empty() ? "NO"
-                 : state.is_latest      ? "yes, latest"
-                                        : "yes",
-                 state.run.model});
-    }
-    text = table.text();
+    text = states_text(listed.states, result_columns());
     for (const SavedState& state : listed.states) {
       if (!state.trouble.empty())
         text += fmt::format("{}: {}\n", shown_line(state.path.string()), shown_message(state.trouble));

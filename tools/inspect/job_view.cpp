@@ -19,7 +19,7 @@ constexpr uint64_t kBarCells = 20;
 
 std::string step_line(const JobStatus& status) {
   std::string line = fmt::format("step {} of {}", status.step, status.steps);
-  if (status.step_ns == 0) return line + "  no step done yet\n";
+  if (status.step_ns == 0) return line + "  this run has finished no step yet\n";
   return line + fmt::format("  loss {}  lr {:.3g}  {} tokens/s  {} a step  update {}\n",
                             status.loss ? fmt::format("{:.4f}", *status.loss) : "not finite",
                             status.learning_rate,
@@ -38,10 +38,12 @@ std::string tier_lines(const JobStatus& status) {
   return lines;
 }
 
-std::string hits_line(const JobStatus& status) {
+std::string states_line(const JobStatus& status) {
   if (status.record_chunks == 0) return "";
   return fmt::format(
-      "hits    {} of {} chunks of optimizer states in host memory ({}); it may have {} to {}\n",
+      "states  {} of {} chunks of optimizer states stay in host memory ({}); its budget may be set from {} "
+      "to "
+      "{}\n",
       status.kept_chunks, status.record_chunks, percent_text(status.kept_chunks, status.record_chunks),
       format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
 }
@@ -134,7 +136,7 @@ std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
 
 std::string job_view(const JobStatus& status) {
   std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
-  text += step_line(status) + tier_lines(status) + hits_line(status);
+  text += step_line(status) + tier_lines(status) + states_line(status);
   text += list_line("moved", status.links, [](const LinkBytes& link) {
     return link.bytes > 0 ? name_in(kLinks, link.name) + " " + format_bytes(link.bytes) : std::string();
   });
@@ -142,7 +144,8 @@ std::string job_view(const JobStatus& status) {
     return wait.ns > 0 ? wait_name(wait.name) + " " + format_duration(wait.ns) : std::string();
   });
   text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
-  text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
+  const std::string doing = status.waits_for.empty() ? "computing" : status.waits_for;
+  text += fmt::format("{:<7} {}\n", "now", status.at.empty() ? doing : status.at + ": " + doing);
   return text + kept_line(status) + rank_lines(status);
 }
 

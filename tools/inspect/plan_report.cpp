@@ -33,11 +33,14 @@ std::string memory_table(const PlanReport& report) {
 
 std::string link_table(const PlanReport& report) {
   TextTable table({"moved in a step", "bytes", ""});
+  bool moves = false;
   for (const CounterEntry& link : kLinks) {
     const uint64_t bytes = report.prediction.step.*link.value;
-    if (bytes > 0) table.add({std::string(link.name), grouped(bytes), format_bytes(bytes)});
+    if (bytes == 0) continue;
+    table.add({std::string(link.name), grouped(bytes), format_bytes(bytes)});
+    moves = true;
   }
-  return table.text();
+  return moves ? table.text() : "nothing is moved in a step: all of it stays where it is used\n";
 }
 
 std::string free_text(const std::filesystem::path& path) {

@@ -18,6 +18,7 @@
 #include "console.h"
 #include "inspect/job_choice.h"
 #include "inspect/job_view.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
@@ -86,6 +87,27 @@ class Keys {
   bool is_read_ = false;
 };
 
+// Lines that are too wide go on below themselves, behind their names.
+std::string wrapped_row(const std::string& line, size_t columns) {
+  constexpr size_t kNameColumns = 8;
+  if (columns == 0 || line.size() <= columns) return line;
+  const bool is_named = line.size() > kNameColumns && line[kNameColumns - 1] == ' ';
+  const size_t name = is_named ? kNameColumns : 0;
+  std::string rest = line.substr(name);
+  for (size_t at = 0; (at = rest.find("  ", at)) != std::string::npos;) rest.erase(at, 1);
+  return line.substr(0, name) + wrapped(rest, name, kNameColumns, columns);
+}
+
+std::string wrapped_rows(const std::string& text, size_t columns) {
+  std::string result;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    result += wrapped_row(text.substr(begin, end - begin), columns) + "\n";
+    begin = end + 1;
+  }
+  return result;
+}
+
 // Writes over the earlier text line by line, so that nothing flickers and nothing wraps.
 std::string redrawn(const std::string& text, size_t columns) {
   std::string screen = "\x1b[H";
@@ -110,9 +132,10 @@ class Top final : public Subcommand {
     command.add_flag("--once", once_, "Look once");
     command.add_flag("--json", json_, "Print one JSON object per look");
     command.footer(
-        "It ends with q or Ctrl-C, or with the job. \"hits\" are the optimizer states that a step finds in "
-        "host "
-        "memory; \"moved\" and \"waited\" are those of the last step.\n\n"
+        "It ends with q or Ctrl-C, or with the job. \"states\" are the optimizer states that stay in host "
+        "memory, so that a step neither reads nor writes them; \"moved\" and \"waited\" are those of the "
+        "last "
+        "step; \"now\" is where the step in progress is.\n\n"
         "Examples:\n"
         "  terrace top\n"
         "  terrace top 4711 --once --json\n");
@@ -146,7 +169,8 @@ class Top final : public Subcommand {
  private:
   void show(ControlClient& client) const {
     const JobStatus status = ask_status(client);
-    const std::string text = shown_lines(json_ ? job_status_json(status) + "\n" : job_view(status));
+    const std::string text = shown_lines(json_ ? job_status_json(status) + "\n"
+                                               : wrapped_rows(job_view(status), result_columns()));
     const std::string gap = json_ || once_ ? "" : "\n";
     print_as_it_is(redraws_ ? redrawn(text, terminal_columns(STDOUT_FILENO)) : text + gap);
   }

@@ -19,11 +19,12 @@ struct RunProgress {
   double seconds_left = 0;
 };
 
-// Returns a line of at most `columns` columns (0: any width). A line that is too long gets shorter words, and
-// then loses its last parts.
-std::string progress_line(const RunProgress& progress, size_t columns);
+// Returns a loss with four decimals; one that is too large for them to mean anything has four digits in all.
+std::string loss_text(double loss);
 
-// Returns text such as "12 min 30 s".
-std::string remaining_text(double seconds);
+// Returns a line of at most `columns` columns (0: any width). A line that is too long gets shorter words, and
+// then loses parts: the gradient norm first, then the learning rate, the tokens per second, the held-out
+// loss, the time that is left.
+std::string progress_line(const RunProgress& progress, size_t columns);
 
 }  // namespace terrace

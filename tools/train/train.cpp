@@ -2,6 +2,7 @@
 // reports.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -85,7 +86,8 @@ class Train final : public Subcommand {
   int train(const RunRanks& ranks, RunReport& report);
   void record_schedule(const Trainer& trainer);
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer, const RunRanks& ranks);
-  std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals, const RunRanks& ranks);
+  std::unique_ptr<JobControl> start_control(Trainer& trainer, const StepShape& shape, StopSignals& signals,
+                                            const RunRanks& ranks);
 
   const std::string name_ = "train";
   TrainFlags flags_;
@@ -118,11 +120,12 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer, const Ru
 }
 
 // Returns null if it is turned off.
-std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals,
-                                                 const RunRanks& ranks) {
+std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, const StepShape& shape,
+                                                 StopSignals& signals, const RunRanks& ranks) {
   if (flags_.no_control) return nullptr;
   JobControlOptions options;
   options.steps = flags_.steps;
+  options.shape = shape;
   options.stop = [&signals] { signals.request(); };
   if (const RankWatch* const others = ranks.watch())
     options.ranks = [others](JobStatus& status) { others->describe(status); };
@@ -272,11 +275,14 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   recording.begin(trainer, options.communicator);
   report.attach(trainer, plan, recording);
   RunMonitor monitor(options.config, trainer, start.is_resumed());
-  StepProgress progress(flags_, options.config, summary, console_);
+  const StepShape shape{options.config.batch.micro_batches, options.model.layers};
+  StepProgress progress(
+      flags_, options.config, summary,
+      {trainer.offloader().report().watch(), signals, shape, std::log(options.model.vocabulary)}, console_);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer, ranks);
   const std::unique_ptr<RankWatch::Following> following = ranks.follow(trainer);
-  const std::unique_ptr<JobControl> control = start_control(trainer, signals, ranks);
+  const std::unique_ptr<JobControl> control = start_control(trainer, shape, signals, ranks);
   // The report shows the results of the observers before it.
   std::vector<RunObserver*> observers = {&summary, &log,     &recording, &faults,
                                          &report,  &monitor, &progress,  &passed};

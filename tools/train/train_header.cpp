@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -32,9 +33,17 @@ fs::path absolute_existing(const fs::path& path) {
   return existing;
 }
 
-[[noreturn]] void fail_to_use(const char* what, const fs::path& path, const std::string& reason,
+// A path that is not there, or that this user may not use, was named by mistake: the run is refused before it
+// begins, as for a wrong flag. Anything else is a failure of the system.
+[[noreturn]] void fail_to_use(const char* what, const fs::path& path, int error, const std::string& reason,
                               const char* advice) {
-  throw Error(ErrorKind::io, {what, path.string(), reason, advice});
+  constexpr int kMistakes[] = {ENOENT, ENOTDIR, EACCES, EPERM, EROFS, ELOOP, ENAMETOOLONG};
+  const bool is_mistake = std::ranges::find(kMistakes, error) != std::end(kMistakes);
+  throw Error(is_mistake ? ErrorKind::config : ErrorKind::io, {what, path.string(), reason, advice});
+}
+
+[[noreturn]] void fail_to_use(const char* what, const fs::path& path, int error, const char* advice) {
+  fail_to_use(what, path, error, system_reason(error), advice);
 }
 
 // With a file that has no name, where the file system has such, so that nobody who dies here leaves one.
@@ -46,9 +55,9 @@ void try_to_write(const fs::path& folder, const char* what, const char* advice) 
   }
   std::string name = (folder / ".terrace-write-test-XXXXXX").string();
   const int fd = mkostemp(name.data(), O_CLOEXEC);
-  if (fd < 0) fail_to_use(what, folder, system_reason(errno), advice);
+  if (fd < 0) fail_to_use(what, folder, errno, advice);
   close(fd);
-  if (unlink(name.c_str()) != 0) fail_to_use(what, folder, system_reason(errno), advice);
+  if (unlink(name.c_str()) != 0) fail_to_use(what, folder, errno, advice);
 }
 
 dev_t device_of(const fs::path& path) {
@@ -60,23 +69,21 @@ dev_t device_of(const fs::path& path) {
 void check_folders(const std::vector<fs::path>& paths) {
   constexpr const char* kWhat = "cannot use the nvme path";
   constexpr const char* kAdvice = "create the folder, or name one on a fast local disk with --nvme-path";
+  constexpr const char* kMayNot = "choose a path that this user may write to";
   std::map<std::pair<dev_t, ino_t>, fs::path> seen;
   for (const fs::path& path : paths) {
     struct stat status {};
     const bool is_there = stat(path.c_str(), &status) == 0;
     const int error = is_there ? ENOTDIR : errno;
-    // A path that does not exist or is no folder was named by mistake; any other error is the system's.
-    if (!is_there && error != ENOENT && error != ENOTDIR)
-      fail_to_use(kWhat, path, system_reason(error), kAdvice);
     if (!is_there || !S_ISDIR(status.st_mode))
-      throw Error(ErrorKind::config, {kWhat, path.string(), system_reason(error), kAdvice});
+      fail_to_use(kWhat, path, error, error == EACCES || error == EPERM ? kMayNot : kAdvice);
     const auto [earlier, is_new] = seen.try_emplace({status.st_dev, status.st_ino}, path);
     if (!is_new) {
       throw Error(ErrorKind::config,
                   {kWhat, path.string(), fmt::format("it is the same folder as {}", earlier->second.string()),
                    "name each folder once; a second folder helps when it is on another drive"});
     }
-    try_to_write(path, kWhat, "choose a path that this user may write to");
+    try_to_write(path, kWhat, kMayNot);
   }
 }
 
@@ -157,7 +164,7 @@ std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, cons
   fs::create_directories(folder, error);
   if (error) {
     fail_to_use(
-        kWhat, folder,
+        kWhat, folder, error.value(),
         fmt::format("it cannot be created below {}: {}", existing.string(), system_reason(error.value())),
         kAdvice);
   }

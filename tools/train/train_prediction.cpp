@@ -41,9 +41,7 @@ std::optional<PlanPrediction> predict_training(const TrainerOptions& options, co
 
 void PredictedSteps::add(const StepReport& report) {
   ++seen_;
-  if (!prediction_ || seen_ < prediction_->repeats_from_step || report.skipped ||
-      report.update_mode != prediction_->update_mode)
-    return;
+  if (!prediction_ || !is_predicted(*prediction_, seen_, report)) return;
   ++steps_;
   moved_ = moved_ + report.moved;
   if (seconds_.size() < kMostTimes)

@@ -140,11 +140,11 @@ void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::pat
   if (!tier.has_commits) return;
   throw Error(
       ErrorKind::config,
-      {"this run would destroy the state of another", names_of(paths),
-       tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
-                   : fmt::format("the nvme path holds commits: {}", tier.trouble),
-       fmt::format("go on from it with --resume nvme, start anew with --fresh, or remove it with `terrace "
-                   "checkpoint prune {} --all`",
+      {paths.size() == 1 ? "the nvme path holds the state of an earlier run"
+                         : "the nvme paths hold the state of an earlier run",
+       names_of(paths), tier.newest ? described(*tier.newest) : tier.trouble,
+       fmt::format("add --resume auto to go on from it, or --fresh to begin anew; `terrace checkpoint "
+                   "prune {} --all` removes it",
                    names_of(paths))});
 }
 
@@ -295,10 +295,8 @@ RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& c
   }
   if (flags.fresh && found.has_commits()) {
     const TierContents& tier = found.furthest();
-    log.warning(
-        fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
-                    "files can stay so long, else when it begins{}",
-                    names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
+    log.warning(fmt::format("--fresh: the state in {} is given up{}", names_of(paths),
+                            tier.newest ? ": " + described(*tier.newest) : ""));
     start.discard_commits = found.own.has_commits;
     found.own = {};
     for (StateSet& set : found.others) set.contents = {};

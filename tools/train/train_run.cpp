@@ -38,6 +38,7 @@ void TrainingRun::train() {
   parts_.saves.begin();
   tell_what_is_kept();
   while (trainer.completed_steps() < flags.steps && !is_to_stop()) {
+    for (RunObserver* observer : parts_.observers) observer->step_begins(trainer.completed_steps() + 1);
     const StepReport report = trainer.step();
     for (RunObserver* observer : parts_.observers) observer->step_done(report);
     if (report.step == flags.steps) break;

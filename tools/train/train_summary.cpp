@@ -14,6 +14,7 @@
 #include <terrace/offload/watch/counter_table.h>
 
 #include "text_table.h"
+#include "train/progress_line.h"
 #include "train/step_log.h"
 
 namespace terrace {
@@ -100,20 +101,21 @@ std::string phase_table(const RunSummary& summary) {
   return table.text();
 }
 
-std::string loss_text(const RunSummary& summary) {
+std::string losses_text(const RunSummary& summary) {
   std::string text;
   if (summary.steps > 0)
-    text = fmt::format("training loss of step {}: {:.4f} nats per token\n", summary.completed_steps,
-                       summary.last_loss);
+    text = fmt::format("training loss of step {}: {} nats per token\n", summary.completed_steps,
+                       loss_text(summary.last_loss));
   if (!summary.validation_loss)
     return text +
            fmt::format("held-out loss not computed; unigram loss of the data {:.4f}\n", summary.unigram_loss);
   const double gain = summary.unigram_loss - *summary.validation_loss;
   return text + fmt::format(
-                    "held-out loss of step {}: {:.4f}, perplexity {:.4g}; {:.4f} {} the unigram loss "
+                    "held-out loss of step {}: {}, perplexity {:.4g}; {} {} the unigram loss "
                     "of the data\n",
-                    summary.validation_step, *summary.validation_loss, std::exp(*summary.validation_loss),
-                    gain < 0 ? -gain : gain, gain < 0 ? "above" : "below");
+                    summary.validation_step, loss_text(*summary.validation_loss),
+                    std::exp(*summary.validation_loss), loss_text(gain < 0 ? -gain : gain),
+                    gain < 0 ? "above" : "below");
 }
 
 // Says where the state is, and which command goes on from it.
@@ -317,7 +319,7 @@ std::string summary_text(const RunSummary& summary, bool verbose) {
   } else if (summary.steps > 0) {
     text += resource_text(resource_use(summary.moved)) + "\n";
   }
-  return text + "\n" + steps_text(summary) + loss_text(summary) + state_text(summary);
+  return text + "\n" + steps_text(summary) + losses_text(summary) + state_text(summary);
 }
 
 std::string summary_json(const RunSummary& summary) {

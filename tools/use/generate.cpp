@@ -2,8 +2,11 @@
 // budget has room for the keys and values of all tokens, a token is one row through the model; else it is
 // computed from the whole sequence again. The text is the same.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
 
 #include <terrace/base/clock.h>
@@ -67,7 +70,7 @@ class Vocabulary {
     } else {
       for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
     }
-    if (tokens.empty()) refuse("--prompt", "it is empty", "give at least a letter to go on from");
+    if (tokens.empty()) refuse_missing("--prompt", "give a text to go on with: --prompt TEXT, or on stdin");
     return tokens;
   }
   std::optional<int32_t> end() const { return tokenizer_ ? tokenizer_->end_of_text() : std::nullopt; }
@@ -76,6 +79,26 @@ class Vocabulary {
  private:
   std::optional<Tokenizer> tokenizer_;
 };
+
+// Returns the text on stdin. The newline at its end is the shell's, and no part of a prompt.
+std::string piped_prompt() {
+  constexpr size_t kMostBytes = 16 * kMiB;
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (true) {
+    const ssize_t size = read(STDIN_FILENO, part.data(), part.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno != EBADF)
+      refuse("--prompt", "stdin: " + system_reason(errno), "give --prompt TEXT");
+    if (size <= 0) break;
+    text.append(part.data(), static_cast<size_t>(size));
+    if (text.size() > kMostBytes)
+      refuse("--prompt", fmt::format("stdin has more than {}", format_bytes(kMostBytes)),
+             "give a shorter text");
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
 
 // How tokens were computed, for the last line.
 std::string way_of(const CacheOutcome& cache) {
@@ -89,7 +112,9 @@ class Generate final : public Subcommand {
     Command command = app.add_subcommand(name_, "Let a trained model go on with a text");
     model_.add_to(command);
     const char* group = "Text";
-    command.add_option("--prompt", prompt_, "The text to go on with").type_name("TEXT").group(group);
+    command.add_option("--prompt", prompt_, "The text to go on with; without it, what is piped to stdin")
+        .type_name("TEXT")
+        .group(group);
     command.add_option("--tokenizer", tokenizer_, "A tokenizer.json; not needed for models of bytes")
         .type_name("FILE")
         .group(group);
@@ -130,6 +155,7 @@ class Generate final : public Subcommand {
 };
 
 int Generate::run() {
+  if (prompt_.empty() && isatty(STDIN_FILENO) != 1) prompt_ = piped_prompt();
   TrainedModel model(model_);
   const ModelConfig config = model.model().config();
   const Vocabulary vocabulary(tokenizer_, model.folder(), config.vocabulary);

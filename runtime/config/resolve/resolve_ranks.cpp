@@ -65,7 +65,7 @@ void Resolver::resolve_ranks() {
   idle(kOverlap, !config_.ranks_overlap);
   idle(kLanes, config_.logs_lanes);
   idle(kKeptGathers, config_.keeps_gathers_first);
-  idle(kShardSize, config_.sub_group_ranks > 0);
+  idle(kShardSize, number(kShardSize, -1) > 0);
   idle(kCommunicator, own.communicator != CommunicatorChoice::automatic);
   idle(kShare, own.nvme_share != NvmeShare::automatic);
   idle(kTimeout, true);

@@ -123,7 +123,9 @@ std::vector<double> Resolver::numbers(std::string_view path, std::vector<double>
 
 void Resolver::warn_without_effect() {
   WithoutEffect list;
-  for (const IdleKey& key : entries_.without_effect()) list.add(key.key, key.reason);
+  for (const IdleKey& key : entries_.without_effect()) {
+    key.warning.empty() ? list.add(key.key, key.reason) : config_.warnings.push_back(key.warning);
+  }
   for (const IdleKey& key : idle_) list.add(key.key, key.reason);
   if (!list.empty()) config_.warnings.push_back(list.text());
 }

@@ -209,6 +209,12 @@ std::string choice_suggestion(const SchemaKey& row, const JsonNode& value) {
   return near.empty() ? "" : "; " + near;
 }
 
+// "; write {"enabled": true}", of a section that has a switch and is given as one.
+std::string object_instead(const SchemaKey& row, const JsonNode& value) {
+  if (!value.is(Kind::boolean) || find_key(row.path(), "enabled") == nullptr) return "";
+  return fmt::format("; write \"{}\": {{\"enabled\": {}}}", row.key, value.boolean);
+}
+
 }  // namespace
 
 // A value on its way into the entries.
@@ -225,7 +231,20 @@ bool ConfigProblems::says_next() const {
 
 void ConfigProblems::add(const std::string& origin, const std::string& text, const SchemaKey* about) {
   if (says_next()) lines_.push_back(origin + ": " + text);
+  last_reason_.clear();
   if (++count_ == 1) about_ = about;
+}
+
+void ConfigProblems::add_refusal(const std::string& origin, const std::string& key, const std::string& value,
+                                 std::string_view reason) {
+  const std::string section = key.substr(0, key.rfind('.') + 1);
+  if (!lines_.empty() && reason == last_reason_ && section == last_section_) {
+    lines_.back() += fmt::format("; so is {}", key.substr(section.size()));
+    return;
+  }
+  const bool is_said = says_next();
+  add(origin, fmt::format("{} cannot be {}: {}", key, value, reason));
+  if (is_said) last_reason_ = reason, last_section_ = section;
 }
 
 void ConfigProblems::throw_if_any() const {
@@ -342,7 +361,11 @@ void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) 
     return;
   }
   if (row.effect == KeyEffect::without_effect) {
-    without_effect_.push_back({given.key, ""});
+    const bool is_missed = row.limits.warns_if_enabled && given.value.is(Kind::object) &&
+                           switch_of(given.value) == SectionSwitch::on;
+    without_effect_.push_back(
+        {given.key, "",
+         is_missed ? fmt::format("{}: {} is not supported: {}", given.origin, given.key, row.note) : ""});
     return;
   }
   // A switch or a text in the place of the object is as good as nothing unless it asks for something.
@@ -398,12 +421,13 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
       problems_.add(given.value.origin.empty() ? given.origin : given.value.origin,
                     fmt::format("{} must be {}{}, not {}{}", given.key, expected_values(row),
                                 missed_limit(row, entry.value), shown(given.value),
-                                choice_suggestion(row, given.value)),
+                                row.type == ValueType::section ? object_instead(row, given.value)
+                                                               : choice_suggestion(row, given.value)),
                     &target);
       return;
     }
     if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {
-      problems_.add(given.origin, refusal(given.key, given.value, row.note));
+      problems_.add_refusal(given.origin, given.key, shown(given.value), row.note);
       return;
     }
   }

@@ -21,6 +21,10 @@ class ConfigProblems {
   // Adds a problem, "ds.json:14:7: unknown key ...". `about` is the key whose note says what would be right;
   // null: none.
   void add(const std::string& origin, const std::string& text, const SchemaKey* about = nullptr);
+  // Adds the refusal of a key: "ds.json:14:7: zenflow.topk_ratio cannot be 0.1: <reason>". Further keys of
+  // the section that are refused for the same reason, one behind the other, share its line.
+  void add_refusal(const std::string& origin, const std::string& key, const std::string& value,
+                   std::string_view reason);
   // True if the next problem will be reported in words.
   bool says_next() const;
   void throw_if_any() const;
@@ -28,13 +32,16 @@ class ConfigProblems {
  private:
   std::vector<std::string> lines_;
   size_t count_ = 0;
-  const SchemaKey* about_ = nullptr;  // the key of the first problem
+  std::string last_reason_, last_section_;  // of the last refused key
+  const SchemaKey* about_ = nullptr;        // the key of the first problem
 };
 
 // A key that has no effect.
 struct IdleKey {
   std::string key;     // as written, with its section
   std::string reason;  // why not in this configuration, such as "its device is none"; else empty
+  // A warning of its own, for what somebody will miss; empty: the key is listed with the others.
+  std::string warning = "";
 };
 
 struct ConfigEntry {

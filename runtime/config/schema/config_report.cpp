@@ -31,6 +31,22 @@ program from the same table that the parser uses.
   default, or what was found here, such as the tuning of a path. `--explain KEY` says what one key means and what it is in
   this run.
 
+| you want to set | keys |
+|---|---|
+| the batch | `train_batch_size`, `train_micro_batch_size_per_gpu`, `gradient_accumulation_steps` ([top level](#top-level)) |
+| precision | `bf16.enabled` ([bf16](#bf16)), `fp16.enabled` and its loss scale ([fp16](#fp16)) |
+| the optimizer | `optimizer.type`, `optimizer.params.lr`, `betas`, `eps`, `weight_decay` ([optimizer](#optimizer)), `gradient_clipping` |
+| the learning rate over time | `scheduler.type`, `scheduler.params.warmup_num_steps`, `total_num_steps` ([scheduler](#scheduler)) |
+| where bytes live | `zero_optimization.stage`, `offload_param.device`, `offload_optimizer.device`, `nvme_path` ([zero_optimization](#zero_optimization)) |
+| budgets | `terrace.device_memory`, `terrace.host_memory` ([terrace](#terrace)) |
+| the size of what moves | `zero_optimization.sub_group_size`, `terrace.chunk_elements` |
+| when the update runs | `terrace.update`, `terrace.compact_state` |
+| adapters, frozen weights | `terrace.lora`, `terrace.frozen` ([finetuning.md](finetuning.md)) |
+| groups of weights with settings of their own | `terrace.parameter_groups` |
+| several ranks | `zero_optimization.overlap_comm`, `mics_shard_size`, the keys of [ZeRO++](#zero) ([ranks.md](ranks.md)) |
+| reading and writing of files | `aio.block_size`, `aio.queue_depth` ([aio](#aio)) |
+| what a run reports | `steps_per_print`, `tensorboard`, `csv_monitor`, `wall_clock_breakdown` |
+
 Effects: **honoured** keys do here what they do in DeepSpeed, or what the note says; **mapped** keys stand for another
 key; keys **without effect** are accepted; **refused** keys are an error unless they have a value that changes nothing,
 which the note or the column "value" names.
@@ -50,6 +66,15 @@ at every stage, and parameters at stage 3 ([ranks.md](ranks.md)).
 
 In stages 1 and 2 DeepSpeed quietly uses host memory for `"device": "nvme"`; here the states are on nvme, and a warning
 says so. `--print-config` says what the stage comes to for a given file.
+
+## ZeRO++
+
+Its keys are honoured where the numbers stay exact or are those of its own rounding:
+
+- `zero_quantized_weights` needs bf16 or fp16. DeepSpeed's own example has neither section; add `"bf16": {"enabled": true}`.
+- `zero_quantized_gradients` rounds gradients between ranks, and with one rank too.
+- `zero_hpz_partition_size` above 1 keeps gathered parameters in host memory, as far as the budget has room.
+- `zeropp_loco_param` and `zero_quantized_nontrainable_weights` are refused. Leave them out.
 
 ## How the learning rate of a group comes about
 

@@ -45,7 +45,8 @@ struct KeyLimits {
   std::string_view instead = "";     // choices: "theirs=ours|...", for values that other programs have
   bool boolean_texts = false;        // "true" and "false" as texts are accepted
   std::string_view stands_for = "";  // another key, with its section, that takes the value
-  bool divides_model = false;        // open sections: a degree of parallelism above 1 is refused
+  bool warns_if_enabled = false;  // open sections without effect: "enabled": true gets a warning of its own
+  bool divides_model = false;     // open sections: a degree of parallelism above 1 is refused
 };
 
 struct SchemaKey {

@@ -78,6 +78,7 @@ constexpr KeyLimits at_least_one = {.minimum = 1, .maximum = kMaxCount};
 constexpr KeyLimits elements = {.minimum = 0, .maximum = kMaxInteger};
 constexpr KeyLimits only_false = {.allowed = "false"};
 constexpr KeyLimits undivided = {.divides_model = true};
+constexpr KeyLimits warned_of = {.warns_if_enabled = true};
 constexpr KeyLimits when_off = {.allowed = kSwitchedOff};
 
 constexpr KeyLimits same_as(std::string_view path) {
@@ -340,19 +341,19 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"tensorboard", "enabled", boolean, "false", honoured, "Write event files."},
     {"tensorboard", "output_path", text, "", honoured, kOutputPath},
     {"tensorboard", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
-    {"", "wandb", open_section, "", without_effect, kMonitor},
+    {"", "wandb", open_section, "", without_effect, kMonitor, warned_of},
     {"", "csv_monitor", section, "", honoured, "The same scalars as one CSV file per tag."},
     {"csv_monitor", "enabled", boolean, "false", honoured, "Write CSV files."},
     {"csv_monitor", "output_path", text, "", honoured, kOutputPath},
     {"csv_monitor", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
-    {"", "comet", open_section, "", without_effect, kMonitor},
+    {"", "comet", open_section, "", without_effect, kMonitor, warned_of},
     {"", "monitor", section, "", honoured, "DeepSpeed does not read it; its sections stand for those of the top level."},
     {"monitor", "tensorboard", section, "", mapped, kMonitorSection, same_as("tensorboard")},
     {"monitor", "csv_monitor", section, "", mapped, kMonitorSection, same_as("csv_monitor")},
     {"monitor", "enabled", boolean, "", without_effect, "Each of its sections has a switch of its own."},
     {"monitor", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
-    {"monitor", "wandb", open_section, "", without_effect, kMonitor},
-    {"monitor", "comet", open_section, "", without_effect, kMonitor},
+    {"monitor", "wandb", open_section, "", without_effect, kMonitor, warned_of},
+    {"monitor", "comet", open_section, "", without_effect, kMonitor, warned_of},
     {"", "monitor_config", section, "", mapped, "Another name of monitor.", same_as("monitor")},
     {"", "timers", section, "", without_effect, kTimers},
     {"timers", "throughput", section, "", without_effect, kTimers},

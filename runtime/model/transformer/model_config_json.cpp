@@ -12,6 +12,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/text/utf8.h>
 #include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/model/transformer/foreign_model.h>
 #include <terrace/runtime/model/transformer/model_config.h>
 
 namespace terrace {
@@ -50,8 +51,10 @@ class ConfigReader {
   [[noreturn]] void refuse(const std::string& key, const std::string& reason,
                            const std::string& advice) const {
     throw Error(ErrorKind::config,
-                {"cannot build the model", fmt::format("\"{}\" in {}", key, name_), reason, advice});
+                {"cannot build the model of", name_, fmt::format("\"{}\": {}", key, reason), advice});
   }
+  // Refuses a model that this trainer does not compute.
+  [[noreturn]] void refuse_foreign(const std::string& key, const std::string& reason) const;
   void warn(const std::string& text) const {
     if (warnings_ != nullptr) warnings_->push_back(fmt::format("{}: {}", name_, text));
   }
@@ -146,9 +149,19 @@ bool ConfigReader::flag(const JsonNode& object, const char* key, bool fallback) 
   return value.boolean;
 }
 
+// The reason follows the key at once.
+void ConfigReader::refuse_foreign(const std::string& key, const std::string& reason) const {
+  const JsonNode& classes = find(root_, "architectures");
+  const bool named = !classes.items.empty() && classes.items.front().is(Kind::text);
+  throw ForeignModelError(
+      {"cannot build the model of", std::string(name_), fmt::format("\"{}\"{}", key, reason),
+       "train it in PyTorch with the same configuration (docs/python.md)"},
+      named ? classes.items.front().text : "");
+}
+
 void ConfigReader::require_flag(const char* key, bool wanted) const {
   if (flag(key, wanted) == wanted) return;
-  refuse(key, fmt::format("Terrace computes as with {}", wanted), "use a model without it");
+  refuse_foreign(key, fmt::format(": Terrace's own trainer computes as with {}", wanted));
 }
 
 void ConfigReader::require_activation(const char* key,
@@ -158,8 +171,7 @@ void ConfigReader::require_activation(const char* key,
   for (const std::string_view name : accepted) {
     if (value.is(Kind::text) && value.text == name) return;
   }
-  refuse(key, fmt::format("Terrace computes {} here", *accepted.begin()),
-         "use a model with that activation function");
+  refuse_foreign(key, fmt::format(": Terrace's own trainer computes {} here", *accepted.begin()));
 }
 
 void ConfigReader::mention_dropout(std::initializer_list<const char*> keys) const {
@@ -175,7 +187,7 @@ void ConfigReader::refuse_other_architectures() const {
     refuse("quantization_config", "the weights are quantized", "use the model in bf16, fp16 or fp32");
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (!find(root_, key).is(Kind::null))
-      refuse(key, "the model is a mixture of experts, and Terrace trains dense ones", "use a dense model");
+      refuse_foreign(key, ": the model is a mixture of experts, and Terrace's own trainer has dense models");
   }
 }
 
@@ -225,7 +237,7 @@ void ConfigReader::read_window(ModelConfig& config, const std::string& type) con
   const bool none = root_.find("sliding_window") != nullptr && find(root_, "sliding_window").is(Kind::null);
   if (used && !none) {
     if (is_qwen && window < config.context) {
-      refuse("use_sliding_window", "Terrace attends to the whole sequence", "use a model without it");
+      refuse_foreign("use_sliding_window", ": Terrace's own trainer attends to the whole sequence");
     }
     if (window == 0) refuse("sliding_window", "a window of no token", "correct the file");
     config.sliding_window = window;
@@ -236,7 +248,7 @@ void ConfigReader::read_window(ModelConfig& config, const std::string& type) con
   }
   for (const JsonNode& layer : find(root_, "layer_types").items) {
     if (!used && !(layer.is(Kind::text) && layer.text == "full_attention"))
-      refuse("layer_types", "Terrace computes full attention in every layer", "use a model without it");
+      refuse_foreign("layer_types", ": Terrace's own trainer computes full attention in every layer");
   }
 }
 
@@ -256,7 +268,7 @@ void ConfigReader::read_yarn(const JsonNode& rope, RopeScaling& scaling) const {
 // "rope_parameters" since transformers 5; "rope_theta" and "rope_scaling" before.
 void ConfigReader::read_rope(ModelConfig& config) const {
   if (number(root_, "partial_rotary_factor", 1.0) != 1.0)
-    refuse("partial_rotary_factor", "Terrace turns whole heads", "use a model without it");
+    refuse_foreign("partial_rotary_factor", ": Terrace's own trainer turns whole heads");
   config.rope_theta = number(root_, "rope_theta", 10000.0);
   ModelConfig older = config;
   read_rope_of("rope_parameters", config);
@@ -278,7 +290,7 @@ void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
   if (!rope.is(Kind::object)) refuse(key, "it is no object", "correct the file");
   config.rope_theta = number(rope, "rope_theta", config.rope_theta);
   if (number(rope, "partial_rotary_factor", 1.0) != 1.0)
-    refuse(key, "Terrace turns whole heads", "use a model without partial_rotary_factor");
+    refuse_foreign(key, ": partial_rotary_factor is not 1, and Terrace's own trainer turns whole heads");
   const JsonNode& named = find(rope, rope.find("rope_type") != nullptr ? "rope_type" : "type");
   const std::string kind = named.is(Kind::text) ? named.text : "default";
   if (kind == "default") return;
@@ -303,14 +315,16 @@ void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
     scaling.kind = RopeScalingKind::yarn;
     read_yarn(rope, scaling);
   } else {
-    refuse(key, fmt::format("the kind \"{}\" is not known", kind),
-           "the kinds are default, linear, dynamic, llama3 and yarn");
+    refuse_foreign(key, fmt::format(": Terrace's own trainer has no kind \"{}\"; it has default, linear, "
+                                    "dynamic, llama3 and yarn",
+                                    kind));
   }
 }
 
 ModelConfig ConfigReader::read() {
   const JsonNode& type = find(root_, "model_type");
   const std::string name = type.is(Kind::text) ? type.text : "";
+  if (name.empty()) refuse("model_type", "it is missing", "give the config.json that save_pretrained wrote");
   refuse_other_architectures();
   ModelConfig config;
   if (name == "gpt2") {
@@ -318,8 +332,10 @@ ModelConfig ConfigReader::read() {
   } else if (name == "llama" || name == "mistral" || name == "qwen2" || name == "qwen3") {
     read_llama(config, name);
   } else {
-    refuse("model_type", fmt::format("\"{}\" is no family that Terrace knows", name),
-           "the families are gpt2, llama, mistral, qwen2 and qwen3");
+    refuse_foreign("model_type",
+                   fmt::format(" is \"{}\", and Terrace's own trainer has gpt2, llama, mistral, "
+                               "qwen2 and qwen3",
+                               name));
   }
   config.vocabulary = required_count("vocab_size");
   config.special_tokens = special_tokens();

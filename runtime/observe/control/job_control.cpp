@@ -38,8 +38,9 @@ JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& 
         options_.folder.empty() ? ControlFolder::default_path() : options_.folder,
         [this](const ControlRequest& request) { return answer_at_once(request); });
   } catch (const Error& error) {
-    log.warning(fmt::format("this run cannot be reached by `terrace ctl`: {}: {}", error.parts().subject,
-                            error.parts().reason));
+    const ErrorParts& parts = error.parts();
+    log.warning(fmt::format("this run cannot be reached by `terrace ctl`: {}{}{}: {}", parts.what_failed,
+                            parts.subject.empty() ? "" : " ", parts.subject, parts.reason));
   }
 }
 
@@ -96,6 +97,7 @@ std::string JobControl::status_answer() {
   const StepWatch& watch = trainer_.offloader().report().watch();
   if (const std::optional<uint64_t> wait = watch.current())
     status.waits_for = watch.describe(*wait).value_or("");
+  status.at = place_in_step(watch.activity(), options_.shape);
   if (options_.ranks) options_.ranks(status);
   return control_answer({{"status", json_raw(job_status_json(status))}});
 }

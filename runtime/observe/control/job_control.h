@@ -16,6 +16,7 @@
 #include <terrace/runtime/observe/control/control_server.h>
 #include <terrace/runtime/observe/control/job_status.h>
 #include <terrace/runtime/observe/log/run_observer.h>
+#include <terrace/runtime/observe/step_place.h>
 #include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
@@ -23,6 +24,7 @@ namespace terrace {
 struct JobControlOptions {
   std::filesystem::path folder;  // of the socket; empty: ControlFolder::default_path()
   uint64_t steps = 0;            // of the whole run
+  StepShape shape = {};          // of a step, for the words that say where it is
   std::function<void()> stop;    // asks the run to end after its step; called on any thread
   // Sets the ranks of a status; null where there is one rank. Called on any thread.
   std::function<void(JobStatus&)> ranks = nullptr;

@@ -142,7 +142,8 @@ std::string job_status_json(const JobStatus& status) {
   write_members(json, "link_bytes", status.links, &LinkBytes::bytes);
   write_members(json, "wait_ns", status.waits, &WaitTime::ns);
   json.members({{"bound_by", status.bound_by}, {"commit_step", status.commit_step}});
-  json.members({{"checkpoint_step", status.checkpoint_step}, {"waits_for", status.waits_for}});
+  json.members({{"checkpoint_step", status.checkpoint_step}, {"at", status.at}});
+  json.member("waits_for", status.waits_for);
   if (status.rank_count > 1) write_ranks(json, status);
   return json.end().take();
 }
@@ -175,6 +176,8 @@ JobStatus parse_job_status(const JsonNode& node) {
   // A job of an earlier Terrace says "epoch_step".
   status.commit_step = optional_whole(node, node.find("commit_step") ? "commit_step" : "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
+  if (node.find("at") != nullptr)
+    status.at = text(node, "at");  // a job of an earlier Terrace does not say it
   status.waits_for = text(node, "waits_for");
   parse_ranks(node, status);
   return status;

@@ -65,6 +65,7 @@ struct JobStatus {
   std::optional<uint64_t> commit_step;      // the last durable commit's
   std::optional<uint64_t> checkpoint_step;  // the step of this run's last complete checkpoint
 
+  std::string at;         // where the step in progress is: "micro-batch 2 of 4, backward, layer 7 of 12"
   std::string waits_for;  // the present wait, in words; empty if the step thread does not wait
 
   uint32_t rank_count = 1;

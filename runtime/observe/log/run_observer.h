@@ -25,6 +25,8 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
 
+  // Step `step` of the whole run is about to begin.
+  virtual void step_begins(uint64_t /*step*/) {}
   virtual void step_done(const StepReport&) {}
   // The last step's update has ended outside a step.
   virtual void update_finished(const FinishedUpdate&) {}

@@ -181,9 +181,18 @@ void write_log(JsonWriter& json, const LogRecord& log) {
   json.member("left_out", log.left_out()).end();
 }
 
-void write_prediction(JsonWriter& json, const PlanPrediction& prediction) {
-  json.begin_object("prediction");
+void write_prediction(JsonWriter& json, const RunRecord& record) {
+  if (!record.header.prediction) {
+    json.member("prediction", nullptr);
+    return;
+  }
+  const PlanPrediction& prediction = *record.header.prediction;
+  json.begin_object("prediction").member("update_mode", name_of(prediction.update_mode));
   write_links(json, prediction.step);
+  json.begin_object("measured").member("steps", record.predicted().steps);
+  json.member("of_other_modes", record.predicted().of_other_modes);
+  write_links(json, record.predicted().moved);
+  json.end();
   write_causes(json, prediction.step.time);
   json.member("repeats_from_step", prediction.repeats_from_step);
   json.list("tiers", prediction.tiers, [&](const PredictedTier& tier) {
@@ -233,7 +242,7 @@ std::string report_json(const RunRecord& record, int64_t written_at) {
   write_memory(json.break_line(), record.memory);
   write_marks(json.break_line(), record);
   write_log(json.break_line(), record.log());
-  write_or_null(json.break_line(), "prediction", record.header.prediction, write_prediction);
+  write_prediction(json.break_line(), record);
   write_or_null(json.break_line(), "picture", record.picture, write_picture);
   write_series(json.break_line(), record.series());
   return json_for_html(json.end().take());

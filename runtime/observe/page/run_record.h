@@ -58,6 +58,17 @@ struct RunMemory {
   uint64_t process_bytes = 0;  // the highest process size that the system reported (Pss)
 };
 
+// Whether the prediction is about the step that is the `nth` of its run, from 1: a step that repeats and
+// updates in the predicted mode.
+bool is_predicted(const PlanPrediction& prediction, uint64_t nth, const StepReport& report);
+
+// The sum of the steps that the prediction is about.
+struct PredictedPart {
+  uint64_t steps = 0;
+  uint64_t of_other_modes = 0;  // steps that update in another mode
+  OffloadCounters moved;
+};
+
 enum class RunState : uint8_t {
   starting,  // nothing is trained yet
   running,
@@ -113,6 +124,7 @@ class RunRecord {
   const StepPoint& all() const { return all_; }
   const std::optional<StepReport>& last_step() const { return last_step_; }
   const FinishedUpdate& rest() const { return rest_; }
+  const PredictedPart& predicted() const { return predicted_; }
   const Thinned<EvaluationMark>& evaluations() const { return evaluations_; }
   const Thinned<CommitMark>& commits() const { return commits_; }
   const Thinned<CheckpointMark>& checkpoints() const { return checkpoints_; }
@@ -123,6 +135,7 @@ class RunRecord {
   StepPoint all_;
   std::optional<StepReport> last_step_;
   FinishedUpdate rest_;
+  PredictedPart predicted_;
   Thinned<EvaluationMark> evaluations_;
   Thinned<CommitMark> commits_;
   Thinned<CheckpointMark> checkpoints_;

@@ -34,13 +34,13 @@ TEST(RanksConfig, OverlapsUnlessToldOtherwise) {
 }
 
 TEST(RanksConfig, SaysWhatHasNoEffectInOneRank) {
-  const TrainConfig config = parse(R"({"zero_optimization": {"overlap_comm": false},
+  const TrainConfig config = parse(R"({"zero_optimization": {"overlap_comm": false, "mics_shard_size": 8},
     "communication_data_type": "fp16", "comms_logger": {"enabled": true},
     "terrace": {"communicator": "mpi", "nvme_share": "own", "rank_timeout_seconds": 5,
                 "compare_ranks_every_steps": 1}})");
   ASSERT_EQ(config.warnings.size(), 1u);
   for (const char* const key :
-       {"overlap_comm", "communication_data_type", "enabled", "communicator", "nvme_share",
+       {"overlap_comm", "mics_shard_size", "communication_data_type", "enabled", "communicator", "nvme_share",
         "rank_timeout_seconds", "compare_ranks_every_steps", "there is one rank"})
     EXPECT_THAT(config.warnings[0], HasSubstr(key));
 }

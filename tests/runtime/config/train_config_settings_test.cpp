@@ -188,6 +188,24 @@ TEST(TrainConfigSettings, ReadsMonitorsWhereverFilesHaveThem) {
   EXPECT_THAT(problem(R"({"tensorboard": {"enable": true}})"), HasSubstr("did you mean \"enabled\"?"));
 }
 
+// Somebody will look for these curves after the run.
+TEST(TrainConfigSettings, WarnsByItselfOfAMonitorThatIsWanted) {
+  const TrainConfig config = parse(R"({"wandb": {"enabled": true, "project": "p"}, "dump_state": true})");
+  EXPECT_THAT(config.warnings,
+              ElementsAre(HasSubstr("ds.json:1:2: wandb is not supported: Scalars go to tensorboard"),
+                          HasSubstr("dump_state")));
+  EXPECT_THAT(config.warnings[1], Not(HasSubstr("wandb")));
+}
+
+TEST(TrainConfigSettings, SaysOneMisunderstandingOnce) {
+  const std::string zenflow = problem(
+      R"({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1, "update_interval": 4, "overlap_step": true}}})");
+  EXPECT_THAT(zenflow, HasSubstr("zenflow.topk_ratio cannot be 0.1: ZenFlow changes"));
+  EXPECT_THAT(zenflow, HasSubstr("; so is update_interval; so is overlap_step"));
+  EXPECT_EQ(zenflow.find("ZenFlow changes"), zenflow.rfind("ZenFlow changes"));
+  EXPECT_THAT(problem(R"({"bf16": true})"), HasSubstr(R"(write "bf16": {"enabled": true})"));
+}
+
 TEST(TrainConfigSettings, ReadsAdaptersAndFrozenWeights) {
   EXPECT_FALSE(parse("{}").lora.has_value());
   EXPECT_EQ(parse(R"({"terrace": {"lora": {}}})").lora->rank, 8u);

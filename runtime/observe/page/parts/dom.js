@@ -42,13 +42,15 @@ function legend(entries) {
   return el('ul', {class: 'legend'}, entries.map(e => el('li', {}, swatch(e.colour, e.form), e.name)));
 }
 
-// Columns are {name, number, bar}; rows are {key, total, cells}, the first cell a heading.
+// Columns are {name, number, bar}; rows are {key, total, cells, remark}, the first cell a heading, and the remark a line
+// of its own below the row.
 function table(caption, columns, rows) {
   const style = column => (column.number ? 'number' : column.bar ? 'bar' : null);
   const head = el('tr', {}, columns.map(c => el('th', {scope: 'col', class: style(c)}, c.name)));
-  const body = rows.map(row => el('tr', {'data-key': row.key, class: row.total ? 'total' : null},
+  const body = rows.map(row => [el('tr', {'data-key': row.key, class: row.total ? 'total' : null},
     row.cells.map((cell, i) => el(i === 0 ? 'th' : 'td',
-      {scope: i === 0 ? 'row' : null, class: style(columns[i])}, cell))));
+      {scope: i === 0 ? 'row' : null, class: style(columns[i])}, cell))),
+  row.remark ? el('tr', {class: 'remark'}, el('td', {colspan: columns.length}, row.remark)) : null]);
   return el('div', {class: 'scroll'},
     el('table', {}, caption ? el('caption', {}, caption) : null, el('thead', {}, head), el('tbody', {}, body)));
 }

@@ -33,6 +33,7 @@ function timeText(ns) {
   if (whole < 100e9) return `${three(whole / 1e9)} s`;
   const seconds = Math.round(whole / 1e9);
   const pad = number => String(number).padStart(2, '0');
+  if (seconds >= 86400) return `${grouped(Math.floor(seconds / 86400))} d ${pad(Math.floor(seconds / 3600) % 24)} h`;
   if (seconds >= 3600) return `${grouped(Math.floor(seconds / 3600))} h ${pad(Math.floor(seconds / 60) % 60)} min`;
   return `${Math.floor(seconds / 60)} min ${pad(seconds % 60)} s`;
 }

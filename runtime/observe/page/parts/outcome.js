@@ -18,12 +18,12 @@ function showPrediction() {
   if (!prediction) return;
   const box = section('prediction', 'Prediction and measurement', 'What was predicted for a step before anything was allocated, beside the mean of the steps that are like each other.');
   const points = steadyPoints();
-  const steps = points.reduce((sum, i) => sum + series.count[i], 0);
-  const mean = column => (steps > 0 ? points.reduce((sum, i) => sum + column[i], 0) / steps : 0);
+  const {steps, of_other_modes: others} = prediction.measured;
+  const mode = prediction.update_mode;
   const rows = [];
-  if (pointCount > 0) {
+  if (steps > 0) {
     data.links.forEach((link, l) => {
-      const measured = mean(series.links[l]);
+      const measured = prediction.measured.links[l] / steps;
       if (prediction.links[l] > 0 || measured > 0)
         rows.push({key: link.key, name: `${link.name}, per step`, predicted: prediction.links[l], measured, show: bytes});
     });
@@ -39,7 +39,8 @@ function showPrediction() {
     rows.push({key: 'step-time', name: 'time per step, median', predicted: prediction.step_seconds, measured: median, show: inTime});
   }
   box.append(comparison(rows));
-  if (pointCount > 0) box.append(el('p', {class: 'note'}, `Measured: the mean of ${counted(steps, 'step')}, from step ${grouped(firstOf(points[0]))} on.`));
+  if (pointCount > 0) box.append(el('p', {class: 'note', id: 'predicted-steps'}, `Predicted for steps that update ${mode}. Bytes measured: the mean of the ${counted(steps, 'step')} that did so, from step ${grouped(run.resumed_at_step + prediction.repeats_from_step)} on.`
+    + (others > 0 ? ` ${counted(others, 'step')} updated in another mode, and ${others === 1 ? 'is' : 'are'} not in it.` : '')));
   if (prediction.has_times) {
     box.append(el('p', {class: 'note'}, `Predicted to be bound by ${prediction.binding_name}; the run was bound by ${totals.resources.binding_name}.`));
     if (prediction.rates.length > 0) {
@@ -58,7 +59,7 @@ function showKept() {
   const {evaluations, checkpoints, commits} = marks;
   const rows = [...evaluations.items.map(([step, loss]) => ({step, what: 'held-out loss', detail: [real(loss), ' nats per token']})),
     ...checkpoints.items.map(([step, folder]) => ({step, what: 'checkpoint', detail: [el('span', {class: 'mono'}, folder)]})),
-    ...commits.items.map(step => ({step, what: 'commit on nvme', detail: ['durable: a crash from here on loses nothing before it']}))]
+    ...commits.items.map(step => ({step, what: 'commit on nvme', detail: []}))]
     .sort((a, b) => a.step - b.step);
   if (rows.length === 0) return void box.append(el('p', {class: 'empty'}, 'Nothing was evaluated and no state was kept.'));
   const make = () => table('', [{name: 'step', number: true}, {name: 'what'}, {name: ''}],
@@ -66,6 +67,7 @@ function showKept() {
   box.append(el('p', {class: 'lead'}, `${counted(evaluations.count, 'evaluation')}, ${counted(checkpoints.count, 'checkpoint')}, ${counted(commits.count, 'commit')}.`
     + thinnedNote(evaluations, 'evaluation') + thinnedNote(checkpoints, 'checkpoint') + thinnedNote(commits, 'commit')));
   box.append(rows.length > 12 ? folded(`Table of ${counted(rows.length, 'entry').replace('entrys', 'entries')}`, make) : make());
+  if (commits.count > 0) box.append(el('p', {class: 'note'}, 'After a crash a run goes on from its last commit.'));
   if (totals.commits > 0)
     box.append(el('p', {class: 'note'}, `${counted(totals.commits, 'commit')} in the steps: ${bytesText(totals.commit_write_bytes)} of states that were newer in host memory, and ${bytesText(totals.manifest_bytes)} of manifests.`));
 }

@@ -5,8 +5,8 @@ function factList(facts) {
 }
 
 function configurationTable(rows) {
-  return table('', [{name: 'key'}, {name: 'value'}, {name: 'from'}, {name: ''}], rows.map(([key, value, origin, note]) => ({key,
-    cells: [el('span', {class: 'mono'}, broken(key)), el('span', {class: 'mono'}, broken(value)), el('span', {class: 'soft'}, broken(origin)), el('span', {class: 'soft'}, note)]})));
+  return table('', [{name: 'key'}, {name: 'value'}, {name: 'from'}], rows.map(([key, value, origin, note]) => ({key, remark: note,
+    cells: [el('span', {class: 'mono'}, broken(key)), el('span', {class: 'mono'}, broken(value)), el('span', {class: 'soft'}, broken(origin))]})));
 }
 
 function showSettings() {

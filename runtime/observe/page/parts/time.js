@@ -109,5 +109,5 @@ function showTime() {
   busyChart(links);
   box.append(folded('Phases, and who waited for what (these overlap)', waitTable, false));
   if (totals.rest.ns > totals.total_ns / 1000)
-    box.append(el('p', {class: 'note'}, `Of it ${timeText(totals.rest.ns)} went into the update that was pending after the last step; the curve has the steps only.`));
+    box.append(el('p', {class: 'note'}, `${timeText(totals.rest.ns)} of "all steps" went into the update that was pending after the last step. The curve has the steps alone.`));
 }

@@ -61,7 +61,7 @@ function lossChart(box) {
   const onIt = (places, name, colour) => {
     if (places.length === 0) return;
     layers.push(onAxis(places, colour, row++));
-    entries.push({name, colour});
+    entries.push({name, colour, form: 'triangle'});
   };
   onIt(marks.commits.items, 'commit on nvme', eventColour.commit);
   onIt(marks.checkpoints.items.map(([step]) => step), 'checkpoint', eventColour.checkpoint);

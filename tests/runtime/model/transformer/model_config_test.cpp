@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/model/transformer/foreign_model.h>
 #include <terrace/runtime/model/transformer/model.h>
 
 #include "support/expect_error.h"
@@ -273,6 +274,36 @@ TEST(ParseModelConfig, RefusesWhatWouldBeComputedDifferentlyNamingTheKey) {
   }
   for (const char* broken : {"", "[]", "{", "{} x", "null"})
     EXPECT_THROW(parse_model_config(broken, "c"), Error) << broken;
+}
+
+TEST(ParseModelConfig, TellsAModelThatOthersComputeFromABrokenFile) {
+  try {
+    parse_model_config(R"({"model_type": "gemma", "architectures": ["GemmaForCausalLM"]})", "hf/config.json");
+    ADD_FAILURE() << "accepted";
+  } catch (const ForeignModelError& error) {
+    EXPECT_EQ(error.model_class(), "GemmaForCausalLM");
+    EXPECT_EQ(error.parts().subject, "hf/config.json");
+    EXPECT_THAT(error.what(), HasSubstr("\"model_type\" is \"gemma\""));
+    EXPECT_THAT(error.what(), HasSubstr("docs/python.md"));
+  }
+  for (const Refusal& foreign :
+       {Refusal{kLlama, "silu", "gelu", ""}, Refusal{kLlama, "llama3", "longrope", ""},
+        Refusal{kGpt2, "\"n_ctx\"", "\"scale_attn_weights\": false, \"n_ctx\"", ""},
+        Refusal{kLlama, "\"pretraining_tp\"", "\"num_local_experts\": 8, \"x\"", ""}}) {
+    EXPECT_THROW(parse_model_config(changed(foreign.json, foreign.old_text, foreign.new_text), "c"),
+                 ForeignModelError);
+  }
+  const std::string broken = changed(kGpt2, "\"n_layer\": 12, ", "");
+  for (const std::string& json : {broken, std::string("{}")}) {
+    try {
+      parse_model_config(json, "c");
+      ADD_FAILURE() << "accepted";
+    } catch (const ForeignModelError&) {
+      ADD_FAILURE() << "PyTorch does not mend " << json;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::config);
+    }
+  }
 }
 
 TEST(ParseModelConfig, RefusesWhatIsNoJsonObjectHoweverDeep) {

@@ -159,6 +159,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   status.kept_chunks = 4;
   status.record_chunks = 8;
   status.commit_step = 2;
+  status.at = "micro-batch 2 of 4, backward, layer 7 of 12";
   status.waits_for = "a \\ b";
   const std::string json = job_status_json(status);
   EXPECT_EQ(json.find('\n'), std::string::npos);
@@ -168,6 +169,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   EXPECT_EQ(back.links[1].bytes, (uint64_t{1} << 62) + 1);
   EXPECT_EQ(back.commit_step, 2u);
   EXPECT_FALSE(back.checkpoint_step);
+  EXPECT_EQ(back.at, status.at);
   EXPECT_EQ(back.waits_for, status.waits_for);
   EXPECT_EQ(back.bound_by, "disk_reads");
 
