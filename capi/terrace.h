@@ -94,8 +94,7 @@ TERRACE_C_API const char* terrace_error_text(const terrace_error* error); /* all
 TERRACE_C_API void terrace_error_get(const terrace_error* error, terrace_error_parts* parts);
 TERRACE_C_API void terrace_error_free(terrace_error* error);
 
-/* Whether a launcher (torchrun, mpirun, srun, terrace launch) has started this process as one of several: its
- * rank, their number, and the launcher's name, which is never freed; else 0, 1 and "". */
+/* Of a process that a launcher has started among others: rank, number and the launcher; else 0, 1 and "". */
 TERRACE_C_API terrace_error* terrace_launched(uint32_t* rank, uint32_t* ranks, const char** launcher);
 
 /* --- Devices --- */
