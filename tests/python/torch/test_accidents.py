@@ -242,7 +242,7 @@ class Accidents(EngineTest):
         self.assertTrue(weight.isnan().all())
         self.assertIn("Parameter", repr(weight))
         self.assertIn("Linear", repr(engine.module))
-        with torch.no_grad(), self.assertRaises(RuntimeError):
+        with torch.no_grad(), self.assertRaises(terrace.MisuseError):
             weight.add_(1)
         other = torch.ones_like(weight)
         replace = functools.partial(setattr, weight, "data", other)
