@@ -90,7 +90,7 @@ def _dispatch(function, arguments, named):
         if first is not None and _is_write(name):
             away.outside.refuse_write(away.name, name)
         result = function(*arguments, **named)
-        if result is None or any(result is one for one in arguments):  # such as to() where nothing is to be done
+        if first is not None and arguments and result is arguments[0]:  # such as to() where nothing is to be done
             return result
         shared = _shared(result, away)
         if shared is not None:

@@ -63,6 +63,7 @@ def isolated(test):
 
 def _run_in_child(test, self, report):
     result = (False, "")
+    self._outcome = None  # else subTest would keep failures for a process that does not hear of them
     try:
         test(self)
     except unittest.SkipTest as skip:

@@ -24,6 +24,7 @@ def reads():
         "p.detach().float().mean().item()": lambda p, other: p.detach().float().mean().item(),
         "torch.cat": lambda p, other: torch.cat([p.view(-1)]),
         "foreach": lambda p, other: torch._foreach_norm([p]),
+        "foreach in place": lambda p, other: torch._foreach_lerp_([other], [p.detach()], 0.1),
         "parameters_to_vector": lambda p, other: nn.utils.parameters_to_vector([p]),
         "p.view(-1)[0].item()": lambda p, other: p.view(-1)[0].item(),
         "p.t() @ p": lambda p, other: p.t() @ p,
@@ -50,7 +51,7 @@ class Away(EngineTest):
                     warnings.simplefilter("always")
                     read(parameter, torch.zeros(parameter.shape))
                     read(parameter, torch.zeros(parameter.shape))
-                self.assertEqual(len(told), 1)
+                self.assertEqual(len(told), 1, what)
                 self.assertIn("layers.0.weight", str(told[0].message))
                 self.assertIn("engine.averaged", str(told[0].message))
                 self.assertEqual(told[0].filename, __file__)
