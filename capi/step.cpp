@@ -38,14 +38,15 @@ terrace_error* terrace_end_micro_batch(terrace_store* store) {
 terrace_error* terrace_lease(terrace_store* store, const char* key, uint32_t kind, const uint32_t* tensors,
                              uint32_t count, uint64_t* lease) {
   constexpr const char* kCall = "terrace_lease";
-  return in_store(store, kCall, [&](terrace_store& s) {
+  const auto begin = [&](terrace_store& s) {
     c::require_pointer(key, kCall, "key");
     c::require_list(tensors, count, kCall, "tensors");
     c::require_pointer(lease, kCall, "lease");
     c::require_enum(kind, 3, kCall, "kind");
     *lease = s.offloader->begin_lease(key, {reinterpret_cast<const TensorId*>(tensors), count},
                                       static_cast<UseKind>(kind));
-  });
+  };
+  return in_store(store, kCall, begin, c::Harmless::shortage);
 }
 
 terrace_error* terrace_release(terrace_store* store, uint64_t lease) {

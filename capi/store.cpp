@@ -49,9 +49,10 @@ terrace_error* enter(terrace_store* store, const char* call, AfterFailure after)
 
 void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept {
   const uint32_t kind = terrace_error_kind_of(failure);
-  const bool stays = failure != nullptr && kind != TERRACE_CONFIG && kind != TERRACE_MISUSE &&
-                     harmless != Harmless::all &&
-                     !(harmless == Harmless::capacity && kind == TERRACE_CAPACITY);
+  const bool stays =
+      failure != nullptr && kind != TERRACE_CONFIG && kind != TERRACE_MISUSE && harmless != Harmless::all &&
+      !(kind == TERRACE_CAPACITY &&
+        (harmless == Harmless::capacity || (harmless == Harmless::shortage && failure->least_bytes > 0)));
   if (stays && store.failure == nullptr) store.failure.reset(copy_error(*failure));
   store.is_busy.store(false, std::memory_order_release);
 }

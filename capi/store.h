@@ -63,7 +63,8 @@ namespace terrace::c {
 uint32_t forks();
 
 // Which failures of a call leave the store as it was, beside those of kind misuse and config.
-enum class Harmless : uint8_t { no_other, capacity, all };
+// A shortage is of kind capacity and says the least that would do.
+enum class Harmless : uint8_t { no_other, shortage, capacity, all };
 // Whether a store that has failed answers the call.
 enum class AfterFailure : uint8_t { refuse, answer };
 

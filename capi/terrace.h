@@ -370,7 +370,7 @@ TERRACE_C_API terrace_error* terrace_end_micro_batch(terrace_store* store);
 
 /* Makes tensors readable, and with TERRACE_BACKWARD their gradients writable, until the lease is released.
  * `key` is the same in every step and different for every lease within one. Leases nest, and end in any
- * order. */
+ * order. One without room is TERRACE_CAPACITY with least_device_bytes, and changes nothing. */
 TERRACE_C_API terrace_error* terrace_lease(terrace_store* store, const char* key, uint32_t kind,
                                            const uint32_t* tensors, uint32_t count, uint64_t* lease);
 TERRACE_C_API terrace_error* terrace_release(terrace_store* store, uint64_t lease);

@@ -112,7 +112,9 @@ void DeviceCache::attach_param(ChunkId chunk) {
 void DeviceCache::unpin_param(ChunkId chunk) {
   ParamEntry& entry = params_[index_of(chunk)];
   TERRACE_ASSERT(entry.pins > 0, fmt::format("chunk {} is not pinned", index_of(chunk)));
-  if (--entry.pins == 0 && device_.strict()) detach_param(chunk);
+  if (--entry.pins > 0) return;
+  --pinned_count_;
+  if (device_.strict()) detach_param(chunk);
 }
 
 void DeviceCache::detach_param(ChunkId chunk) {

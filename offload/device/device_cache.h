@@ -70,7 +70,7 @@ class DeviceCache final : public GuardDescriber {
   };
   std::optional<Asked> take_asked(ChunkId chunk);
   // A pinned chunk stays on the device (or on its way there), whatever its state.
-  void pin_param(ChunkId chunk) { ++params_[index_of(chunk)].pins; }
+  void pin_param(ChunkId chunk) { pinned_count_ += params_[index_of(chunk)].pins++ == 0 ? 1 : 0; }
   bool is_pinned(ChunkId chunk) const { return params_[index_of(chunk)].pins > 0; }
   // Waits for the copy and attaches the slot of a pinned chunk at its address: fetching or resident ->
   // resident. Throws the copy's failure; the chunk is then absent again.
@@ -131,6 +131,8 @@ class DeviceCache final : public GuardDescriber {
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
   uint32_t gradient_slot_count() const { return gradient_slot_count_; }
+  // The chunks whose parameters are pinned, those included that have no slot yet.
+  uint32_t pinned_count() const { return pinned_count_; }
   // The chunks whose parameters have a slot, ascending; valid until the next call.
   std::span<const ChunkId> residents();
 
@@ -211,6 +213,7 @@ class DeviceCache final : public GuardDescriber {
   std::vector<ChunkId> candidates_;       // a member so that its memory is reused, as is residents_
   std::vector<ChunkId> residents_;
   uint64_t eviction_count_ = 0;
+  uint32_t pinned_count_ = 0;
   uint32_t param_slot_count_ = 0;     // slots that hold parameters, or will
   uint32_t gradient_slot_count_ = 0;  // slots that hold gradients
   std::string last_operation_;

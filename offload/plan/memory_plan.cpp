@@ -172,6 +172,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   const uint32_t output_slots = states_there && options.parameters != Placement::none ? 1 : 0;
   // A gradient that is handed over passes through a slot on its way to an accumulator on the device.
   const uint32_t handed_slots = handed_over && states_there && !stay ? 1 : 0;
+  if (handed_over) plan.device_gradient_slots = stay ? counts.trainable_chunks : handed_slots;
   plan.device_slots_minimum =
       std::max({demand.slots, counts.chunks > 0 ? 1u : 0u,
                 (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +

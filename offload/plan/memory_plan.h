@@ -33,6 +33,9 @@ struct MemoryPlan {
   uint32_t device_slots = 0;
   // For the announced uses; without any, for every tensor by itself: its parameters and its gradient.
   uint32_t device_slots_minimum = 0;
+  // Slots that leases leave to gradients that are handed over while they are open: to all that stay on the
+  // device, or to those that pass through it.
+  uint32_t device_gradient_slots = 0;
   uint32_t device_slots_useful = 0;  // more slots would stay empty
   std::string device_peak_operation;
   uint32_t device_record_slots = 0;       // states placed on the device: one per trainable chunk

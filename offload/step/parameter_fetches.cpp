@@ -7,6 +7,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/offload/plan/budget_shortage.h>
 
 namespace terrace {
 
@@ -31,14 +32,36 @@ CacheSlot& ParameterFetches::require_slot(std::string_view role, const OpenUse& 
     finish_update_();
     if (CacheSlot* slot = cache_.take_slot(now)) return *slot;
   }
-  throw Error(ErrorKind::capacity,
-              {fmt::format("no device memory is left for the {} of an operation", role), use.operation,
-               fmt::format("all {} chunk slots of {} bytes are in use at once", cache_.slot_count(),
-                           run_.plan.slot_bytes),
-               "raise the device budget, use smaller chunks, or lease fewer tensors together"});
+  refuse(role, use);
+}
+
+// What the open uses hold, and the one that cannot begin: its gradients too, where leases write these.
+void ParameterFetches::refuse(std::string_view role, const OpenUse& use) const {
+  const MemoryPlan& plan = run_.plan;
+  uint64_t gradients = cache_.gradient_slot_count();
+  if (use.kind == UseKind::backward && run_.options.gradients == GradientOrigin::leases)
+    gradients += std::ranges::count_if(use.chunks, [this](ChunkId chunk) {
+      return run_.space.section_of(chunk).trainable && !cache_.has_gradient(chunk);
+    });
+  const uint64_t slots =
+      std::max<uint64_t>(cache_.pinned_count() + std::max<uint64_t>(gradients, plan.device_gradient_slots),
+                         cache_.slot_count() + 1);
+  const uint64_t needed_bytes = plan.device_bytes + (slots - cache_.slot_count()) * plan.slot_bytes;
+  throw ShortageError(
+      {fmt::format("no device memory is left for the {} of an operation", role), use.operation,
+       fmt::format("what is in use at once takes {} chunk slots of {} bytes, and there are {}", slots,
+                   plan.slot_bytes, cache_.slot_count()),
+       fmt::format("raise the device budget to {} bytes at least, use smaller chunks, or lease "
+                   "fewer tensors together",
+                   needed_bytes)},
+      {{"device", run_.options.device_budget_bytes, needed_bytes}});
 }
 
 void ParameterFetches::fetch_missing(OpenUse& use, const EvictionContext& now) {
+  // What is handed over while uses are open finds its slots.
+  if (cache_.pinned_count() + run_.plan.device_gradient_slots > cache_.slot_count() &&
+      !run_.params_stay_on_device())
+    refuse("parameters", use);
   for (const ChunkId chunk : use.chunks) {
     const ChunkState state = cache_.param_state(chunk);
     ++use.chunks_found[state == ChunkState::resident ? 0 : state == ChunkState::fetching ? 1 : 2];

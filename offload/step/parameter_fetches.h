@@ -37,8 +37,8 @@ class ParameterFetches {
   void fetch_missing(OpenUse& use, const EvictionContext& now);
   // Waits until all chunks of the use are on the device.
   void wait_for_chunks(const OpenUse& use);
-  // Takes a slot for the `role` of a use, as in "parameters". Throws Error(capacity) when all slots are
-  // taken.
+  // Takes a slot for the `role` of a use, as in "parameters". Throws ShortageError with the device budget
+  // that the open uses need when all slots are taken.
   CacheSlot& require_slot(std::string_view role, const OpenUse& use, const EvictionContext& now);
 
   // Begins the fetches that are possible for the uses after `position` of the schedule; kNever: from its
@@ -48,6 +48,7 @@ class ParameterFetches {
   void count(OffloadCounters& counters) const;
 
  private:
+  [[noreturn]] void refuse(std::string_view role, const OpenUse& use) const;
   void send_updated_ahead(const Schedule& schedule, uint32_t position);
   void fetch_by_opt(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
   void fetch_by_policy(const EvictionContext& now);

@@ -296,6 +296,41 @@ class Plans(unittest.TestCase):
         with self.assertRaises(terrace.CapacityError):
             make_store(device_bytes=error.least_device_bytes, host_bytes=error.least_host_bytes - 1)
 
+    def test_leases_that_find_no_room_say_what_would_do_and_change_nothing(self):
+        described = [terrace.Tensor(f"t{at}", (64, 64)) for at in range(4)]
+        for states in ("cpu", "device"):
+            for gradients in ("leased", "handed_over"):
+                options = dict(chunk_elements=4096, states=states, gradients=gradients)
+                with self.assertRaises(terrace.CapacityError) as caught:
+                    make_store(described, 1, **options)
+                least = caught.exception.least_device_bytes
+                with make_store(described, least, **options) as store:
+                    store.fill_with(fill)
+                    before = state_of(store)
+                    store.begin_step()
+                    kind = "backward" if gradients == "leased" else "forward"
+                    with self.assertRaises(terrace.CapacityError) as caught, store.lease("t0", [0], kind):
+                        with store.lease("others", [1, 2, 3], kind):
+                            pass
+                    enough = caught.exception.least_device_bytes
+                    self.assertIn(str(enough), str(caught.exception))
+                    with store.lease("t1", [1], kind):
+                        pass
+                    store.abandon_step()
+                    self.assertEqual(state_of(store), before)
+                for budget, is_enough in ((enough, True), (enough - 1, False)):
+                    with make_store(described, budget, **options) as store:
+                        store.fill_with(fill)
+                        store.begin_step()
+                        if is_enough:
+                            with store.lease("t0", [0], kind), store.lease("others", [1, 2, 3], kind):
+                                pass
+                        else:
+                            with self.assertRaises(terrace.CapacityError), store.lease("t0", [0], kind):
+                                with store.lease("others", [1, 2, 3], kind):
+                                    pass
+                        store.abandon_step()
+
     def test_the_host_budget_moves_between_its_least_and_more(self):
         with tempfile.TemporaryDirectory() as folder:
             with make_store(states="nvme", nvme_paths=folder) as store:

@@ -26,7 +26,7 @@ class Engine(EngineNames):
     """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
     engine.step()`."""
 
-    def __init__(self, model, config, store, tracked, units, placeholders, log):
+    def __init__(self, model, config, store, tracked, units, placeholders, log, shortage):
         self.module = model
         self.config = config
         self.store = store
@@ -51,6 +51,7 @@ class Engine(EngineNames):
             self._before_step,
             self._announce,
             self._evaluated,
+            shortage,
         )
         self._passes.needs_scale = self.scaler.may_skip
         folders = config.store_options.get("nvme_paths")
@@ -65,13 +66,9 @@ class Engine(EngineNames):
         self._learning = Learning(model, self._passes, tracked_of, self._warn_of_autocast)
         self._warned_of_autocast = self._warned_of_nan = False
         self._layout.mark(model, self.zero_grad)
-        outside = OutsideReads(self._is_in_pass, self._values.read, log)
+        outside = OutsideReads(self._passes.are_running, self._values.read, log)
         for one in tracked:
             one.outside = outside
-
-    def _is_in_pass(self):
-        """Where what is read is leased."""
-        return bool(self._passes._forward) or self._passes._task is not None
 
     # --- A training loop ---
 
@@ -224,7 +221,8 @@ class Engine(EngineNames):
                 )
 
     def _announce(self):
-        if self.store.update_when == "during_backward":
+        # The first pass may find that there is too little device memory, and leaves a whole state then.
+        if self._passes.updates and self.store.update_when == "during_backward":
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self):

@@ -56,7 +56,21 @@ def _take_gradient(passes, one, parameter):
 class Use:
     """One pass through a unit: the clock when it was entered and left, and the leases it has."""
 
-    __slots__ = ("passes", "unit", "keys", "updates", "entered", "left", "tracked", "leases", "is_backward")
+    __slots__ = (
+        "passes",
+        "unit",
+        "keys",
+        "updates",
+        "entered",
+        "left",
+        "tracked",
+        "leases",
+        "wanted",
+        "is_backward",
+        "task",
+        "is_suspended",
+        "resumed",
+    )
 
     def __init__(self, passes, unit, keys, entered):
         self.passes = passes
@@ -66,7 +80,12 @@ class Use:
         self.entered = entered
         self.left = 0
         self.tracked = self.leases = ()
+        self.wanted = ()  # what it would have, where the device has no room (needs.py)
         self.is_backward = False
+        self.task = -1  # of autograd, in which it goes backward
+        # It goes backward without its lease, and how often it has got that back (leases.py).
+        self.is_suspended = False
+        self.resumed = 0
 
     def __call__(self, gradients):
         """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""

@@ -2,6 +2,7 @@
 is allocated."""
 
 import faulthandler
+import functools
 import warnings
 
 import torch
@@ -18,6 +19,7 @@ from .deepspeed_names import require_undivided, source_of
 from .device import choose_device, device_that_holds_all, tensor_at, torch_device_of
 from .engine import Engine
 from .launched import require_alone
+from .needs import Shortage
 from .optimizer_of_engine import EngineOptimizer, kind_of
 from .others import kept_in_fp32, line_of_outside, settle_others
 from .placeholders import (
@@ -301,7 +303,9 @@ class _Build:
 
     def _try(self, units, options):
         self.chosen = choose_units(self.model, self.managed_of, units)
-        self.uses = expected_uses(self.model, self.chosen, self.config.gradient_accumulation_steps)
+        self.uses = expected_uses(
+            self.model, self.chosen, self.config.gradient_accumulation_steps, self.managed_of
+        )
         device = self.device if self.managed_of else None
         if isinstance(device, type):
             device = device_that_holds_all(device, self.config, self.specs, self.uses, options)
@@ -333,7 +337,14 @@ class _Build:
             for unit in self.chosen:
                 unit.settle(store)
             return Engine(
-                self.model, self.config, store, self.tracked, self.chosen, placeholders, self.options["log"]
+                self.model,
+                self.config,
+                store,
+                self.tracked,
+                self.chosen,
+                placeholders,
+                self.options["log"],
+                functools.partial(Shortage, self),
             )
         except BaseException:
             store.close()

@@ -176,11 +176,16 @@ class Learning:
 
     def run(self, inner, arguments, named):
         self._is_watching, self._has_watched = True, not torch.is_grad_enabled()
+        self._passes.leases.begin_watched()
+        is_whole = False
         try:
             with self._watch, _uncompiled():
-                return inner(*arguments, **named)
+                answer = inner(*arguments, **named)
+            is_whole = True
+            return answer
         finally:
             self._is_watching = False
+            self._passes.leases.end_watched(is_whole)
 
     def _settle(self):
         """Stands in where a pass may begin that is to be watched, and nowhere else."""

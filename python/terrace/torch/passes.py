@@ -2,15 +2,15 @@
 
 A unit that is entered opens a lease and closes it when it is left, so leases nest as modules do, in the forward
 pass, in what checkpointing computes again, and in generate(). In the backward pass a unit's lease opens when the
-first gradient of its outputs arrives. It ends when a unit is reached that was left before this one was entered:
-autograd runs the operations of the later one first, so nothing of it is outstanding then. Gradients of
-parameters are handed over when torch has completed them.
+first gradient of its outputs arrives; leases.py says when it ends. Gradients of parameters are handed over when torch
+has completed them.
 
 A pass over several units may be cut short by any exception. Whatever is still open is closed by the next pass
 over the whole model, or by the optimizer; a backward pass that fails spoils its step, and says so until the step
 is given up."""
 
 import ctypes
+import functools
 from threading import get_ident
 
 import torch
@@ -22,7 +22,8 @@ from ..store import KINDS
 from .handed_over import HandedOver, Marks
 from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
 from .landing import landing_for
-from .placeholders import acquire, is_strange, release, why_strange
+from .leases import Leases
+from .placeholders import is_strange, why_strange
 from .turn import Turn
 
 IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
@@ -34,9 +35,9 @@ _is_traced = torch.compiler.is_dynamo_compiling
 class Passes:
     """The state of the passes over one model. `before_pass` runs before every forward and backward pass that begins,
     `before_step` between steps, `announce` before a step's last backward, and `evaluated` after an evaluation, with
-    whether a NaN came out of it."""
+    whether a NaN came out of it. `shortage` makes what finds out how much device memory would do."""
 
-    def __init__(self, store, tracked, accumulation_steps, before_pass, before_step, announce, evaluated):
+    def __init__(self, store, tracked, accumulation_steps, before_pass, before_step, announce, evaluated, shortage):
         self.store = store
         self.tracked = tracked
         self.accumulation_steps = accumulation_steps
@@ -53,9 +54,9 @@ class Passes:
         self.extensions = 0  # of units, by parameters that they had not been expected to read
         self._stamp = self._clock = 0
         self._turn = Turn()
-        self._forward = []  # uses that are open, outermost first
-        self._backward = []
+        self.leases = Leases(store, shortage, any(one.is_managed and one.away is one.real for one in tracked))
         self._task = None  # of autograd, while a backward pass runs
+        self._parts = set()  # tasks of autograd that run within it
         self._held = {}  # whose gradients may still grow in this backward pass
         self._has_gradients = self._step_has_gradients = False  # in this micro-batch
         self._is_over = False  # the last micro-batch, which stays open for reading until the update
@@ -78,6 +79,10 @@ class Passes:
     def has_gradients(self):
         """True where giving the step up would lose gradients."""
         return self.phase is STEP and self._step_has_gradients
+
+    def are_running(self):
+        """Where what is read is leased."""
+        return bool(self.leases.forward) or self._task is not None
 
     def __reduce_ex__(self, protocol):
         refuse_to_pickle()
@@ -104,42 +109,47 @@ class Passes:
                 self._turn.take("go forward")
             if unit.is_root:
                 self._begin_anew()
-            if not self._forward:
+            if not self.leases.forward:
                 if self._is_beginning:
                     self.close_leftovers()
                 self._before_pass()
+        elif self._task is None and self.phase is STEP:
+            self._begin_backward()  # before the first of a unit's outputs is reached
         if self.phase is IDLE:
             self._begin_pass()
         if unit.use_stamp != self._stamp:
-            unit.use_stamp = self._stamp
-            unit.uses = 0
+            unit.begin(self._stamp)
         keys = unit.keys(unit.uses)
         unit.uses += 1
         self._clock += 1
         use = Use(self, unit, keys, self._clock)
-        self._forward.append(use)
+        self.leases.forward.append(use)
         if unit.count:
-            self._open(use, keys[0])
+            self.leases.open(use, keys[0], self.reading_kind)
 
     def _leave(self, unit, output):
         is_recomputed = _task() != -1
         if self._turn.thread != get_ident() and not is_recomputed:
             return  # it was refused
-        use = self._forward.pop() if self._forward else None
+        open_uses = self.leases.forward
+        use = open_uses.pop() if open_uses else None
         while use is not None and use.unit is not unit:  # a unit that an interrupt kept from being left
-            self._close(use)
-            use = self._forward.pop() if self._forward else None
-        if not self._forward and not is_recomputed:
+            self.leases.close(use)
+            use = open_uses.pop() if open_uses else None
+        if not open_uses and not is_recomputed:
             self._turn.thread = None
         if use is None:
             return  # it could not be entered
-        self._close(use)
+        self.leases.leave(use, is_failing=output is None)
         self._clock += 1
         use.left = self._clock
+        unit.intervals.append((use.entered, use.left))
+        if is_recomputed and not open_uses:
+            self.leases.resume(self.reading_kind, self._stamp)
         if self.phase is STEP:
             if output is not None and (unit.count or unit.is_root) and torch.is_grad_enabled():
                 hook_outputs(output, use)
-        elif not self._forward:
+        elif not open_uses:
             self._end_evaluation()
             if output is not None:
                 self._evaluated(has_nan(output))
@@ -172,29 +182,14 @@ class Passes:
         self.store.end_evaluation()
         self.phase = IDLE
 
-    def _open(self, use, key):
-        unit = use.unit
-        if unit.ids is None:
-            unit.settle(self.store)
-        use.leases = (self.store.open_lease(key, self.reading_kind, unit.ids, unit.count),)
-        use.tracked = unit.tracked
-        acquire(use.tracked)
-
-    def _close(self, use):
-        tracked, use.tracked = use.tracked, ()
-        release(tracked)
-        leases, use.leases = use.leases, ()
-        for lease in leases[::-1]:
-            self.store.close_lease(lease)
-
     # --- Learning ---
 
     def note_read(self, one):
         """An operation is about to read a parameter."""
         one.comes_in_parts = one.comes_in_parts or one.read_stamp == self._stamp
         one.read_stamp = self._stamp
-        if one.is_managed and not one.leases:
-            if not self._forward:
+        if one.is_managed and not one.leases and not self.leases.is_wanted(one):
+            if not self.leases.forward:
                 raise _misuse(
                     "a module reads it that no pass has begun in",
                     "call the model itself, or the module that has the parameter",
@@ -206,13 +201,9 @@ class Passes:
     def _extend(self, one):
         """A parameter is read outside of the units that have it: the innermost unit that is open gets it, now
         and later."""
-        use = self._forward[-1]
-        unit = use.unit
-        key = use.keys[0] + b"+" + str(one.number).encode()
-        use.leases += (self.store.open_lease(key, self.reading_kind, self.store.ids([one.number]), 1),)
-        acquire([one])
-        use.tracked += (one,)
-        unit.extend(one)
+        use = self.leases.forward[-1]
+        self.leases.extend(use, one, self.reading_kind)
+        use.unit.extend(one)
         self.extensions += 1
 
     @property
@@ -244,17 +235,19 @@ class Passes:
             )
         if self._task is None:
             self._begin_backward()
-        for later in [one for one in self._backward if one.entered > use.left]:
-            self._close_backward(later)
+        elif _task() != self._task and _task() not in self._parts:
+            self._begin_part()
+        self.leases.close_before(use)
         use.is_backward = True
-        self._backward.append(use)
+        self.leases.backward.append(use)
         if use.unit.count:
-            self._open(use, use.keys[1])
+            self.leases.open(use, use.keys[1], self.reading_kind)
 
-    def _close_backward(self, use):
-        self._backward.remove(use)
-        use.is_backward = False
-        self._close(use)
+    def _begin_part(self):
+        """Autograd goes backward within an operation of the backward pass."""
+        part = _task()
+        self._parts.add(part)
+        Variable._execution_engine.queue_callback(functools.partial(self.leases.close_task, part))
 
     def _begin_backward(self):
         if self.is_closed:
@@ -349,8 +342,8 @@ class Passes:
         for one in self._held:
             self.take_gradient(one, one.parameter, is_last=True)
         self._held.clear()
-        while self._backward:
-            self._close_backward(self._backward[-1])
+        self.leases.close_task(None)
+        self._parts.clear()
         self._landing.finish()
         if self._has_gradients:
             if self.micro_batch + 1 < self.accumulation_steps:
@@ -376,7 +369,7 @@ class Passes:
         """Ends what a pass left open that was cut short by an exception or Ctrl-C, at whatever line that came."""
         self._turn.require("go on")
         self._landing.drop()
-        if self._forward or self._backward or self._task is not None or self.store._open:
+        if self.leases or self._task is not None or self.store._open:
             if self._task is not None and self._has_gradients:
                 self.failure = _misuse(
                     "a backward pass ended early, after it had made some of its gradients",
@@ -387,10 +380,8 @@ class Passes:
             for one in self._held:
                 one.parameter.grad = None
             self._held.clear()
-            for use in self._forward + self._backward:
-                use.is_backward = False
-                use.tracked = use.leases = ()
-            self._forward, self._backward = [], []
+            self._parts.clear()
+            self.leases.forget()
             self._turn.thread = None
             for one in self.tracked:
                 one.forget_leases()

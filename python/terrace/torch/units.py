@@ -5,12 +5,13 @@ from torch import nn
 from ..errors import ConfigError
 from ..spec import Use
 from ..suggestions import suggestion_among
+from .reads import parameters_read_elsewhere, runs
 
 
 class Unit:
     """A module and the tracked parameters that its forward pass reads."""
 
-    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "_keys", "is_root")
+    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "_keys", "is_root")
 
     def __init__(self, name, module, is_root=False):
         self.name = name
@@ -21,7 +22,14 @@ class Unit:
         self.count = 0
         self.use_stamp = -1  # of the micro-batch that `uses` counts in
         self.uses = 0
+        self.intervals = []  # the clock when those uses were entered and left
         self._keys = []
+
+    def begin(self, stamp):
+        """A micro-batch in which it has not been used."""
+        self.use_stamp = stamp
+        self.uses = 0
+        self.intervals = []
 
     def keys(self, use):
         """The keys of a use's leases, forward and backward; the same in every micro-batch."""
@@ -45,28 +53,30 @@ class Unit:
 
 def choose_units(model, tracked_of, units):
     """The units in the order of model.modules(), the root first. `tracked_of` gives the managed parameter for an
-    id."""
+    id. The parameters of a module that has no forward, such as a ParameterList, belong to the one around it."""
     blocks = _blocks(model, units)
     chosen = []
 
-    def visit(name, module, inside, seen):
+    def visit(name, module, inside, seen, around):
         if module in seen:
             return
         seen.add(module)
-        is_block = not inside and module in blocks
-        unit = Unit(name, module, is_root=module is model)
+        is_root = module is model
+        is_entered = is_root or runs(module)
+        is_block = not inside and module in blocks and is_entered
+        unit = Unit(name, module, is_root) if is_entered else around
         source = module.parameters() if is_block else module.parameters(recurse=False) if not inside else ()
         for parameter in source:
             one = tracked_of.get(id(parameter))
             if one is not None and one not in unit.tracked:
                 unit.tracked += (one,)
-        if unit.tracked or unit.is_root:
+        if is_entered:
             chosen.append(unit)
         for child, below in module.named_children():
-            visit(f"{name}.{child}" if name else child, below, inside or is_block, seen)
+            visit(f"{name}.{child}" if name else child, below, inside or is_block, seen, unit)
 
-    visit("", model, False, set())
-    return chosen
+    visit("", model, False, set(), None)
+    return [unit for unit in chosen if unit.tracked or unit.is_root]
 
 
 def _blocks(model, units):
@@ -115,32 +125,42 @@ def _repeated(model):
     return found
 
 
-def expected_uses(model, units, micro_batches):
+def expected_uses(model, units, micro_batches, tracked_of):
     """The uses of a step in which every module runs once, forward and then backward in reverse order.
 
-    A module with parameters of its own around other units holds its lease around theirs.
+    A module with parameters of its own around other units holds its lease around theirs, and so it does with those
+    of other modules that its code reads. Recomputation needs no more at once (leases.py).
     """
     by_module = {unit.module: unit for unit in units if unit.tracked}
 
-    def visit(module, seen):
+    def visit(name, module, seen, held):
         if module in seen:
             return []
         seen.add(module)
-        below = [node for child in module.children() for node in visit(child, seen)]
         unit = by_module.get(module)
-        return [(unit, below)] if unit else below
+        own = list(unit.tracked) if unit else []
+        known = {id(one) for one in own} | held
+        read = [tracked_of.get(id(parameter)) for parameter in parameters_read_elsewhere(module)]
+        own += [one for one in read if one is not None and id(one) not in known]
+        held = held | {id(one) for one in own}
+        below = [
+            node
+            for child, inside in module.named_children()
+            for node in visit(f"{name}.{child}" if name else child, inside, seen, held)
+        ]
+        return [(unit or Unit(name, module), own, below)] if own else below
 
-    tree = visit(model, set())
+    tree = visit("", model, set(), frozenset())
     uses = []
 
     def announce(nodes, micro_batch, direction):
-        for unit, below in nodes if direction == 0 else reversed(nodes):
+        for unit, own, below in nodes if direction == 0 else reversed(nodes):
             place = len(uses)
             uses.append(None)
             announce(below, micro_batch, direction)
             uses[place] = Use(
                 unit.keys(0)[direction].decode(),
-                [one.number for one in unit.tracked],
+                [one.number for one in own],
                 "forward",
                 micro_batch,
                 len(uses) - place - 1,
