@@ -124,8 +124,8 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   }
 }
 
-// The budgets at and near the least in every mode of the update, where the first step goes in another order than the
-// offloader was told: what is fetched ahead for a use that is over has no room to be of no use.
+// The budgets at and near the least in every mode of the update, where the first step goes in another order
+// than the offloader was told: what is fetched ahead for a use that is over has no room to be of no use.
 TEST(PlacementLaw, HoldsAtTheLeastBudgetsWhereStepsGoOtherwise) {
   const ScratchFolder folder;
   PlacementLaw law(folder.path());

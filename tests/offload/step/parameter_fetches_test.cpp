@@ -69,8 +69,9 @@ TEST(ParameterFetches, BringLaterUsesAheadIntoWhatIsFree) {
   f.end(second);
 }
 
-// The schedule of the step before may have a use to come of a chunk whose update has begun. A copy of it would be of
-// no use to this step, and one with the parameters of before the update would be taken for new ones by the next.
+// The schedule of the step before may have a use to come of a chunk whose update has begun. A copy of it
+// would be of no use to this step, and one with the parameters of before the update would be taken for new
+// ones by the next.
 TEST(ParameterFetches, BringNothingAheadThatAnUpdateWithinTheStepHasTaken) {
   Fetching f(2);
   f.early.begin_step();
@@ -89,8 +90,10 @@ TEST(ParameterFetches, SayWhichOperationTheDeviceHasNoRoomFor) {
   Fetching f(1);
   OpenUse use = f.rig.use("wide", UseKind::forward, {0, 1});
   f.fetches.pin(use);
-  testing::expect_error(ErrorKind::capacity, {"wide", "all 1 chunk slots", "raise the device budget"},
-                        [&] { f.fetches.fetch_missing(use, f.at(0)); });
+  testing::expect_error(
+      ErrorKind::capacity,
+      {"wide", "takes 2 chunk slots of 8192 bytes, and there are 1", "to 57344 bytes at least"},
+      [&] { f.fetches.fetch_missing(use, f.at(0)); });
   EXPECT_EQ(f.finished, 0);
   f.end(use);
 }

@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 
 struct ControlledRun {
   explicit ControlledRun(const std::filesystem::path& folder)
-      : control(*run.trainer, {folder, 100, [this] { stopped = true; }}, run.log) {}
+      : control(*run.trainer, {.folder = folder, .steps = 100, .stop = [this] { stopped = true; }}, run.log) {
+  }
 
   void step() {
     const StepReport report = run.trainer->step();
