@@ -353,8 +353,9 @@ class Plans(unittest.TestCase):
                 store.finish_commit()
             with make_store(**options, discard_commits=True, log=lambda *line: lines.append(line)):
                 pass
-        self.assertEqual([level for level, _ in lines], ["info"])
+        self.assertEqual([level for level, _ in lines], ["info", "info"])
         self.assertRegex(lines[0][1], "^removed .* that an earlier run left in ")
+        self.assertRegex(lines[1][1], "^the state that was in .* is removed")
 
     def test_work_memory_is_there_where_it_was_asked_for(self):
         with make_store(device_bytes=8 * MIB, work_bytes=MIB) as store:
