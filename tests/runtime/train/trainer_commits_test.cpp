@@ -207,7 +207,7 @@ TEST(TrainerCommits, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
   std::ofstream(saved.path() / "taken/step-00000001") << "a file";
   run.trainer->begin_save(run.saves_in(saved.path() / "taken"));
   run.train(1);
-  expect_error(ErrorKind::io, {"taken", "not a folder"}, [&] { run.trainer->finish_save(); });
+  expect_error(ErrorKind::config, {"taken", "not a folder"}, [&] { run.trainer->finish_save(); });
   run.train(1);
   run.trainer->begin_save(run.saves_in(saved.path() / "free"));
   EXPECT_EQ(run.trainer->finish_save().checkpoint->step, 3u);
