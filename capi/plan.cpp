@@ -75,7 +75,7 @@ terrace_error* terrace_plan(const terrace_device* device, const terrace_tensor* 
     c::Request request = c::read_request({device, tensors, tensor_count, options, uses, use_count}, kAction);
     try {
       c::settle_chunk_elements(request);
-      const SpaceLayout space(request.tensors, request.chunk_elements);
+      const FlatSpace space(request.tensors, request.chunk_elements);
       c::give(result, c::result_of(plan_memory(space, request.trace, request.options), space));
     } catch (const ShortageError& shortage) {
       c::give(result, c::shortage_result(shortage, request));
