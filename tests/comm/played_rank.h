@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -14,9 +15,23 @@
 #include <terrace/comm/rank_reception.h>
 #include <terrace/comm/socket_meeting.h>
 
+#include "comm/rank_worlds.h"
 #include "support/patience.h"
 
 namespace terrace::testing {
+
+// A place where ranks meet: in a folder, and at a port of this host if the parameter says so.
+class MeetingTest : public ::testing::TestWithParam<bool> {
+ protected:
+  SocketMeeting meeting(uint32_t rank, uint32_t size, std::chrono::nanoseconds timeout = kPatience) const {
+    return {.rank = rank, .size = size, .place = place_, .run = "a run", .timeout = timeout};
+  }
+  const ScratchFolder folder_;
+  const MeetingPlace place_ = place_to_meet(folder_, GetParam());
+};
+inline std::string name_of_place(const ::testing::TestParamInfo<bool>& is_tcp) {
+  return is_tcp.param ? "Tcp" : "Paths";
+}
 
 // What a rank that shall not meet the others says of it.
 inline std::string refusal_of(const SocketMeeting& meeting) {

@@ -17,7 +17,6 @@
 #include <terrace/comm/rank_reception.h>
 
 #include "comm/played_rank.h"
-#include "comm/rank_worlds.h"
 #include "support/expect_error.h"
 #include "support/patience.h"
 
@@ -29,20 +28,11 @@ using testing::answer_at;
 using testing::come_as;
 using testing::expect_error;
 using testing::kPatience;
-using testing::place_to_meet;
 using testing::PlayedRank;
 using testing::refusal_of;
 
-class SocketMeetings : public ::testing::TestWithParam<bool> {
- protected:
-  SocketMeeting meeting(uint32_t rank, uint32_t size, std::chrono::nanoseconds timeout = kPatience) const {
-    return {.rank = rank, .size = size, .place = place_, .run = "a run", .timeout = timeout};
-  }
-  const ScratchFolder folder_;
-  const MeetingPlace place_ = place_to_meet(folder_, GetParam());
-};
-INSTANTIATE_TEST_SUITE_P(Places, SocketMeetings, ::testing::Bool(),
-                         [](const auto& kind) { return kind.param ? "Tcp" : "Paths"; });
+class SocketMeetings : public testing::MeetingTest {};
+INSTANTIATE_TEST_SUITE_P(Places, SocketMeetings, ::testing::Bool(), testing::name_of_place);
 
 TEST_P(SocketMeetings, ConnectEveryRankToEveryOther) {
   for (const uint32_t size : {1u, 2u, 3u, 7u}) {

@@ -20,7 +20,6 @@
 #include <terrace/comm/socket_meeting.h>
 
 #include "comm/played_rank.h"
-#include "comm/rank_worlds.h"
 #include "comm/strangers.h"
 #include "support/child_test.h"
 #include "support/expect_error.h"
@@ -34,22 +33,13 @@ using testing::answer_at;
 using testing::come_as;
 using testing::expect_error;
 using testing::kPatience;
-using testing::place_to_meet;
 using testing::PlayedRank;
 using testing::refusal_of;
 using testing::why_refused;
 using testing::write_words;
 
-class Meetings : public ::testing::TestWithParam<bool> {
- protected:
-  SocketMeeting meeting(uint32_t rank, uint32_t size, std::chrono::nanoseconds timeout = kPatience) const {
-    return {.rank = rank, .size = size, .place = place_, .run = "a run", .timeout = timeout};
-  }
-  const ScratchFolder folder_;
-  const MeetingPlace place_ = place_to_meet(folder_, GetParam());
-};
-INSTANTIATE_TEST_SUITE_P(Places, Meetings, ::testing::Bool(),
-                         [](const auto& kind) { return kind.param ? "Tcp" : "Paths"; });
+class Meetings : public testing::MeetingTest {};
+INSTANTIATE_TEST_SUITE_P(Places, Meetings, ::testing::Bool(), testing::name_of_place);
 
 // --- Who has the secret ---
 
