@@ -217,6 +217,23 @@ class Damage(CheckpointTest):
         engine.load_checkpoint(self.folder, "t")
 
     @isolated
+    def test_a_bit_behind_the_first_block_is_found_before_anything_is_loaded(self):
+        def engine():
+            return self.engine(lambda: Mlp(width=400))
+
+        saved, loads = engine(), engine()
+        train(saved, 2)
+        saved.save_checkpoint(self.folder, "t")
+        train(loads, 1)
+        for name in FILES[1:3]:
+            path = pathlib.Path(self.folder, "t", name)
+            raw = path.read_bytes()
+            self.assertGreater(len(raw), 1 << 20, name)
+            path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+            self.assertIn(name, self.refused(loads).subject)
+            path.write_bytes(raw)
+
+    @isolated
     def test_files_that_are_not_those_of_the_save_are_named(self):
         self.trained(2, "t")
         engine = self.trained(3, "other")
