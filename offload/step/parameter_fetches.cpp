@@ -122,13 +122,17 @@ void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
   fetch_by_opt(schedule, position, leased);
 }
 
-// Parameters that stay on the device go there shortly before they are needed.
+// Parameters that stay on the device go there shortly before they are needed: by a copy that waits for their
+// update. Those of an update within the step go when it is over, since the states of chunks that the device
+// updates would be queued behind that copy.
 void ParameterFetches::send_updated_ahead(const Schedule& schedule, uint32_t position) {
   if (position == kNever) return;
   const uint64_t end =
       std::min<uint64_t>(schedule.size(), uint64_t{position} + 1 + run_.options.prefetch_uses);
   for (uint64_t p = uint64_t{position} + 1; p < end; ++p) {
-    for (const ChunkId chunk : schedule.use(static_cast<uint32_t>(p)).chunks) updates_.send_updated(chunk);
+    for (const ChunkId chunk : schedule.use(static_cast<uint32_t>(p)).chunks) {
+      if (!early_update_.has_taken(chunk)) updates_.send_updated(chunk);
+    }
   }
 }
 

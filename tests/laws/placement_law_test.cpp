@@ -124,6 +124,26 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   }
 }
 
+// Copies to a device keep their order, and one of parameters waits for their update: it is not to be before the
+// states of a chunk that the device updates, whatever the step before says of uses to come.
+TEST(PlacementLaw, HoldsWhereTheDeviceUpdatesAsStepsGoBackwardOtherwise) {
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (uint64_t run = 1; run <= (testing::kSanitized ? 4 : 40); ++run) {
+    Combination combination = product_element(run * (full_product_size() / 45) + run);
+    set_level(combination, kParameters, "none");
+    set_level(combination, kStates, run % 4 == 0 ? "nvme" : "cpu");
+    set_level(combination, kUpdate, "during_backward");
+    set_level(combination, kClipping, "0");  // with a norm to come there is nothing to update in backward
+    set_level(combination, kShare, run % 2 == 0 ? "0.3" : "0.5");
+    set_level(combination, kTrace, "otherwise");
+    set_level(combination, kPrefetch, "32");
+    set_level(combination, kDeviceCopies, "thread");
+    set_level(combination, kRanks, "1");
+    expect_holds(law, combination);
+  }
+}
+
 // The budgets at and near the least in every mode of the update, where the first step goes in another order
 // than the offloader was told: what is fetched ahead for a use that is over has no room to be of no use.
 TEST(PlacementLaw, HoldsAtTheLeastBudgetsWhereStepsGoOtherwise) {
