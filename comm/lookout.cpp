@@ -139,7 +139,7 @@ std::vector<uint32_t> Lookout::silent_for(milliseconds silence, milliseconds pat
   std::vector<uint32_t> silent;
   const std::vector<KnownStanding> all = standings(patience);
   for (uint32_t r = 0; r < all.size(); ++r) {
-    if (r != rank_ && all[r].age > silence) silent.push_back(r);
+    if (r != rank_ && all[r].age >= silence) silent.push_back(r);
   }
   if (all.empty() && !loss(milliseconds(0))) silent.push_back(0);
   return silent;
