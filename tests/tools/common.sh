@@ -31,7 +31,7 @@ on_nvme=(--offload-param nvme --offload-optimizer nvme --nvme-path nvme)
 fail() {
   echo "FAILED: $1" >&2
   for file in out err; do
-    if [ -f "$file" ]; then echo "--- std$file" >&2; tail -n 40 "$file" >&2; fi
+    if [ -f "$file" ]; then echo "--- std$file" >&2; head -n -40 "$file" | grep -F "warning: " >&2 || true; tail -n 40 "$file" >&2; fi
   done
   exit 1
 }
