@@ -25,6 +25,9 @@ using Steady = std::chrono::steady_clock;
 // A connection that ends so soon after the first one that mpirun cannot have killed the rank yet: it asks the
 // others to end a second after one has failed, and kills them another second later.
 constexpr milliseconds kDiesByItself(1500);
+// mpirun asks the others to end a second after one has died. One that has ended just before they are asked has
+// lost its daemon, as mpirun has, and ends because of that.
+constexpr milliseconds kEndsWithItsDaemon(500);
 // By then mpirun has ended, unless it waits for a host that is cut off.
 constexpr std::chrono::seconds kForMpirun(5);
 // The ends of connections to other hosts arrive a little later than that of mpirun.
@@ -148,8 +151,14 @@ void HostRanks::take_words(uint32_t rank) {
 // A rank that has failed says that it ends before mpirun asks the others to.
 void HostRanks::is_asked(uint32_t rank) {
   ranks_[rank].is_asked = true;
-  const auto says_why = [](const Rank& one) { return one.says_end || one.has_died; };
-  if (std::ranges::none_of(ranks_, says_why) && !was_stopped()) mpirun_ends_all_ = true;
+  if (was_stopped() || mpirun_ends_all_) return;
+  const Moment late = Steady::now() - kEndsWithItsDaemon;
+  const auto is_why = [&](const Rank& one) {
+    return one.says_end || (one.has_died && (!one.ended_at || *one.ended_at < late));
+  };
+  if (std::ranges::any_of(ranks_, is_why)) return;
+  mpirun_ends_all_ = true;
+  for (Rank& one : ranks_) one.has_died = false;
 }
 
 bool HostRanks::is_unheard() const {
@@ -162,8 +171,11 @@ void HostRanks::has_ended(uint32_t rank) {
   Rank& one = ranks_[rank];
   if (one.link->has_fallen_silent()) return;
   const Moment now = Steady::now();
-  if (!ended_at_) ended_at_ = now;
-  const bool is_ended_by_others = mpirun_died_ || was_stopped() || now > *ended_at_ + kDiesByItself;
+  one.ended_at = now;
+  if (!first_ended_at_) first_ended_at_ = now;
+  const bool mpirun_ends_it = mpirun_died_ || mpirun_ends_all_ || kills_mpirun_;
+  const bool is_ended_by_others =
+      mpirun_ends_it || was_stopped() || now > *first_ended_at_ + kDiesByItself;
   if (one.says_end || one.is_asked || is_ended_by_others) return;
   one.has_died = true;
   lost_one();

@@ -63,6 +63,7 @@ class HostRanks {
     bool is_asked = false;  // by mpirun
     bool has_died = false;  // by itself
     bool is_named = false;  // another rank says that it has lost this one
+    std::optional<Moment> ended_at;
     bool is_over() const { return link && link->has_ended() && !link->has_fallen_silent(); }
   };
 
@@ -96,8 +97,8 @@ class HostRanks {
   bool mpirun_ends_all_ = false;  // though none has failed: it has lost a daemon
   bool says_signal_ = false;      // mpirun: a process was killed by one, and no rank has said a reason
   uint32_t signals_handed_on_ = 0;
-  std::optional<Moment> ended_at_;  // when the first rank ended, whatever of
-  std::optional<Moment> end_at_;    // when mpirun is killed, should it still be there
+  std::optional<Moment> first_ended_at_;  // of all ranks, whatever of
+  std::optional<Moment> end_at_;          // when mpirun is killed, should it still be there
   bool kills_mpirun_ = false;
 };
 
