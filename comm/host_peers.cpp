@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include <terrace/comm/communicator.h>
+
 namespace terrace {
 namespace {
 
