@@ -10,7 +10,7 @@ from example_case import ExampleCase
 class Examples(ExampleCase):
     def test_nanogpt(self):
         with tempfile.TemporaryDirectory() as folder:
-            losses, _ = self.losses("nanogpt.py", None, "--nvme-path", folder)
+            losses, _ = self.losses("nanogpt.py", "torch", "--nvme-path", folder)
             self.assertEqual(os.listdir(folder), [])
         self.assertEqual(len(losses), 5)  # the last is with averaged weights
         self.assertLess(losses[-2], losses[0] - 1)
