@@ -54,6 +54,34 @@ def source_of(config, config_params, args):
     return chosen
 
 
+def require_whole_save(folder, exclude_frozen_parameters):
+    """Raises where a checkpoint is to hold a part of the model."""
+    if exclude_frozen_parameters:
+        raise ConfigError(
+            "cannot save a checkpoint",
+            str(folder),
+            "exclude_frozen_parameters asks for a part of the model, and a checkpoint has all of it",
+            "leave it out; torch.save(engine.module_state_dict(exclude_frozen_parameters=True), file) writes what is "
+            "trained",
+        )
+
+
+def require_whole_load(folder, load_module_strict, custom_load_fn):
+    """Raises where a part of a checkpoint's weights is to be loaded, or in another way."""
+    given = {"load_module_strict": not load_module_strict, "custom_load_fn": custom_load_fn is not None}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ConfigError(
+            "cannot load a checkpoint",
+            str(folder),
+            f"the third argument, load_module_strict, is {load_module_strict!r}: a checkpoint is loaded into the model "
+            "that it is of, or not at all"
+            if name == "load_module_strict"
+            else "custom_load_fn is given, and a checkpoint is read as it was written",
+            "leave it out; weights without optimizer states are loaded with load_optimizer_states=False, and a part of "
+            "them with engine.load_module_state_dict(state, strict=False)",
+        )
+
+
 def require_undivided(mpu, mesh_param):
     """Raises where a model is to be divided among processes."""
     size = getattr(mpu, "get_model_parallel_world_size", lambda: 1)()

@@ -11,7 +11,7 @@ from ..errors import CancelledError, ConfigError
 from .averages import begin_average
 from .away import OutsideReads
 from .checkpoint import Checkpoints
-from .deepspeed_names import ENGINES, EngineNames, missing
+from .deepspeed_names import ENGINES, EngineNames, missing, require_whole_load, require_whole_save
 from .export import Exports
 from .hooks import Hooks, refuse_to_pickle, refuse_tracers
 from .interrupts import uninterrupted
@@ -338,18 +338,30 @@ class Engine(EngineNames):
     def load_optimizer_state_dict(self, state_dict):
         self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
 
-    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True):
+    def save_checkpoint(
+        self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
+    ):
         """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
         replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
+        require_whole_save(save_dir, exclude_frozen_parameters)
         self._settle_average("save a checkpoint")
         return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
 
     def load_checkpoint(
-        self, load_dir, tag=None, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False
+        self,
+        load_dir,
+        tag=None,
+        load_module_strict=True,
+        load_optimizer_states=True,
+        load_lr_scheduler_states=True,
+        load_module_only=False,
+        custom_load_fn=None,
     ):
         """(path, client_state) of what save_checkpoint wrote; (None, {}) and a warning where there is nothing. What
         is refused has changed nothing. After a failure of the drive within the load the engine has no whole state,
-        and says so at every call until a load has ended well."""
+        and says so at every call until a load has ended well. A checkpoint is of the whole model:
+        `load_module_strict=False` and `custom_load_fn` are ConfigErrors."""
+        require_whole_load(load_dir, load_module_strict, custom_load_fn)
         self._settle_average("load a checkpoint")
         path, client_state = self._checkpoints.load(
             load_dir,

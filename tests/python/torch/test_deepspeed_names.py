@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import pathlib
 import tempfile
 import warnings
@@ -329,7 +330,21 @@ class Names(EngineTest):
             engine.save_checkpoint(folder, "one")
             self.assertIsNone(engine.loaded_checkpoint_tag)
             engine.load_checkpoint(folder)
-        self.assertEqual(engine.loaded_checkpoint_tag, "one")
+            self.assertEqual(engine.loaded_checkpoint_tag, "one")
+            expected = train(engine, 2)
+            # In DeepSpeed's order: strict, without optimizer states, without the schedule.
+            engine.load_checkpoint(folder, "one", True, False, False)
+            self.assertEqual(engine.global_steps, 2)
+            engine.load_checkpoint(folder, None, True, True, True, False, None)
+            self.assertEqual(engine.global_steps, 0)
+            before = masters(engine)
+            for arguments in (("one", False), ("one", True, True, True, False, lambda source, into: None)):
+                error = self.raised(terrace.ConfigError, engine.load_checkpoint, folder, *arguments)
+                self.assertIn("load_optimizer_states=False", error.advice)
+            self.raised(terrace.ConfigError, engine.save_checkpoint, folder, "part", {}, True, True)
+            self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
+            self.assertEqual(masters(engine), before)
+            self.assertEqual(train(engine, 2), expected)
         engine.destroy()
         self.raised(terrace.MisuseError, engine.module_state_dict)
 
@@ -412,8 +427,6 @@ class Zero(EngineTest):
         comm.barrier()
         self.assertEqual(value.tolist(), [1, 1, 1])
         with contextlib.ExitStack() as stack:
-            import os
-
             os.environ.update(RANK="0", WORLD_SIZE="2")
             stack.callback(os.environ.pop, "RANK")
             stack.callback(os.environ.pop, "WORLD_SIZE")
