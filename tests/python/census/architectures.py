@@ -455,3 +455,12 @@ ARCHITECTURES = {
     "torch transformer": own(TorchTransformer, 2, 8),
     "conv before batch norm": own(ConvBatchNorm, 2, 3, 8, 8),
 }
+
+# What differs in the training of one of them, as in settings.py. The gradient of a bias before a batch norm is 0, and what
+# is computed of it is rounding alone. Adam would make steps of the learning rate of it, in a direction of chance, and
+# evaluations see the bias. SGD makes as little of it as it is.
+TRAINED_BY = {
+    "conv before batch norm": {
+        "optimizer": lambda model: torch.optim.SGD(model.parameters(), 0.05, momentum=0.9),
+    },
+}
