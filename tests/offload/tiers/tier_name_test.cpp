@@ -1,7 +1,11 @@
 // Several offloaders on one path: each has the sub-folder of its name, and the tier of none is another's.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/tier_space.h>
@@ -112,7 +116,7 @@ TEST(TierName, LeavesNoFolderThatItMadeUnlessSomethingIsInIt) {
   const fs::path made = folder / "policy";
   const auto offload = [&] {
     CommitRig rig(named("policy"), folder.path());
-    EXPECT_EQ(fs::status(made).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(fs::status(made).permissions(), fs::perms::owner_all | fs::perms::sticky_bit);
     rig.step(1);
   };
   offload();
@@ -123,11 +127,88 @@ TEST(TierName, LeavesNoFolderThatItMadeUnlessSomethingIsInIt) {
   }
   EXPECT_TRUE(fs::exists(made / "notes.txt"));
   fs::remove(made / "notes.txt");
+  offload();
+  EXPECT_FALSE(fs::exists(made));
+}
+
+TEST(TierName, LeavesTheFoldersOfOthers) {
+  const ScratchFolder folder, elsewhere;
+  fs::create_directory(folder / "policy");
+  fs::permissions(folder / "policy", fs::perms::owner_all);
+  fs::create_directory_symlink(elsewhere.path(), folder / "reference");
+  for (const char* const name : {"policy", "reference"}) {
+    CommitRig rig(named(name), folder.path());
+    rig.step(1);
+  }
+  EXPECT_TRUE(fs::is_empty(folder / "policy"));
+  EXPECT_TRUE(fs::is_symlink(folder / "reference"));
+  EXPECT_TRUE(fs::is_empty(elsewhere.path()));
+}
+
+// Calls `body` in a process that then ends as if it were killed.
+template <typename Body>
+void in_a_process_that_dies(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    kill(getpid(), SIGKILL);
+  }
+  waitpid(child, nullptr, 0);
+}
+
+TEST(TierName, IsRemovedWhereItWasLeftByAJobThatWasKilled) {
+  const ScratchFolder folder;
+  OffloadOptions options;
+  options.states = Placement::nvme;
+  options.state_paths = {{folder.path()}};
+  options.tier_name = "policy";
+  MemoryLog log;
+  in_a_process_that_dies([&] { new NamedFolders(options, log); });
+  ASSERT_TRUE(fs::is_empty(folder / "policy"));
   {
     CommitRig rig(named("policy"), folder.path());
     rig.step(1);
   }
-  EXPECT_TRUE(fs::is_empty(made)) << "the folder was there before";
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(TierName, IsRemovedByTheLastOfThoseThatUseIt) {
+  const ScratchFolder folder;
+  OffloadOptions options;
+  options.states = Placement::nvme;
+  options.state_paths = {{folder.path()}};
+  options.tier_name = "policy";
+  MemoryLog log;
+  auto one = std::make_unique<NamedFolders>(options, log),
+       other = std::make_unique<NamedFolders>(options, log);
+  one.reset();
+  EXPECT_TRUE(fs::exists(folder / "policy"));
+  other.reset();
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  EXPECT_EQ(log.lines().size(), 0u);
+}
+
+// Each of them comes while another one may be removing the folder.
+TEST(TierName, IsThereForEveryOneOfManyThatComeAndGo) {
+  const ScratchFolder folder;
+  OffloadOptions options;
+  options.states = Placement::nvme;
+  options.state_paths = {{folder.path()}};
+  options.tier_name = "policy";
+  MemoryLog log;
+  std::atomic<int> missing = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        for (int round = 0; round < 50; ++round) {
+          const NamedFolders folders(options, log);
+          missing += fs::exists(folder / "policy") ? 0 : 1;
+        }
+      });
+  }
+  EXPECT_EQ(missing, 0);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 TEST(TierName, LeavesNothingWhereItCannotBegin) {
