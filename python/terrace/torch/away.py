@@ -87,7 +87,7 @@ def _dispatch(function, arguments, named):
         away = first or _first_of((arguments, tuple(named.values())))
         if away is None or away.outside is None or away.outside.is_in_pass():
             return function(*arguments, **named)
-        if first is not None and _is_write(name):
+        if first is not None and is_write(name):
             away.outside.refuse_write(away.name, name)
         result = function(*arguments, **named)
         if first is not None and arguments and result is arguments[0]:  # such as to() where nothing is to be done
@@ -105,7 +105,8 @@ def _tracked_of(value):
     return reference() if reference is not None else None
 
 
-def _is_write(name):
+def is_write(name):
+    """Whether the function of torch of this name writes to its first argument."""
     return name in _WRITES or (name.endswith("_") and not name.endswith("__") and name not in _READS_NOTHING)
 
 

@@ -5,6 +5,9 @@ weight that another module borrows. The innermost unit that is open at that mome
 also noted which parameters are read more than once. The first evaluation is watched too. After a step whose
 gradients are not finite without a cause, or an evaluation that gives NaN, watching begins again, since a new path
 through the model may have read a placeholder.
+
+What a watched pass is about to write to a parameter in place is refused before it is written: it would reach the
+copy on the device alone, which is gone when that is given up.
 """
 
 import sys
@@ -12,6 +15,8 @@ import sys
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..errors import MisuseError
+from .away import is_write
 from .hooks import forget_compiled
 
 # They read no values.
@@ -88,7 +93,7 @@ _PATIENCE = 100
 
 
 class Watch(TorchFunctionMode):
-    """Leases what an operation is about to read."""
+    """Leases what an operation is about to read, and refuses what it is about to write to a parameter."""
 
     def __init__(self, passes, tracked_of, found_autocast):
         super().__init__()
@@ -104,6 +109,7 @@ class Watch(TorchFunctionMode):
             self._look(arguments)
             if named:
                 self._look(named.values())
+            self._refuse_writes(getattr(function, "__name__", ""), arguments, named)
         return function(*arguments, **named)
 
     def _look(self, values):
@@ -114,6 +120,29 @@ class Watch(TorchFunctionMode):
                     self._passes.note_read(one)
             elif isinstance(value, (list, tuple)):
                 self._look(value)
+
+
+    def _refuse_writes(self, name, arguments, named):
+        if arguments and is_write(name):
+            self._refuse_write(arguments[0], name)
+        if named.get("out") is not None:
+            self._refuse_write(named["out"], name)
+        if name in ("embedding", "embedding_bag"):  # functions, which scale rows of the table
+            if named.get("max_norm", arguments[3] if len(arguments) > 3 else None) is not None:
+                self._refuse_write(named.get("weight", arguments[1] if len(arguments) > 1 else None), "max_norm")
+
+    def _refuse_write(self, written, function):
+        """Raises where a tensor that an operation is about to write to has the memory of a leased parameter."""
+        one = self._passes.leases.owner_of(written)
+        if one is not None:
+            raise MisuseError(
+                "cannot write to a parameter",
+                one.name,
+                f"the model does it by {function} within a pass, where only a copy on the device would have it, and "
+                "that copy is given up in time",
+                "write between passes, within `with engine.gathered(parameters, write=True):` (transformers' RWKV: "
+                "set model.config.rescale_every = 0)",
+            )
 
 
 def _reads_nothing(function):

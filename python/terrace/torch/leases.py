@@ -64,6 +64,18 @@ class Leases:
     def is_wanted(self, one):
         return self._lack is not None and any(one in use.wanted for use in self.forward)
 
+    def owner_of(self, tensor):
+        """The parameter that is leased at the memory of a tensor, which may be a view of it; None where none is."""
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            return None
+        address = tensor.data_ptr()
+        for use in self.forward:
+            for one in use.tracked:
+                first = one.real.data_ptr()
+                if not one.is_gathered and first <= address < first + one.real.nbytes:
+                    return one
+        return None
+
     def close(self, use):
         tracked, use.tracked = use.tracked, ()
         release(tracked)

@@ -421,7 +421,7 @@ ARCHITECTURES = {
     "mamba": decoder("MambaForCausalLM", "MambaConfig", state_size=8),
     "mamba2": decoder("Mamba2ForCausalLM", "Mamba2Config", num_heads=8, head_dim=16, state_size=8, n_groups=2, chunk_size=8),
     "jamba": decoder("JambaForCausalLM", "JambaConfig", num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, num_experts=4, mamba_d_state=8, use_mamba_kernels=False),
-    "rwkv": decoder("RwkvForCausalLM", "RwkvConfig", attention_hidden_size=WIDTH, context_length=32),
+    "rwkv": decoder("RwkvForCausalLM", "RwkvConfig", attention_hidden_size=WIDTH, context_length=32, rescale_every=0),
     "bert": classifier("BertForSequenceClassification", "BertConfig"),
     "albert": classifier("AlbertForSequenceClassification", "AlbertConfig", embedding_size=16, num_hidden_layers=4, classifier_dropout_prob=0.0),
     "deberta-v2": classifier("DebertaV2ForSequenceClassification", "DebertaV2Config", relative_attention=True, pos_att_type=["p2c", "c2p"], pooler_hidden_size=WIDTH, pooler_dropout=0.0),

@@ -17,6 +17,7 @@ from support_torch import (
     isolated,
     loss_of,
     masters,
+    nn,
     seeded,
     terrace,
     torch,
@@ -280,6 +281,63 @@ class Models(EngineTest):
             self.raised(terrace.MisuseError, terrace.torch.load, engine.module, folder)
             told += train(engine, 2, first=1)
             self.assertEqual(told, train(engine_of(seeded(Mlp)), 3))
+
+
+class Writes(EngineTest):
+    """A model that writes to its own parameters in its forward pass."""
+
+    @isolated
+    def test_they_are_refused_before_anything_is_written(self):
+        class Writing(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = nn.Embedding(64, 32)
+                self.middle, self.last = nn.Linear(32, 32), nn.Linear(32, 64)
+                self.write = lambda model: None
+
+            def forward(self, tokens):
+                self.write(self)
+                hidden = self.table(tokens)
+                return self.last(hidden + torch.relu(self.middle(hidden)))
+
+        def clamp(model):
+            with torch.no_grad():
+                model.middle.weight.clamp_(-0.05, 0.05)
+
+        def scale(model):
+            with torch.no_grad():
+                model.middle.weight[0] *= 2
+
+        ways = {
+            "clamp_": clamp,
+            "clamp_ of data": lambda model: model.middle.weight.data.clamp_(-0.05, 0.05),
+            "a row": scale,
+            "out": lambda model: torch.neg(model.middle.weight.detach(), out=model.middle.weight.data),
+            "max_norm": lambda model: setattr(model.table, "max_norm", 0.5),
+        }
+        tokens = torch.arange(12)[None]
+
+        def step(engine):
+            engine.backward(engine(tokens).square().mean())
+            engine.step()
+            return engine(tokens).square().mean().item()
+
+        for parameters in ("cpu", "device"):
+            expected = step(engine_of(seeded(Writing), config_of(parameters)))
+            for name, way in ways.items():
+                for is_training in (True, False):
+                    with self.subTest(f"{name}, parameters on {parameters}, training: {is_training}"):
+                        engine = engine_of(seeded(Writing), config_of(parameters))
+                        before = masters(engine)
+                        engine.module.write = way
+                        with torch.set_grad_enabled(is_training):
+                            error = self.raised(terrace.MisuseError, engine, tokens)
+                        self.assertIn(error.subject, ("middle.weight", "table.weight"))
+                        self.assertIn("gathered", error.advice)
+                        engine.module.write, engine.module.table.max_norm = (lambda model: None), None
+                        self.assertEqual(masters(engine), before)
+                        self.assertEqual(step(engine), expected)
+
 
 
 if __name__ == "__main__":
