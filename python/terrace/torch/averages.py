@@ -9,27 +9,19 @@ a device. It follows each applied step, a part of a tensor at a time, in two buf
 and in commits. One call at a time, as of the engine."""
 
 import contextlib
-import ctypes
-import os
-import re
-import zlib
-from collections import deque
 
 import torch
 
-from .. import safetensors
-from ..errors import CapacityError, ConfigError, CorruptError, Error, MisuseError
+from ..errors import CapacityError, ConfigError, Error, MisuseError
 from ..spec import SimulatedDevice, Tensor
 from ..store import Store, plan
-from .export import Entries
+from .averages_of_commits import Snapshots
 from .interrupts import uninterrupted
 
 # A tensor lies in the store in parts of so many elements, so that the store needs little room for one.
 PART_ELEMENTS = 1 << 20
 # Of host memory, where the average is on nvme: what blocks pass through.
 _LEAST_HOST_BYTES = 8 << 20
-_FILE = re.compile(r"average-\d{16}\.safetensors")
-_FOLDER = "terrace-average"
 
 
 def begin_average(engine, decay, every, host_memory):
@@ -214,6 +206,11 @@ class Average:
 
     # --- Saving ---
 
+    @property
+    def run(self):
+        """Of the engine; docs/saved_state_format.md."""
+        return self._engine._checkpoints.run
+
     def state(self):
         """What is in no tensor, as plain values."""
         return {"decay": self.decay, "every": self.every, "n_averaged": self.n_averaged}
@@ -289,103 +286,6 @@ class Average:
             if not self._main.last_commit:
                 self.snapshots.remove_all()
         self._store.close()
-
-
-class Snapshots:
-    """The average of commits: a file for each beside the tier, which the commit's text names with its checksum."""
-
-    def __init__(self, average, options, tier_name):
-        self._average = average
-        self._folder = os.path.join((options.get("nvme_paths") or [""])[0], tier_name or "", _FOLDER)
-        self._begun = None  # the file of the last commit, which may not be durable yet
-        self._kept = deque(maxlen=1)  # of the last durable commit
-        self._retained = deque(maxlen=options.get("retained_commits") or 0)
-
-    def write(self, retain):
-        """Before a commit begins, when the one before has ended well: makes a file that is durable and whole, and
-        removes those that no commit names. Returns what the commit's text has."""
-        if self._begun is not None:
-            self._kept.append(self._begun)
-        self._remove_others()
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        numbers = [int(name[len("average-") : -len(".safetensors")]) for name in self._names()]
-        name = f"average-{max(numbers, default=0) + 1:016d}.safetensors"
-        entries, checksum = self._average.add_entries(Entries()), Checksum()
-        safetensors.write(
-            os.path.join(self._folder, name), entries.tensors, lambda tensor: checksum.over(entries.values(tensor))
-        )
-        self._begun = name
-        if retain:
-            self._retained.append(name)
-        return dict(self._average.state(), file=name, crc=checksum.value)
-
-    def _names(self):
-        try:
-            return [name for name in os.listdir(self._folder) if _FILE.fullmatch(name)]
-        except FileNotFoundError:
-            return []
-
-    def _remove_others(self):
-        for name in self._names():
-            if name not in self._kept and name not in self._retained:
-                os.remove(os.path.join(self._folder, name))
-
-    def remove_all(self):
-        """Of a run of which no commit is left."""
-        self._begun = None
-        self._kept.clear(), self._retained.clear()
-        self._remove_others()
-        with contextlib.suppress(OSError):
-            os.rmdir(self._folder)
-
-    def load(self, state):
-        """Goes on from the file that a commit names."""
-        path = os.path.join(self._folder, state["file"])
-        if not _FILE.fullmatch(state["file"]) or not os.path.isfile(path):
-            raise ConfigError(
-                "cannot resume an average",
-                path,
-                "the commit names this file, and it is not there",
-                "put it back, or resume without engine.averaged",
-            )
-        entries, checksum = safetensors.read_header(path)[0], Checksum()
-        for entry in sorted(entries.values(), key=lambda one: one.offset):
-            for first in range(0, entry.bytes // 4, PART_ELEMENTS):
-                checksum.add(read_part(entry, first, min(PART_ELEMENTS, entry.bytes // 4 - first)))
-        if checksum.value != state["crc"]:
-            raise CorruptError(
-                "cannot resume an average", path, "its bytes are others than were written", "load a checkpoint"
-            )
-        self._average.require_entries(entries, path)
-        self._average.load(entries, read_part, state)
-        self._begun = state["file"]
-
-
-def read_part(entry, first, count):
-    """Elements of an fp32 tensor in a file of safetensors."""
-    part = torch.empty(count)
-    with open(entry.path, "rb") as file:
-        file.seek(entry.offset + 4 * first)
-        if file.readinto(_bytes_of(part)) != 4 * count:
-            raise CorruptError("cannot load an average", entry.path, "it ends early", "load an earlier one")
-    return part
-
-
-def _bytes_of(part):
-    return (ctypes.c_char * part.nbytes).from_address(part.data_ptr())
-
-
-class Checksum:
-    def __init__(self):
-        self.value = 0
-
-    def over(self, parts):
-        for part in parts:
-            self.value = zlib.crc32(part, self.value)
-            yield part
-
-    def add(self, part):
-        self.value = zlib.crc32(_bytes_of(part), self.value)
 
 
 def _parts_of(one):

@@ -2,6 +2,8 @@
 
 import copy
 import os
+import pathlib
+import shutil
 import signal
 import tempfile
 import unittest
@@ -265,30 +267,40 @@ class Averages(EngineTest):
                     step(engine, number)
                 os._exit(1)
             self.assertEqual(os.waitpid(child, 0)[1], signal.SIGKILL)
+            stranger = pathlib.Path(folder, "terrace-average", "average-0000000000000009", "notes")
+            stranger.parent.mkdir()
+            stranger.write_text("of somebody else")
             files = f"{folder}/terrace-average"
-            self.assertEqual(len(os.listdir(files)), 2)
+            self.assertEqual(len(os.listdir(files)), 3)
             again = engine_of(seeded(Mlp, 160), self.durable(folder), resume="auto")
             self.assertEqual((again.global_steps, again.averaged(0.9).n_averaged), (2, 2))
             for number in range(2, 9):
                 step(again, number)
             again.finish_commit()
-            self.assertLessEqual(len(os.listdir(files)), 2)
+            self.assertLessEqual(len(os.listdir(files)), 3)
+            self.assertTrue(stranger.exists())
 
     @isolated
     def test_a_file_that_is_damaged_or_gone_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             self.killed(folder, 2)
             files = f"{folder}/terrace-average"
-            path = f"{files}/{os.listdir(files)[0]}"
+            place = f"{files}/{os.listdir(files)[0]}"
+            path = f"{place}/average.safetensors"
             with open(path, "r+b") as file:
                 file.seek(-1000, os.SEEK_END)
                 byte = file.read(1)
                 file.seek(-1000, os.SEEK_END)
                 file.write(bytes([byte[0] ^ 4]))
             engine = engine_of(seeded(Mlp, 160), self.durable(folder), resume=True)
-            self.assertEqual(self.raised(terrace.CorruptError, engine.averaged, 0.9).subject, path)
-            os.remove(path)
-            self.assertEqual(self.raised(terrace.ConfigError, engine.averaged, 0.9).subject, path)
+            self.assertIn(path, self.raised(terrace.CorruptError, engine.averaged, 0.9).subject)
+            os.rename(place, f"{folder}/aside")
+            self.assertEqual(self.raised(terrace.ConfigError, engine.averaged, 0.9).subject, place)
+            self.assertIsNone(engine.average)
+            with tempfile.TemporaryDirectory() as other:  # whole, and of another commit
+                self.killed(other, 4)
+                shutil.copytree(f"{other}/terrace-average/average-0000000000000002", place)
+            self.raised(terrace.ConfigError, engine.averaged, 0.9)
             self.assertIsNone(engine.average)
             step(engine, 2)
 

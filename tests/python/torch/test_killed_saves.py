@@ -92,8 +92,9 @@ class Run:
 
 
     def commit(self, number=0):
-        """A first step and its commit, killed before a call from the commit on."""
+        """A first step and its commit with an average, killed before a call from the commit on."""
         engine = self.engine_with_commits()
+        engine.averaged(0.9)
         train(engine, 1)
         self.shim.kill_at(number)
         engine.commit()
@@ -108,12 +109,20 @@ class Run:
     def resume(self):
         engine = self.engine_with_commits()
         steps = engine.global_steps
+        average = engine.averaged(0.9)
+        if average.n_averaged != steps or steps and not self.is_first(engine, average):
+            return steps, False
         return steps, json.loads(json.dumps(train(engine, 1, first=steps))) == self.expected[steps : steps + 1]
+
+    @staticmethod
+    def is_first(engine, average):
+        """Of one step the average is what was trained."""
+        return all(torch.equal(value, engine.master(name)) for name, value in average.named_parameters())
 
     def commits(self):
         _, count = run_in_child(self.commit)
         told = []
-        for number in [1, count // 2, *range(count - 2, count + 1)]:
+        for number in [*range(1, count - 2, 4), *range(count - 2, count + 1)]:
             shutil.rmtree(self.nvme)
             status, _ = run_in_child(lambda: self.commit(number))
             told.append((number, status, *run_in_child(self.resume)))
