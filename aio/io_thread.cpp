@@ -31,8 +31,12 @@ Request IoThread::Queue::pop() {
 }
 
 IoThread::IoThread(std::unique_ptr<Engine> engine, const IoThreadOptions& options)
-    : engine_(std::move(engine)), critical_(options.queue_count), background_(options.queue_count) {
+    : engine_(std::move(engine)),
+      without_thread_(options.without_thread),
+      critical_(options.queue_count),
+      background_(options.queue_count) {
   TERRACE_ASSERT(options.queue_count > 0, "a queue has room for at least one request");
+  if (without_thread_) return;
   batch_.reserve(kBatchCount);
   try {
     // Held until thread_ is assigned: the new thread asks for it, in on_io_thread().
@@ -45,6 +49,7 @@ IoThread::IoThread(std::unique_ptr<Engine> engine, const IoThreadOptions& option
 }
 
 IoThread::~IoThread() {
+  if (without_thread_) return;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -57,6 +62,7 @@ IoThread::~IoThread() {
 void IoThread::submit(const Request& request, Priority priority) {
   Request queued = request;
   queued.priority = priority;
+  if (without_thread_) return complete_here(queued);
   if (on_io_thread()) {
     engine_->submit({&queued, 1});
     return;
@@ -74,7 +80,18 @@ void IoThread::submit(const Request& request, Priority priority) {
   work_added_.notify_one();
 }
 
+// What a callback submits is accepted, and completed by the round that runs the callback.
+void IoThread::complete_here(const Request& request) {
+  const std::lock_guard lock(here_);
+  engine_->submit({&request, 1});
+  if (is_completing_) return;
+  is_completing_ = true;
+  while (engine_->in_flight() > 0) engine_->wait(1);
+  is_completing_ = false;
+}
+
 void IoThread::drain() {
+  if (without_thread_) return;
   TERRACE_ASSERT(!on_io_thread(), "drain() was called from a callback");
   const MutexLock lock(mutex_);
   while (!critical_.empty() || !background_.empty() || in_engine_ > 0) went_idle_.wait(mutex_);
@@ -82,6 +99,10 @@ void IoThread::drain() {
 
 // One call at a time; the I/O thread runs it between two rounds.
 void IoThread::call(FunctionRef<void(Engine&)> body) {
+  if (without_thread_) {
+    const std::lock_guard lock(here_);
+    return body(*engine_);
+  }
   TERRACE_ASSERT(!on_io_thread(), "the I/O thread was asked to wait for itself");
   Call own{body, false};
   const MutexLock lock(mutex_);

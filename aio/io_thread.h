@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -28,6 +29,9 @@ namespace terrace::io {
 
 struct IoThreadOptions {
   uint32_t queue_count = 1024;  // requests of each priority that may wait for the engine
+  // For an engine whose requests take no time, such as that of a plan: there is no thread. Requests are over
+  // when submit() returns, and their callbacks have run on the calling thread.
+  bool without_thread = false;
 };
 
 class IoThread {
@@ -80,6 +84,7 @@ class IoThread {
     bool done;
   };
 
+  void complete_here(const Request& request);
   bool on_io_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
   void call(FunctionRef<void(Engine&)> body);
   void work();
@@ -90,6 +95,9 @@ class IoThread {
 
   std::unique_ptr<Engine> engine_;  // destroyed by the I/O thread
   std::vector<Request> batch_;      // used by the I/O thread alone
+  const bool without_thread_;
+  std::recursive_mutex here_;  // without a thread: whose holder has the engine
+  bool is_completing_ = false;
 
   mutable Mutex mutex_;
   std::condition_variable_any work_added_;  // for the I/O thread

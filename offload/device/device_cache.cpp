@@ -89,6 +89,7 @@ void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
   params_[index_of(chunk)].on_demand = false;
   params_[index_of(chunk)].uses = 0;
   param_of_slot_[number_of(slot)] = index_of(chunk);
+  residents_.insert(std::ranges::lower_bound(residents_, chunk), chunk);
   policy_->on_arrival(chunk);
   ++param_slot_count_;
   note_slot(TraceKind::place, TransferRole::param, chunk);
@@ -142,6 +143,7 @@ void DeviceCache::drop_stale_param(ChunkId chunk) {
 void DeviceCache::leave_slot(ChunkId chunk) {
   ParamEntry& entry = params_[index_of(chunk)];
   param_of_slot_[entry.slot] = kNone;
+  residents_.erase(std::ranges::lower_bound(residents_, chunk));
   give_back(slots_[entry.slot]);
   entry.slot = kNone;
   --param_slot_count_;
@@ -286,10 +288,9 @@ bool DeviceCache::may_leave(ChunkId chunk) const {
 
 void DeviceCache::collect_candidates() {
   candidates_.clear();
-  for (const uint32_t chunk : param_of_slot_) {
-    if (chunk != kNone && may_leave(ChunkId{chunk})) candidates_.push_back(ChunkId{chunk});
+  for (const ChunkId chunk : residents_) {
+    if (may_leave(chunk)) candidates_.push_back(chunk);
   }
-  std::sort(candidates_.begin(), candidates_.end());
 }
 
 CacheSlot* DeviceCache::take_slot(const EvictionContext& context) {
@@ -311,15 +312,6 @@ ChunkId DeviceCache::choose_victim(const EvictionContext& context) {
   if (!leaves || !std::binary_search(candidates_.begin(), candidates_.end(), victim))
     decisions_.refuse("a chunk has to leave here, and not the one that it says, if it says one");
   return victim;
-}
-
-std::span<const ChunkId> DeviceCache::residents() {
-  residents_.clear();
-  for (const uint32_t chunk : param_of_slot_) {
-    if (chunk != kNone) residents_.push_back(ChunkId{chunk});
-  }
-  std::sort(residents_.begin(), residents_.end());
-  return residents_;
 }
 
 bool DeviceCache::make_leave(ChunkId chunk) {

@@ -133,8 +133,8 @@ class DeviceCache final : public GuardDescriber {
   uint32_t gradient_slot_count() const { return gradient_slot_count_; }
   // The chunks whose parameters are pinned, those included that have no slot yet.
   uint32_t pinned_count() const { return pinned_count_; }
-  // The chunks whose parameters have a slot, ascending; valid until the next call.
-  std::span<const ChunkId> residents();
+  // The chunks whose parameters have a slot, ascending; valid until one comes or leaves.
+  std::span<const ChunkId> residents() const { return residents_; }
 
   // The copy into the chunk's slot that may be on its way, of a fetch or of new parameters that live on the
   // device; null where there is none.
@@ -210,8 +210,8 @@ class DeviceCache final : public GuardDescriber {
   std::vector<uint32_t> param_of_slot_;   // per slot: the chunk whose parameters it holds, or kNone
   std::vector<uint32_t> free_;            // last in, first out
   std::vector<uint32_t> leaving_;         // first in, first out
-  std::vector<ChunkId> candidates_;       // a member so that its memory is reused, as is residents_
-  std::vector<ChunkId> residents_;
+  std::vector<ChunkId> residents_;        // ascending: the chunks with a slot for their parameters
+  std::vector<ChunkId> candidates_;       // a member so that its memory is reused
   uint64_t eviction_count_ = 0;
   uint32_t pinned_count_ = 0;
   uint32_t param_slot_count_ = 0;     // slots that hold parameters, or will

@@ -338,7 +338,8 @@ void TierStores::make_activation_store() {
 // The reader works while the step thread computes: parameters come in, gradients go out.
 void TierStores::make_reader() {
   if (reader_ != nullptr) return;
-  reader_ = std::make_unique<io::IoThread>(make_engine_with_memory("parameters and gradients"));
+  reader_ = std::make_unique<io::IoThread>(make_engine_with_memory("parameters and gradients"),
+                                           io::IoThreadOptions{.without_thread = options_.dry});
 }
 
 // This engine is not decorated, because it reads into memory that no decorator may touch.
@@ -358,7 +359,8 @@ void TierStores::make_file_reader() {
            "set OffloadOptions::reads_past_host to false, with which they go through host memory"});
     }
   }
-  file_reader_ = std::make_unique<io::IoThread>(std::move(reading));
+  file_reader_ =
+      std::make_unique<io::IoThread>(std::move(reading), io::IoThreadOptions{.without_thread = options_.dry});
 }
 
 // The store holds, for commits, parameters that live elsewhere.

@@ -33,12 +33,12 @@
 namespace terrace {
 namespace {
 
-TrainingSetup set_up_alone(const TrainerOptions& options) {
+TrainingSetup set_up_alone(const TrainerOptions& options, PlanningProgress* progress) {
   Workers workers = make_compute_threads(options.config.terrace);
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_commit(config, options.commit).run.chunk_elements;
-  TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
+  TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute, progress);
   setup.offload.hooks.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_commits = options.discard_commits;
@@ -46,9 +46,9 @@ TrainingSetup set_up_alone(const TrainerOptions& options) {
   return setup;
 }
 
-TrainingSetup set_up(const TrainerOptions& options) {
-  if (options.communicator == nullptr) return set_up_alone(options);
-  return set_up_together(options, [](const TrainerOptions& own) { return set_up_alone(own); });
+TrainingSetup set_up(const TrainerOptions& options, PlanningProgress* progress = nullptr) {
+  if (options.communicator == nullptr) return set_up_alone(options, progress);
+  return set_up_together(options, [&](const TrainerOptions& own) { return set_up_alone(own, progress); });
 }
 
 // Before anything is opened.
@@ -390,10 +390,10 @@ uint64_t Trainer::device_peak_bytes() const {
   return run_->compute->device().peak_bytes();
 }
 
-TrainingSetup plan_training(const TrainerOptions& options) {
+TrainingSetup plan_training(const TrainerOptions& options, PlanningProgress* progress) {
   const GroupSettings checked(options.config, options.steps);  // throws where the run cannot be computed
   static_cast<void>(checked);
-  TrainingSetup setup = set_up(options);
+  TrainingSetup setup = set_up(options, progress);
   if (!options.weights.empty()) {
     // Throws what is wrong with them.
     WeightSource(WeightFolder(options.weights), setup.model->weights(), setup.model->tensors());

@@ -27,6 +27,8 @@
 
 namespace terrace {
 
+class PlanningProgress;
+
 struct TrainerOptions {
   TrainConfig config;
   ModelConfig model;
@@ -153,7 +155,7 @@ class Trainer {
 };
 
 // Returns the checked plan of a Trainer of these options: runs the model dry, looks at the named weights, and
-// allocates nothing but bookkeeping.
-TrainingSetup plan_training(const TrainerOptions& options);
+// allocates nothing but bookkeeping. `progress` is told how far the plan has come; null: nobody is.
+TrainingSetup plan_training(const TrainerOptions& options, PlanningProgress* progress = nullptr);
 
 }  // namespace terrace

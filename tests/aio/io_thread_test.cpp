@@ -314,5 +314,38 @@ TEST(IoThread, CallbacksMaySubmitEvenWhenTheQueueIsFull) {
   EXPECT_EQ(counter.done, 1001u);
 }
 
+// As in a plan, whose requests take no time.
+TEST(IoThread, WithoutAThreadCompletesWhatItIsGivenBeforeSubmitReturns) {
+  const ScratchFolder folder;
+  const File file =
+      File::open(folder / "file", {.access = FileAccess::read_write, .create = true, .direct = false});
+  MemoryLog log;
+  IoThread io(make_engine({.kind = EngineKind::threads, .queue_depth = 2}, log), {.without_thread = true});
+  struct Twice {
+    IoThread& io;
+    Request request;
+    std::thread::id thread;
+    int completed = 0;
+  };
+  std::array<std::byte, 4096> bytes{};
+  Twice twice{io, {}, {}};
+  twice.request.kind = OpKind::write;
+  twice.request.fd = file.fd();
+  twice.request.data = bytes.data();
+  twice.request.bytes = bytes.size();
+  twice.request.context = &twice;
+  twice.request.on_complete = [](void* context, const Completion& completion) noexcept {
+    Twice& again = *static_cast<Twice*>(context);
+    EXPECT_EQ(completion.error, 0);
+    again.thread = std::this_thread::get_id();
+    if (++again.completed == 1) again.io.submit(again.request, Priority::background);
+  };
+  io.submit(twice.request, Priority::critical);
+  EXPECT_EQ(twice.completed, 2);
+  EXPECT_EQ(twice.thread, std::this_thread::get_id());
+  EXPECT_EQ(io.stats().requests, 2u);
+  io.drain();
+}
+
 }  // namespace
 }  // namespace terrace::io::io_thread_test

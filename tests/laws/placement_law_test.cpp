@@ -124,8 +124,8 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   }
 }
 
-// Copies to a device keep their order, and one of parameters waits for their update: it is not to be before the
-// states of a chunk that the device updates, whatever the step before says of uses to come.
+// Copies to a device keep their order, and one of parameters waits for their update: it is not to be before
+// the states of a chunk that the device updates, whatever the step before says of uses to come.
 TEST(PlacementLaw, HoldsWhereTheDeviceUpdatesAsStepsGoBackwardOtherwise) {
   const ScratchFolder folder;
   PlacementLaw law(folder.path());

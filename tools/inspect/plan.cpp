@@ -35,19 +35,27 @@
 #include "inspect/rank_flags.h"
 #include "inspect/rank_outlook.h"
 #include "measure/tune_measure.h"
+#include "train/drive_wear.h"
+#include "train/planning_watch.h"
 #include "train/run_ranks.h"
 
 namespace terrace {
 namespace {
 
 constexpr const char* kGroup = "The plan";
+// Without --steps, drives are said to wear out if a run of so many steps wears them out.
+constexpr uint64_t kCommonSteps = 10'000;
+// The nvme path of a machine that is not this one.
+constexpr const char* kDrivesElsewhere = "/of-another-machine";
 constexpr const char* kPlanExamples =
     "Every flag of `terrace train` means the same here; without --data, the vocabulary is the model's "
     "own.\n\n"
     "Examples:\n"
     "  terrace plan --config ds_config.json --model gpt2-xl --device-memory 2GiB --host-memory 8GiB\n"
     "  terrace plan --config ds_config.json --model gpt2-xl --nvme-path /mnt/nvme --endurance 600TBW "
-    "--best\n";
+    "--best\n"
+    "  terrace plan --config ds_config.json --model llama-3.1-70b --device-memory 24GiB --host-memory 64GiB "
+    "--disk 2TiB\n";
 
 std::string rates_text(const MachineRates& rates) {
   if (rates.disk_mixed_bytes == 0) return "";
@@ -69,7 +77,11 @@ class Plan final : public Subcommand {
 
  private:
   void add_own_flags(Command& command);
-  int plan(const TrainerOptions& options, Workers& workers);
+  // `missing` is what the machine of --disk lacks.
+  int plan(const TrainerOptions& options, Workers& workers, std::vector<TierShortage> missing = {});
+  // Plans for another machine: budgets that are too small are raised to the least that do, and said.
+  int plan_elsewhere(TrainerOptions options, Workers& workers);
+  bool is_elsewhere() const { return disk_bytes_ > 0; }
   int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
   // Returns nothing if no times are wanted or something cannot be measured; unmeasured_ then says why.
   std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
@@ -84,7 +96,8 @@ class Plan final : public Subcommand {
 
   const std::string name_ = "plan";
   TrainFlags flags_;
-  std::string endurance_, disk_read_, disk_write_, disk_mixed_;
+  std::string endurance_, disk_, disk_read_, disk_write_, disk_mixed_;
+  uint64_t disk_bytes_ = 0;  // of another machine; 0: the plan is for this one
   RankFlags ranks_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
@@ -99,6 +112,10 @@ void Plan::add_own_flags(Command& command) {
     command.add_option(name, value, help).type_name(type).group(kGroup);
   };
   add("--endurance", endurance_, "TBW", "What may be written to the drives, as rated: 600TBW, 1.2PB");
+  add("--disk", disk_, "SIZE",
+      "The room on the drives of another machine: the plan looks at no folder, needs no --nvme-path, and "
+      "says "
+      "what the machine lacks instead of refusing");
   add("--disk-read", disk_read_, "SIZE",
       "Bytes that the nvme paths read in a second, together; without it, what `terrace tune` remembers");
   add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
@@ -212,6 +229,13 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
 int Plan::run() {
   // Wrong values are refused before anything is measured.
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
+  if (!disk_.empty()) {
+    disk_bytes_ = parse_bytes(disk_, "--disk");
+    if (disk_bytes_ == 0)
+      throw Error(ErrorKind::config, {"cannot use", "--disk " + disk_, "a drive has room",
+                                      "give the bytes of its drives, for example 2TiB"});
+    flags_.nvme_paths = {kDrivesElsewhere};  // no folder of this machine is meant
+  }
   MachineRates named;
   take_named_rates(named);
   ranks_.require_values();
@@ -228,29 +252,61 @@ int Plan::run() {
                 options.config.terrace.nvme_share, options.config.placement);
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   for (const std::string& warning : options.config.warnings) {
-    if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
+    if ((!best_ && !is_elsewhere()) || !warning.starts_with("--nvme-path has no effect"))
+      console_.warning(warning);
   }
-  require_no_files(nvme_paths(options.config));
+  if (!is_elsewhere()) require_no_files(nvme_paths(options.config));
   const ComputeChoice compute(options.config, console_);
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
-    return plan(options, workers);
+    return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);
   } catch (const ShortageError& shortage) {
     return refuse(options, workers, shortage);
   }
 }
 
-int Plan::plan(const TrainerOptions& options, Workers& workers) {
+int Plan::plan_elsewhere(TrainerOptions options, Workers& workers) {
+  constexpr int kMostTries = 4;  // the device, then the host beside it, and once more each
+  std::vector<TierShortage> missing;
+  for (int tries = 1;; ++tries) {
+    try {
+      return plan(options, workers, missing);
+    } catch (const ShortageError& shortage) {
+      if (tries == kMostTries) throw;
+      for (const TierShortage& tier : shortage.tiers()) {
+        TerraceConfig& config = options.config.terrace;
+        (tier.tier == "device" ? config.device_memory_bytes : config.host_memory_bytes) = tier.needed_bytes;
+        const auto known = std::ranges::find(missing, tier.tier, &TierShortage::tier);
+        if (known == missing.end()) {
+          missing.push_back(tier);
+        } else {
+          known->needed_bytes = tier.needed_bytes;
+        }
+      }
+    }
+  }
+}
+
+int Plan::plan(const TrainerOptions& options, Workers& workers, std::vector<TierShortage> missing) {
   const TrainConfig& config = options.config;
-  const TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
+  std::optional<PlanningWatch> watch(std::in_place, console_);
+  const TrainingSetup setup =
+      set_up_with_fastest_chunks(config, options.model, workers, options.compute, &watch->progress());
   const std::string sides = update_sides_text(config, setup);
   if (!sides.empty()) console_.info(sides);
-  require_disk_room(setup.plan.memory, setup.offload);
+  const uint64_t on_disk = setup.plan.memory.file_bytes();
+  if (!is_elsewhere()) require_disk_room(setup.plan.memory, setup.offload);
+  if (is_elsewhere() && on_disk > disk_bytes_) missing.push_back({"nvme", disk_bytes_, on_disk});
   std::optional<MeasuredMachine> machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
+  watch.reset();
   PlanReport report;
+  report.missing = std::move(missing);
+  report.disk_bytes = disk_bytes_;
+  report.steps = options.steps;
+  report.tokens_per_step = uint64_t{config.batch.train_batch_size()} * options.model.context;
   report.model = setup.model->description();
   report.plan = setup.plan;
   report.prediction = prediction;
@@ -266,10 +322,14 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
   if (!unmeasured_.empty()) report.no_times = "not known: " + unmeasured_;
   report.endurance_terabytes = endurance_terabytes_;
   report.writes = drive_writes(config, prediction, endurance_terabytes_);
+  const std::string wear =
+      wear_warning(report.writes, setup.plan.disk, flags_.steps_are_given ? options.steps : kCommonSteps);
+  if (endurance_terabytes_ == 0 && !wear.empty())
+    console_.warning(wear + " (--endurance says what they are rated for)");
   if (best_) report.splits = splits(options, workers, machine);
   report.rates = rates_text_;
   print_result(flags_.json ? plan_json(report) : plan_text(report));
-  return kDone;
+  return report.missing.empty() ? kDone : kUsage;
 }
 
 std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
@@ -293,8 +353,10 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
           {}};
       std::optional<TrainingSetup> setup;
       try {
-        setup.emplace(set_up_with_fastest_chunks(config, options.model, workers, options.compute));
-        require_disk_room(setup->plan.memory, setup->offload);
+        PlanningWatch watch(console_);
+        setup.emplace(
+            set_up_with_fastest_chunks(config, options.model, workers, options.compute, &watch.progress()));
+        if (!is_elsewhere()) require_disk_room(setup->plan.memory, setup->offload);
       } catch (const Error& error) {
         split.refusal = error.what();
       }

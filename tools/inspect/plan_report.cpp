@@ -6,6 +6,7 @@
 #include <array>
 
 #include <terrace/aio/file.h>
+#include <terrace/base/duration_text.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
@@ -18,8 +19,6 @@
 
 namespace terrace {
 namespace {
-
-constexpr double kDaySeconds = 86400;
 
 std::string memory_table(const PlanReport& report) {
   TextTable table({"memory at its peak", "budget", "planned"});
@@ -51,8 +50,23 @@ std::string free_text(const std::filesystem::path& path) {
   }
 }
 
+// What a machine lacks that is not this one.
+std::string missing_lines(const PlanReport& report) {
+  std::string text;
+  for (const TierShortage& tier : report.missing)
+    text += fmt::format("missing on {}: {} are there and {} are needed, so that {}\n", tier.tier,
+                        format_bytes(tier.budget_bytes), format_bytes(tier.needed_bytes), missing_text(tier));
+  if (!text.empty()) text += "the plan is for a machine that has them\n";
+  return text;
+}
+
 std::string disk_text(const PlanReport& report) {
   std::string text;
+  if (report.disk_bytes > 0) {
+    uint64_t bytes = 0;
+    for (const PathShare& share : report.plan.disk) bytes += share.bytes;
+    return fmt::format("disk: {} of {} (--disk)\n", format_bytes(bytes), format_bytes(report.disk_bytes));
+  }
   for (const PathShare& share : report.plan.disk)
     text += fmt::format("disk: {} in {}{}\n", format_bytes(share.bytes), share.path.string(),
                         free_text(share.path));
@@ -95,6 +109,20 @@ std::string ranks_text(const PlanReport& report) {
       terms.bytes() >= terms.latency() ? "bytes" : "latencies", terms.bytes(), terms.latency(), waited);
 }
 
+double tokens_per_second(const PlanReport& report) {
+  return static_cast<double>(report.tokens_per_step) / report.prediction.step_seconds;
+}
+
+double run_seconds(const PlanReport& report) {
+  return report.prediction.step_seconds * static_cast<double>(report.steps);
+}
+
+std::string run_text(const PlanReport& report) {
+  if (report.prediction.step_seconds <= 0) return "";
+  return fmt::format("{:.4g} tokens/s; {} steps take {}\n", tokens_per_second(report), grouped(report.steps),
+                     format_seconds(run_seconds(report)));
+}
+
 std::string time_text(const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
   if (!prediction.has_times) return report.no_times.empty() ? "" : "time: " + report.no_times + "\n";
@@ -102,12 +130,16 @@ std::string time_text(const PlanReport& report) {
   const auto add = [&](const char* name, double seconds) {
     table.add({name, fmt::format("{:.3f}", seconds), percent_text(seconds, prediction.step_seconds)});
   };
-  add("forward", prediction.forward_seconds);
-  add("backward", prediction.backward_seconds);
-  add("update", prediction.update_seconds);
+  // An update that runs beside a pass takes time of its own only where it is not over with the pass.
+  const UpdateMode mode = prediction.update_mode;
+  add(mode == UpdateMode::next_forward ? "forward, with the update of the step before" : "forward",
+      prediction.forward_seconds);
+  add(mode == UpdateMode::during_backward ? "backward, with what it hides of the update" : "backward",
+      prediction.backward_seconds);
+  if (mode != UpdateMode::next_forward) add("update", prediction.update_seconds);
   add("in all", prediction.step_seconds);
-  std::string text = table.text() + resource_text(prediction.use()) + "\n" + ranks_text(report) + "\n" +
-                     outlook_text(report.outlook);
+  std::string text = table.text() + run_text(report) + resource_text(prediction.use()) + "\n" +
+                     ranks_text(report) + "\n" + outlook_text(report.outlook);
   TextTable rates({"it rests on", "rate", "unit", "from"});
   for (const PredictedRate& rate : prediction.rates)
     rates.add({rate.name, fmt::format("{:.3g}", rate.value), rate.unit, rate.origin});
@@ -127,7 +159,8 @@ void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
   json.end();
 }
 
-void write_time(JsonWriter& json, const PlanPrediction& prediction) {
+void write_time(JsonWriter& json, const PlanReport& report) {
+  const PlanPrediction& prediction = report.prediction;
   if (!prediction.has_times) {
     json.member("time", nullptr);
     return;
@@ -136,6 +169,7 @@ void write_time(JsonWriter& json, const PlanPrediction& prediction) {
   json.member("backward_seconds", prediction.backward_seconds);
   json.member("update_seconds", prediction.update_seconds);
   json.member("step_seconds", prediction.step_seconds).member("bound_by", key_of(prediction.binding));
+  json.member("tokens_per_second", tokens_per_second(report)).member("run_seconds", run_seconds(report));
   json.member("exchange_seconds", prediction.ranks.seconds.total());
   json.member("exchange_latency_seconds", prediction.ranks.seconds.latency());
   json.member("rank_wait_seconds", 1e-9 * static_cast<double>(prediction.step.time[TimeCause::ranks]));
@@ -143,6 +177,13 @@ void write_time(JsonWriter& json, const PlanPrediction& prediction) {
     json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
   });
   json.end();
+}
+
+void write_short(JsonWriter& json, const std::vector<TierShortage>& tiers) {
+  json.list("short", tiers, [&](const TierShortage& tier) {
+    json.begin_object().members({{"tier", tier.tier}, {"budget_bytes", tier.budget_bytes}});
+    json.members({{"needed_bytes", tier.needed_bytes}, {"missing_bytes", tier.missing_bytes()}}).end();
+  });
 }
 
 void write_splits(JsonWriter& json, std::span<const Split> splits) {
@@ -167,26 +208,6 @@ void write_writes(JsonWriter& json, const PlanReport& report) {
 
 }  // namespace
 
-DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
-                         double endurance_terabytes) {
-  const OffloadCounters& step = prediction.step;
-  DriveWrites writes;
-  writes.step_bytes = disk_write_bytes(step) - step.commit_write_bytes;
-  if (!prediction.has_times || prediction.step_seconds <= 0) return writes;
-  const double steps_a_day = kDaySeconds / prediction.step_seconds;
-  double commits_a_day = 0;
-  if (config.terrace.commit_every_steps > 0)
-    commits_a_day = steps_a_day / static_cast<double>(config.terrace.commit_every_steps);
-  if (config.terrace.commit_every_seconds > 0)
-    commits_a_day =
-        std::max(commits_a_day, kDaySeconds / static_cast<double>(config.terrace.commit_every_seconds));
-  writes.bytes_a_day =
-      static_cast<double>(writes.step_bytes) * steps_a_day +
-      static_cast<double>(prediction.commit_write_bytes) * std::min(commits_a_day, steps_a_day);
-  if (writes.bytes_a_day > 0) writes.days = endurance_terabytes * 1e12 / writes.bytes_a_day;
-  return writes;
-}
-
 std::string plan_text(const PlanReport& report) {
   std::string text = fmt::format(
       "{}: {} parameters, {} trained; chunks of {} elements, {}; the update runs {}\n", report.model,
@@ -197,14 +218,16 @@ std::string plan_text(const PlanReport& report) {
                       report.prediction.repeats_from_step, grouped(report.prediction.step.fetch_count),
                       grouped(report.prediction.step.demand_fetch_count),
                       grouped(report.prediction.step.eviction_count));
-  text += disk_text(report) + writes_text(report) + time_text(report);
+  text += missing_lines(report) + disk_text(report) + writes_text(report) + time_text(report);
   return text + (report.splits.empty() ? "" : "\n" + splits_text(report.splits, report.rates));
 }
 
 std::string plan_json(const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
   JsonWriter json;
-  json.begin_object(JsonLayout::lines).members({{"fits", true}, {"model", report.model}});
+  json.begin_object(JsonLayout::lines).members({{"fits", report.missing.empty()}, {"model", report.model}});
+  if (!report.missing.empty()) write_short(json, report.missing);
+  json.member("steps", report.steps).member("tokens_per_step", report.tokens_per_step);
   json.member("parameters", report.plan.parameter_count);
   json.member("trained_parameters", report.plan.trainable_count);
   json.member("chunk_elements", report.plan.chunk_elements);
@@ -224,7 +247,7 @@ std::string plan_json(const PlanReport& report) {
     json.object({{"path", share.path.string()}, {"bytes", share.bytes}});
   });
   write_writes(json, report);
-  write_time(json, prediction);
+  write_time(json, report);
   write_outlook(json, report.outlook);
   json.member("no_time", json_text_or_null(report.no_times));
   const bool has_best = !report.splits.empty() && report.splits.front().refusal.empty();
@@ -274,10 +297,7 @@ std::string shortage_json(const Shortage& shortage, const std::string& reason,
                           std::span<const Split> splits) {
   JsonWriter json;
   json.begin_object(JsonLayout::lines).member("fits", false);
-  json.list("short", shortage.tiers, [&](const TierShortage& tier) {
-    json.begin_object().members({{"tier", tier.tier}, {"budget_bytes", tier.budget_bytes}});
-    json.members({{"needed_bytes", tier.needed_bytes}, {"missing_bytes", tier.missing_bytes()}}).end();
-  });
+  write_short(json, shortage.tiers);
   json.member("reason", reason).list("ways", shortage.ways, [&](const WayOut& way) {
     json.object({{"change", in_flags_and_keys(way.changes)}, {"effect", way.effect}});
   });

@@ -11,18 +11,9 @@
 #include <terrace/runtime/train/planning/ways_out.h>
 
 #include "inspect/rank_outlook.h"
+#include "train/drive_wear.h"
 
 namespace terrace {
-
-// The bytes that a run writes to its drives.
-struct DriveWrites {
-  uint64_t step_bytes = 0;  // per step, without commits
-  double bytes_a_day = 0;   // with commits; 0: unknown
-  double days = 0;          // until the endurance is used up; 0: unknown
-};
-// `endurance_terabytes` is the drives' rated endurance; 0: unknown.
-DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
-                         double endurance_terabytes);
 
 // One way to split a run over the tiers.
 struct Split {
@@ -45,6 +36,10 @@ struct PlanReport {
   bool network_is_unknown = false;  // of different hosts, so that times are without it
   std::string rates;                // the rates of nvme on which the times rest; empty: none
   std::vector<Split> splits;        // fastest first
+  uint64_t tokens_per_step = 0;
+  uint64_t steps = 0;                 // of the run
+  uint64_t disk_bytes = 0;            // of --disk; 0: not given
+  std::vector<TierShortage> missing;  // what the machine of --disk lacks: the plan is for one that has it
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);

@@ -28,7 +28,9 @@
 #include "flags/output_files.h"
 #include "flags/train_flags.h"
 #include "inspect/plan_report.h"
+#include "train/drive_wear.h"
 #include "train/passed_sets.h"
+#include "train/planning_watch.h"
 #include "train/run_monitor.h"
 #include "train/run_ranks.h"
 #include "train/run_report.h"
@@ -148,10 +150,14 @@ std::string tokenizer_of(const TrainFlags& flags) {
   return !folder.empty() && std::filesystem::exists(folder / "tokenizer.json") ? flags.model : "";
 }
 
+// A run that writes less than this part of what common drives are rated for is not warned of.
+constexpr double kLeastWear = 0.01;
+
 // The error of a run that does not fit says how it would fit.
-TrainingSetup plan_or_refuse(const TrainerOptions& options) {
+TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
   try {
-    TrainingSetup setup = plan_training(options);
+    PlanningWatch watch(log);
+    TrainingSetup setup = plan_training(options, &watch.progress());
     if (options.tier_start == TierStart::resume) return setup;
     OffloadOptions offload = setup.offload;
     offload.tier_name = options.config.placement.tier_name;
@@ -227,7 +233,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     common["--trace-steps"] = flags_.trace_steps;
     require_agreement(*options.communicator, common);
   }
-  TrainingSetup setup = plan_or_refuse(options);
+  TrainingSetup setup = plan_or_refuse(options, console_);
   const std::string sides = update_sides_text(options.config, setup);
   if (!sides.empty()) console_.info(sides);
   const TrainerPlan plan = setup.plan;
@@ -241,7 +247,15 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   StepLog log(flags_.log, options.config.logs_lanes ? ranks.communicator() : nullptr);
   // Measuring takes a while, so it comes after everything that can be refused.
   std::optional<PlanPrediction> prediction;
-  if (ranks.is_first()) prediction = predict_training(options, setup, console_);
+  if (ranks.is_first()) {
+    const PlanningWatch watch(console_);
+    prediction = predict_training(options, setup, console_);
+  }
+  if (prediction) {
+    const std::string wear = wear_warning(drive_writes(options.config, *prediction, 0), setup.plan.disk,
+                                          options.steps, kLeastWear);
+    if (!wear.empty()) console_.warning(wear);
+  }
 
   StopSignals& signals = stop ? *stop : stop.emplace();
   RunSummary summary;

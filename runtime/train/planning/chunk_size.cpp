@@ -11,6 +11,7 @@
 
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/offload/plan/disk_room.h>
+#include <terrace/offload/watch/time_account.h>
 #include <terrace/runtime/train/planning/predict.h>
 #include <terrace/runtime/train/planning/settle.h>
 
@@ -22,6 +23,10 @@ constexpr double kThreadFlops = 45e9;
 constexpr double kGpuFlops = 50e12;
 // What a chunk takes of a step beside its bytes, in whole steps of many sizes of chunks (docs/planning.md).
 constexpr double kChunkSeconds = 55e-6;
+// Another size has to take less than this part of the time.
+constexpr double kWorthWhile = 0.99;
+// Other sizes are not planned where none could take less than this part of the time.
+constexpr double kWorthPlanning = 0.98;
 // More micro-batches of a step are like these.
 constexpr uint32_t kMicroBatches = 4;
 // So many sizes in a row that are no better end the search in one direction.
@@ -59,8 +64,14 @@ MachineRates reference_rates(const PlacementConfig& placement, size_t threads, b
 // How long a step takes with chunks of one size.
 class Trials {
  public:
-  Trials(const TrainConfig& config, const ModelConfig& model, Workers& workers, const ComputeDevice* compute)
-      : config_(config), model_(model), workers_(workers), compute_(compute) {
+  Trials(const TrainConfig& config, const ModelConfig& model, Workers& workers, const ComputeDevice* compute,
+         size_t most_sizes, PlanningProgress* progress)
+      : config_(config),
+        model_(model),
+        workers_(workers),
+        compute_(compute),
+        most_sizes_(most_sizes),
+        progress_(progress) {
     config_.batch.micro_batches = std::min(config.batch.micro_batches, kMicroBatches);
     repeats_ = static_cast<double>(config.batch.micro_batches) / config_.batch.micro_batches;
   }
@@ -68,21 +79,32 @@ class Trials {
   // Nothing: it does not fit.
   std::optional<double> seconds(uint64_t chunk_elements) {
     config_.terrace.chunk_elements = chunk_elements;
+    if (progress_ != nullptr) progress_->begin_size(most_sizes_);
     try {
       const TrainingSetup setup = set_up_training(config_, model_, workers_, compute_);
       require_disk_room(setup.plan.memory, setup.offload);
-      const PlanPrediction step = predict_by_reference(config_, setup, workers_);
+      const PlanPrediction step = predict_by_reference(config_, setup, workers_, mode_);
+      mode_ = step.update_mode;
+      computing_seconds_ = 1e-9 * static_cast<double>(step.step.time[TimeCause::compute]) * repeats_;
       return (step.forward_seconds + step.backward_seconds) * repeats_ + step.update_seconds;
     } catch (const ShortageError&) {
       return std::nullopt;
     }
   }
+  // For how long a step of the size that was planned last computes: with chunks of another size, which move
+  // no less, it does so for at least as long.
+  double computing_seconds() const { return computing_seconds_; }
 
  private:
   TrainConfig config_;
   const ModelConfig& model_;
   Workers& workers_;
   const ComputeDevice* const compute_;
+  const size_t most_sizes_;
+  PlanningProgress* const progress_;
+  std::optional<UpdateMode>
+      mode_;  // that of the first size, in which the others are planned where they can be
+  double computing_seconds_ = 0;
   double repeats_ = 1;  // of the micro-batches that are planned
 };
 
@@ -95,8 +117,9 @@ uint64_t fastest(const std::vector<uint64_t>& sizes, uint64_t first, uint64_t pa
   uint64_t best = first;
   double least = *first_seconds;
   const auto is_faster = [&](const std::optional<double>& seconds) {
-    return seconds && *seconds < 0.99 * least;
+    return seconds && *seconds < kWorthWhile * least;
   };
+  if (trials.computing_seconds() >= kWorthPlanning * least) return first;
   int worse = 0;
   for (auto size = begin; size != sizes.begin() && worse < kPatience;) {
     const std::optional<double> seconds = trials.seconds(*--size);
@@ -123,7 +146,8 @@ bool moves_chunks(const TrainingSetup& setup) {
 
 }  // namespace
 
-PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSetup& setup, Workers& workers) {
+PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                                    std::optional<UpdateMode> mode) {
   const bool has_gpu = facts_of(setup.compute).own_memory.has_value();
   const MachineRates rates = reference_rates(config.placement, workers.thread_count(), has_gpu);
   const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * setup.model->config().context;
@@ -133,22 +157,25 @@ PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSet
     return operations.of(operation, elements);
   };
   const StepTimes times{rates, time_of};
+  if (mode && is_possible(*mode, setup)) return predict(config, setup, *mode, workers, &times);
   return predict_run(config, setup, workers, &times);
 }
 
 TrainingSetup set_up_with_fastest_chunks(const TrainConfig& config, const ModelConfig& model,
-                                         Workers& workers, const ComputeDevice* compute) {
+                                         Workers& workers, const ComputeDevice* compute,
+                                         PlanningProgress* progress) {
   TrainingSetup setup = set_up_training(config, model, workers, compute);
   if (config.terrace.chunk_elements || !moves_chunks(setup)) return setup;
   const uint64_t first = setup.plan.chunk_elements;
   const std::vector<uint64_t> sizes = chunk_sizes(setup.tensors, setup.offload, config.max_chunk_elements);
-  Trials trials(config, model, workers, compute);
+  Trials trials(config, model, workers, compute, sizes.size(), progress);
   const uint64_t best = fastest(sizes, first, setup.plan.parameter_count, trials);
   if (best != first) {
     TrainConfig cut = config;
     cut.terrace.chunk_elements = best;
     setup = set_up_training(cut, model, workers, compute);
   }
+  if (progress != nullptr) progress->begin_taken();
   setup.plan.chunk_origin =
       chunk_origin(best, config.max_chunk_elements, "with which a step should take least time");
   return setup;

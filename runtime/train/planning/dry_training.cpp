@@ -103,7 +103,7 @@ std::unique_ptr<Communicator> recording_ranks(const OffloadOptions& options, Ste
   return options.ranks > 1 ? std::make_unique<RecordingRanks>(options, record) : nullptr;
 }
 
-OffloadOptions dry(OffloadOptions options, StepRecord& record, Communicator* ranks) {
+OffloadOptions dry(OffloadOptions options, StepRecord& record, Communicator* ranks, const Clock& clock) {
   options.dry = true;
   options.hooks.communicator = ranks;
   options.tier_start = TierStart::fresh;
@@ -112,7 +112,7 @@ OffloadOptions dry(OffloadOptions options, StepRecord& record, Communicator* ran
   };
   options.hooks.file_events = nullptr;
   options.hooks.step_events = nullptr;
-  options.hooks.clock = nullptr;
+  options.hooks.clock = &clock;
   return options;
 }
 
@@ -150,7 +150,8 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
       ops_(make_dry_ops(setup.compute, workers)),
       space_(setup.tensors, setup.plan.chunk_elements),
       device_(setup.offload.device_budget_bytes, &record_),
-      offloader_(space_, dry(setup.offload, record_, ranks_.get()), setup.dry.trace, device_, workers, log_),
+      offloader_(space_, dry(setup.offload, record_, ranks_.get(), clock_), setup.dry.trace, device_, workers,
+                 log_),
       arena_(offloader_.work_memory()) {
   GroupSettings settings(config, 1);
   const std::span<const OptimizerSettings> groups = settings.at(0);

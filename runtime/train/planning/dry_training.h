@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
 #include <terrace/comm/communicator.h>
@@ -45,6 +46,8 @@ class DryTraining {
   const TrainConfig& config_;
   const TrainingSetup& setup_;
   MemoryLog log_;
+  // Stands still: nothing that is planned takes time, or depends on how busy this machine is.
+  const FakeClock clock_;
   StepRecord record_;
   const std::unique_ptr<Communicator> ranks_;  // null: there is one rank
   const std::unique_ptr<const Ops> ops_;

@@ -64,12 +64,12 @@ UpdateTimes times_of(const PlanPrediction& prediction) {
   return times;
 }
 
+}  // namespace
+
 bool is_possible(UpdateMode mode, const TrainingSetup& setup) {
   const FlatSpace space(setup.tensors, setup.plan.chunk_elements);
   return why_not(mode, space, setup.plan.memory, setup.offload).empty();
 }
-
-}  // namespace
 
 void MeasuredMachine::divide_processors(double share) {
   for (double MachineRates::*const rate :

@@ -49,6 +49,9 @@ struct StepTimes {
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
                        Workers& workers, const StepTimes* times = nullptr);
 
+// Returns whether the memory of this plan suffices for updates in `mode`.
+bool is_possible(UpdateMode mode, const TrainingSetup& setup);
+
 // Predicts the mode that the configuration names, else the mode that predict_update() takes for the fastest
 // by the predicted times; without times that is after_backward.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
+#include <terrace/base/log.h>
+#include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
 
 #include "runtime/train/trainer_rig.h"
@@ -82,6 +84,25 @@ TEST(ChunkSize, StaysWithinTheBoundOfSubGroups) {
   options.config.max_chunk_elements = 16384;
   const TrainingSetup setup = set_up_with_fastest_chunks(options.config, options.model, workers);
   EXPECT_LE(setup.plan.chunk_elements, 16384u);
+}
+
+// Where nearly all of a step is computing, no size can be much faster than the first, and no other one is
+// planned.
+TEST(ChunkSize, IsNotSearchedForWhereAStepOnlyComputes) {
+  Workers workers(1);
+  for (const bool computes : {true, false}) {
+    TrainerOptions options = tight({"8MiB", "20MiB", "2"});
+    if (computes) {
+      options.config.placement.parameters = options.config.placement.states = Placement::cpu;
+      options.config.terrace.host_memory_bytes = kGiB;
+      options.config.batch.micro_batch_size = 64;
+      options.config.terrace.device_memory_bytes = kGiB;
+    }
+    MemoryLog log;
+    PlanningProgress progress(log);
+    set_up_with_fastest_chunks(options.config, options.model, workers, nullptr, &progress);
+    EXPECT_EQ(progress.size_count() == 1, computes) << progress.size_count();
+  }
 }
 
 // A budget that is too small is refused as without the search.
