@@ -38,7 +38,7 @@ Entry = namedtuple("Entry", "path dtype shape offset bytes type")
 def read_header(path):
     """({name: Entry}, {metadata}) of a file. What breaks a rule of the format is a CorruptError."""
     path = os.fspath(path)
-    with _failures("cannot read the weights", path), open(path, "rb") as file:
+    with failures("cannot read the weights", path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return entries_of(path, size, lambda offset, count: os.pread(file.fileno(), count, offset))
 
@@ -76,7 +76,7 @@ def find(path):
         path = index if os.path.exists(index) else os.path.join(path, "model.safetensors")
     if not path.endswith(".json"):
         return read_header(path)[0]
-    with _failures("cannot read the weights", path), open(path, "rb") as file:
+    with failures("cannot read the weights", path), open(path, "rb") as file:
         weights = _parsed(path, file.read()).get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(shard, str) for shard in weights.values()):
         _corrupt(path, "it has no weight_map of texts")
@@ -179,7 +179,7 @@ class _Asides:
         """A new file for this path, to be written."""
         folder, name = os.path.split(path)
         aside = os.path.join(folder, f".{name}.terrace-new")
-        with _failures("cannot save the weights", aside):
+        with failures("cannot save the weights", aside):
             file = _new_file(aside)
         self._asides[path] = aside, file
         return file
@@ -189,7 +189,7 @@ class _Asides:
         self._removed.append(path)
 
     def __enter__(self):
-        with _failures("cannot save the weights", self._folder):
+        with failures("cannot save the weights", self._folder):
             os.makedirs(self._folder, exist_ok=True)
         return self
 
@@ -202,10 +202,11 @@ class _Asides:
                 if not file.closed:  # its lock is held, so it is ours
                     with contextlib.suppress(FileNotFoundError):
                         os.remove(aside)
-                    file.close()
+                    with contextlib.suppress(OSError):  # on a full drive, of what the file still has to write
+                        file.close()
 
     def _take_places(self):
-        with _failures("cannot save the weights", self._folder):
+        with failures("cannot save the weights", self._folder):
             for path in self._removed:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
@@ -223,10 +224,11 @@ def _new_file(path):
     """An empty locked file that no other name leads to."""
     if os.path.lexists(path):
         _remove_left_over(path)
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    file = open(number, "wb")
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    # With an opener the file's name is its path, which errors give, and not the number of a descriptor.
+    file = open(path, "wb", opener=lambda name, _: os.open(name, new, 0o666))
     with contextlib.suppress(OSError):  # some file systems have no locks
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
 
 
@@ -288,7 +290,7 @@ def _write_aside(file, tensors, values, metadata):
 
 
 def _write_durably(file, parts):
-    with _failures("cannot save the weights", file.name):
+    with failures("cannot save the weights", file.name):
         for part in parts:
             file.write(part)
         file.flush()
@@ -329,7 +331,7 @@ def _shards_of_index(folder):
 def _remove_others(folder, names, earlier):
     """What an earlier save left would be loaded beside the new files, or instead of them. Of other files only those
     that its index names are its own."""
-    with _failures("cannot save the weights", folder):
+    with failures("cannot save the weights", folder):
         for name in sorted(({INDEX, "model.safetensors"} | earlier) - set(names)):
             is_shard = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
             if is_shard or name in (INDEX, "model.safetensors"):
@@ -338,7 +340,8 @@ def _remove_others(folder, names, earlier):
 
 
 @contextlib.contextmanager
-def _failures(what, path):
+def failures(what, path):
+    """What the system refuses within the block is an IoError with its reason."""
     try:
         yield
     except Error:

@@ -1,5 +1,6 @@
 """safetensors: what breaks the format is found, and files appear whole or not at all."""
 
+import errno
 import fcntl
 import json
 import os
@@ -118,6 +119,25 @@ class Files(InFolder):
         with self.assertRaises(terrace.IoError):
             safetensors.write(self.path / "below", self.TENSORS, self.VALUES.get)
         self.assertEqual((os.listdir(self.folder), self.path.read_bytes()), ([self.path.name], before))
+
+    def test_a_full_drive_is_named_with_its_file_and_leaves_nothing(self):
+        def fail(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def write():
+            safetensors.write(self.path, self.TENSORS, self.VALUES.get)
+
+        def write_sharded():
+            safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
+
+        for save in (write, write_sharded):
+            with unittest.mock.patch.object(os, "fsync", fail), self.assertRaises(terrace.IoError) as caught:
+                save()
+            self.assertTrue(all(parts_of(caught.exception)))
+            self.assertEqual(os.path.dirname(caught.exception.subject), str(self.folder))
+            self.assertIn(".safetensors", caught.exception.subject)
+            self.assertEqual(caught.exception.reason, os.strerror(errno.ENOSPC))
+            self.assertEqual(os.listdir(self.folder), [])
 
     def test_files_are_durable_before_they_take_their_places_and_the_folder_behind_it(self):
         calls = []

@@ -15,7 +15,11 @@ from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
 from .unpickle import require_readable, unpickled
 
-# Of what lies in no store, in a commit: its text has a limit of 1 MiB, and this takes a third more there.
+# Of the text of a commit (capi/limits.h).
+_MOST_TEXT_BYTES = 1 << 20
+# Of the name of a saved average in that text, with more than enough room.
+_NAME_BYTES = 4 << 10
+# Of what lies in no store, in that text, where it takes a third more.
 _MOST_BYTES_BESIDE = 600 << 10
 # Of a commit's state out of its text: names and shapes of a hundred thousand tensors have a tenth of it.
 _MOST_STATE_BYTES = 64 << 20
@@ -114,10 +118,11 @@ class Checkpoints:
             raise failure
 
     def begin(self, client_state, retain, random=None):
+        """`client_state` is in force when it is in a commit that has begun: what is refused leaves the one before."""
+        client_state = self.client_state if client_state is None else client_state
+        client_text = _json_of(client_state)
         self._engine._settle_average("commit")
         self._values.come_to_rest("commit")
-        if client_state is not None:
-            self.client_state = client_state
         state = dict(
             self.of_now(),
             run=self.run,
@@ -125,20 +130,16 @@ class Checkpoints:
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
         )
-        if self._engine.average is not None:
+        if self._engine.average is None:
+            text = _text_of_commit(client_text, state)
+        else:  # a text that is refused leaves the files of averages as they are
+            _text_of_commit(client_text, state, _MOST_TEXT_BYTES - _NAME_BYTES)
             self._store.finish_commit()  # which names the file of the average before this
             state["average"] = self._engine.average.snapshots.write(retain)
-        try:
-            text = json.dumps({"client_state": self.client_state, "state": _packed(state)})
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                "cannot commit",
-                "client_state",
-                str(error),
-                "give what JSON holds: numbers, texts, lists and dicts",
-            ) from None
+            text = _text_of_commit(client_text, state)
         with in_words_of_the_configuration():
             self._store.begin_commit(text, retain)
+        self.client_state = client_state
         self._last_commit = time.monotonic()
 
     def _random_numbers(self):
@@ -240,6 +241,28 @@ def require_same_model(text, tracked, group_count):
             f"the commit has {len(state['groups'])} parameter groups, and there are {group_count}",
             "make the groups that the commit was made with",
         )
+
+
+def _json_of(client_state):
+    try:
+        return json.dumps(client_state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            "cannot commit", "client_state", str(error), "give what JSON holds: numbers, texts, lists and dicts"
+        ) from None
+
+
+def _text_of_commit(client_text, state, room=_MOST_TEXT_BYTES):
+    text = f'{{"client_state": {client_text}, "state": "{_packed(state)}"}}'
+    if len(text) > room:
+        raise ConfigError(
+            "cannot commit",
+            "client_state",
+            f"it has {len(client_text)} bytes as JSON, and the engine's progress {len(text) - len(client_text)}: "
+            f"a commit has room for {room} bytes of both",
+            "give less, or write it to a file of its own and give its name",
+        )
+    return text
 
 
 def _packed(state):

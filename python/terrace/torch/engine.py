@@ -375,7 +375,8 @@ class Engine(EngineNames):
 
     def commit(self, client_state=None, retain=False):
         """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
-        `client_state`, what JSON holds, comes back as engine.client_state after a resume."""
+        `client_state`, what JSON holds, comes back as engine.client_state after a resume. One that is refused has
+        changed nothing. Its text and the progress of the engine may have 1 MiB."""
         self._checkpoints.begin(client_state, retain)
 
     def finish_commit(self):

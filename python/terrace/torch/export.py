@@ -107,7 +107,8 @@ class Exports:
         for name in ("config", "generation_config"):
             config = getattr(self._model, name, None)
             if hasattr(config, "save_pretrained"):
-                config.save_pretrained(folder)
+                with safetensors.failures("cannot save the model's configuration", folder):
+                    config.save_pretrained(folder)
 
     def _require_average(self):
         if self.average is None:

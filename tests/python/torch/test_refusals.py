@@ -1,0 +1,71 @@
+"""What an engine refuses, it refuses with an error of four parts, and nothing has changed."""
+
+import errno
+import os
+import pathlib
+import resource
+import tempfile
+
+from support_torch import EngineTest, Mlp, config_of, engine_of, isolated, seeded, terrace, torch, train
+
+
+class Saves(EngineTest):
+    @isolated
+    def test_a_file_that_cannot_grow_is_named_with_the_reason(self):
+        engine = engine_of(seeded(Mlp))
+        everything = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with tempfile.TemporaryDirectory() as folder:
+            for save in (engine.save_safetensors, engine.save_16bit_model):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (512, everything[1]))
+                try:
+                    error = self.raised(terrace.IoError, save, folder)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, everything)
+                self.assertEqual(error.reason, os.strerror(errno.EFBIG))
+                self.assertEqual(os.path.dirname(error.subject), folder)
+                self.assertIn("model.safetensors", error.subject)
+                self.assertEqual(os.listdir(folder), [])
+            engine.save_safetensors(folder)
+            self.assertEqual(os.listdir(folder), ["model.safetensors"])
+
+    @isolated
+    def test_a_configuration_that_cannot_be_written_is_named_with_the_reason(self):
+        class Configuration:
+            def save_pretrained(self, folder):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        engine = engine_of(seeded(Mlp))
+        engine.module.config = Configuration()
+        with tempfile.TemporaryDirectory() as folder:
+            error = self.raised(terrace.IoError, engine.save_safetensors, folder)
+            self.assertEqual((error.subject, error.reason), (folder, os.strerror(errno.ENOSPC)))
+
+
+class Commits(EngineTest):
+    @isolated
+    def test_a_client_state_that_is_refused_leaves_the_one_before(self):
+        circle = []
+        circle.append(circle)
+        deep = []
+        for _ in range(100000):
+            deep = [deep]
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_of("nvme", "nvme", folder, durable=True, commit_every_steps=1, commit_every_seconds=0)
+            engine = engine_of(seeded(Mlp), config)
+            engine.averaged(0.5)
+            engine.commit({"epoch": 1})
+            engine.finish_commit()
+            averages = os.listdir(os.path.join(folder, "terrace-average"))
+            for refused in ({"best": torch.ones(2)}, circle, deep, {"notes": "x" * (1 << 20)}):
+                error = self.raised(terrace.ConfigError, engine.commit, refused)
+                self.assertEqual(error.subject, "client_state")
+                self.assertEqual(engine.client_state, {"epoch": 1})
+                self.assertEqual(os.listdir(os.path.join(folder, "terrace-average")), averages)
+            self.assertIn("has room for", error.reason)
+            train(engine, 2)
+            engine.finish_commit()
+            engine.close()
+            engine = engine_of(seeded(Mlp), config, resume=True)
+            self.assertEqual((engine.client_state, engine.global_steps), ({"epoch": 1}, 2))
+            engine.store.keep_tier(False)
+            engine.close()
