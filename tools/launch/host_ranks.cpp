@@ -25,8 +25,8 @@ using Steady = std::chrono::steady_clock;
 // A connection that ends so soon after the first one that mpirun cannot have killed the rank yet: it asks the
 // others to end a second after one has failed, and kills them another second later.
 constexpr milliseconds kDiesByItself(1500);
-// mpirun asks the others to end a second after one has died. One that has ended just before they are asked has
-// lost its daemon, as mpirun has, and ends because of that.
+// mpirun asks the others to end a second after one has died. One that has ended just before they are asked
+// has lost its daemon, as mpirun has, and ends because of that.
 constexpr milliseconds kEndsWithItsDaemon(500);
 // By then mpirun has ended, unless it waits for a host that is cut off.
 constexpr std::chrono::seconds kForMpirun(5);
@@ -174,10 +174,9 @@ void HostRanks::has_ended(uint32_t rank) {
   one.ended_at = now;
   if (!first_ended_at_) first_ended_at_ = now;
   const bool mpirun_ends_it = mpirun_died_ || mpirun_ends_all_ || kills_mpirun_;
-  const bool is_ended_by_others =
-      mpirun_ends_it || was_stopped() || now > *first_ended_at_ + kDiesByItself;
+  const bool is_ended_by_others = mpirun_ends_it || was_stopped() || now > *first_ended_at_ + kDiesByItself;
   if (one.says_end || one.is_asked || is_ended_by_others) return;
-  one.has_died = true;
+  one.has_died = one.is_wordless = true;
   lost_one();
   for (const Rank& other : ranks_) {
     if (other.link && !other.is_over())
@@ -212,10 +211,26 @@ void HostRanks::hear_last_words() {
   } while (!deadline.has_passed());
   // One that never came here cannot have said that it ends.
   for (Rank& rank : ranks_) rank.has_died = rank.has_died || (rank.is_named && !rank.link);
+  settle_deaths();
   // So it is where a rank dies before it comes: mpirun's status is then that of a shell.
   constexpr int kNoSignal = 128;
   says_signal_ = mpirun_status_ > kNoSignal && mpirun_status_ <= kNoSignal + SIGRTMAX && !was_stopped() &&
                  std::ranges::none_of(ranks_, &Rank::says_end);
+}
+
+// MPI ends a rank without a word when a connection of its own to a dead one ends. So of those that have ended
+// together the dead are those that others have named, or else the first one. Where several had died at once,
+// the next attempt loses the others again.
+void HostRanks::settle_deaths() {
+  const auto is_known = [](const Rank& rank) { return rank.is_wordless && rank.is_named; };
+  const bool are_named = std::ranges::any_of(ranks_, is_known);
+  const Rank* first = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (rank.is_wordless && (first == nullptr || rank.ended_at < first->ended_at)) first = &rank;
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.is_wordless) rank.has_died = rank.has_died && (are_named ? rank.is_named : &rank == first);
+  }
 }
 
 void HostRanks::end_mpirun_that_stays() {

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/hostfile.h>
-#include <terrace/comm/launcher_link.h>
 #include <terrace/comm/rank_reception.h>
 #include <terrace/comm/stream_socket.h>
+#include <terrace/comm/hostfile.h>
+#include <terrace/comm/launcher_link.h>
 
 #include "launch/launched_process.h"
 
@@ -59,10 +59,11 @@ class HostRanks {
   using Moment = std::chrono::steady_clock::time_point;
   struct Rank {
     std::optional<LauncherLink> link;
-    bool says_end = false;  // for a reason of its own
-    bool is_asked = false;  // by mpirun
-    bool has_died = false;  // by itself
-    bool is_named = false;  // another rank says that it has lost this one
+    bool says_end = false;     // for a reason of its own
+    bool is_asked = false;     // by mpirun
+    bool has_died = false;     // by itself
+    bool is_wordless = false;  // has ended, and has not said that it does
+    bool is_named = false;     // another rank says that it has lost this one
     std::optional<Moment> ended_at;
     bool is_over() const { return link && link->has_ended() && !link->has_fallen_silent(); }
   };
@@ -76,6 +77,7 @@ class HostRanks {
   void has_ended(uint32_t rank);
   void take_end();
   void hear_last_words();
+  void settle_deaths();
   void end_mpirun_that_stays();
   void is_asked(uint32_t rank);
   void lost_one();
