@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include <terrace/capi/errors.h>
-#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/identity/rank_identity.h>
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/dry_communicator.h>
+#include <terrace/comm/operations/dry_communicator.h>
 #include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/plan/disk_room.h>

@@ -16,7 +16,7 @@
 
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
-#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/identity/rank_identity.h>
 
 #include "command_line.h"
 #include "help_format.h"

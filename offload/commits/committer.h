@@ -37,7 +37,7 @@
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
 #include <terrace/base/record_layout.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/commits/whole_state.h>

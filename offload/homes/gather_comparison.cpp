@@ -8,7 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_places.h>
+#include <terrace/comm/agreement/rank_places.h>
 #include <terrace/offload/watch/watched_votes.h>
 
 namespace terrace {

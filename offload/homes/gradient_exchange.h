@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/homes/gradient_staging.h>
 #include <terrace/offload/options/step_rounds.h>

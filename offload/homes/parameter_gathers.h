@@ -20,7 +20,7 @@
 #include <optional>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gather_comparison.h>

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <terrace/comm/rank_group.h>
+#include <terrace/comm/operations/rank_group.h>
 
 namespace terrace {
 

@@ -12,7 +12,7 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/tier/tier_space.h>
 
 namespace terrace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 
 namespace terrace {
 

@@ -8,7 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/dry/dry_engine.h>
 #include <terrace/offload/tiers/common_tier.h>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {

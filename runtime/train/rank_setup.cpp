@@ -12,7 +12,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_agreement.h>
+#include <terrace/comm/agreement/rank_agreement.h>
 #include <terrace/runtime/config/run_settings.h>
 
 namespace terrace {

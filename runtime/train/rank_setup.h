@@ -5,7 +5,7 @@
 #include <string>
 
 #include <terrace/base/function_ref.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 

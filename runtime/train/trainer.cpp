@@ -9,7 +9,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/model/compute/compute_device.h>

@@ -13,7 +13,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/log.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model.h>

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_reception.h>
-#include <terrace/comm/socket_meeting.h>
+#include <terrace/comm/connections/rank_handshake.h>
+#include <terrace/comm/ports/socket/socket_rendezvous.h>
 
 #include "comm/rank_worlds.h"
 #include "support/patience.h"
@@ -23,24 +23,25 @@ namespace terrace::testing {
 // A place where ranks meet: in a folder, and at a port of this host if the parameter says so.
 class MeetingTest : public ::testing::TestWithParam<bool> {
  protected:
-  SocketMeeting meeting(uint32_t rank, uint32_t size, std::chrono::nanoseconds timeout = kPatience) const {
+  SocketRendezvous rendezvous(uint32_t rank, uint32_t size,
+                              std::chrono::nanoseconds timeout = kPatience) const {
     return {.rank = rank, .size = size, .place = place_, .run = "a run", .timeout = timeout};
   }
   const ScratchFolder folder_;
-  const MeetingPlace place_ = place_to_meet(folder_, GetParam());
+  const RendezvousPlace place_ = place_to_meet(folder_, GetParam());
 };
 inline std::string name_of_place(const ::testing::TestParamInfo<bool>& is_tcp) {
   return is_tcp.param ? "Tcp" : "Paths";
 }
 
 // What a rank that shall not meet the others says of it.
-inline std::string refusal_of(const SocketMeeting& meeting) {
+inline std::string refusal_of(const SocketRendezvous& rendezvous) {
   try {
-    meet(meeting);
+    meet(rendezvous);
   } catch (const Error& error) {
     return error.what();
   }
-  ADD_FAILURE() << "rank " << meeting.rank << " has met the others";
+  ADD_FAILURE() << "rank " << rendezvous.rank << " has met the others";
   return {};
 }
 
@@ -65,7 +66,7 @@ struct PlayedRank {
   RankWelcome answer;  // the last one
   RankProof proof{};   // that it has sent
 };
-inline PlayedRank come_as(const MeetingPlace& place, const RankHello& hello, const RunSecret& secret = {},
+inline PlayedRank come_as(const RendezvousPlace& place, const RankHello& hello, const RunSecret& secret = {},
                           const std::optional<RankProof>& sends = {}) {
   const Deadline deadline(kPatience);
   std::string reason;
@@ -83,7 +84,7 @@ inline PlayedRank come_as(const MeetingPlace& place, const RankHello& hello, con
   return {};
 }
 
-inline RankWelcome answer_at(const MeetingPlace& place, const RankHello& hello) {
+inline RankWelcome answer_at(const RendezvousPlace& place, const RankHello& hello) {
   return come_as(place, hello).answer;
 }
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/socket_port.h>
+#include <terrace/comm/ports/socket/socket_port.h>
 
 namespace terrace::testing {
 namespace {
@@ -105,13 +105,13 @@ MessageRanks::MessageRanks(const RankWorldOptions& options, ThreadPortsOptions p
                                    .least_read_bytes = 1}));
 }
 
-MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp) {
+RendezvousPlace place_to_meet(const ScratchFolder& folder, bool over_tcp) {
   if (!over_tcp) return {.socket = folder / "meet"};
   // Below those that the system gives to whoever connects; other processes of these tests begin elsewhere.
   static std::atomic<uint32_t> tried = static_cast<uint32_t>(getpid()) * 16;
   for (int attempt = 0;; ++attempt) {
     const auto port = static_cast<uint16_t>(10'000 + tried++ % 10'000);
-    const MeetingPlace place = {.host = "127.0.0.1", .port = port};
+    const RendezvousPlace place = {.host = "127.0.0.1", .port = port};
     try {
       const ListeningSocket is_free(place);
       return place;
@@ -122,7 +122,7 @@ MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp) {
 }
 
 SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks_(options.ranks) {
-  const MeetingPlace place = place_to_meet(folder_, over_tcp);
+  const RendezvousPlace place = place_to_meet(folder_, over_tcp);
   std::vector<std::jthread> threads;
   for (uint32_t r = 0; r < options.ranks; ++r)
     threads.emplace_back([&, r] {

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
-#include <terrace/comm/message_communicator.h>
-#include <terrace/comm/nccl_communicator.h>
-#include <terrace/comm/operation.h>
-#include <terrace/comm/rank_identity.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/identity/rank_identity.h>
+#include <terrace/comm/messages/message_communicator.h>
+#include <terrace/comm/nccl/nccl_communicator.h>
+#include <terrace/comm/operations/communicator.h>
+#include <terrace/comm/operations/operation.h>
+#include <terrace/comm/operations/thread_world.h>
 
-#include "comm/fake_nccl.h"
+#include "comm/nccl/fake_nccl.h"
 #include "comm/thread_ports.h"
 #include "support/rank_threads.h"
 #include "support/scratch_folder.h"
@@ -111,7 +111,7 @@ class NcclRanks final : public RankWorld {
 };
 
 // A place in the folder, or at a port of this host that is free.
-MeetingPlace place_to_meet(const ScratchFolder& folder, bool over_tcp);
+RendezvousPlace place_to_meet(const ScratchFolder& folder, bool over_tcp);
 
 // Places of ranks that are all on one host.
 std::vector<RankPlace> places_on_one_host(uint32_t ranks);

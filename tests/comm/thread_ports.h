@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <terrace/base/mutex.h>
-#include <terrace/comm/communicator.h>
-#include <terrace/comm/message_port.h>
+#include <terrace/comm/messages/message_port.h>
+#include <terrace/comm/operations/communicator.h>
 
 namespace terrace::testing {
 

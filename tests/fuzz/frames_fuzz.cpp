@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/launcher_link.h>
-#include <terrace/comm/lookout_message.h>
-#include <terrace/comm/message_header.h>
-#include <terrace/comm/rank_reception.h>
-#include <terrace/comm/socket_link.h>
+#include <terrace/comm/connections/rank_handshake.h>
+#include <terrace/comm/liveness/heartbeat_message.h>
+#include <terrace/comm/liveness/launcher_link.h>
+#include <terrace/comm/messages/message_header.h>
+#include <terrace/comm/ports/socket/socket_link.h>
 #include <terrace/runtime/observe/control/control_protocol.h>
 
 #include "fuzz_input.h"
@@ -84,19 +84,19 @@ RunKey key_of_run() {
   return {run_number("a run"), 3, RankChannel::messages, RunSecret("a secret of sixteen bytes")};
 }
 
-// A reception that somebody comes to who does not know the secret; and, where the input is long enough, one
+// A handshake that somebody comes to who does not know the secret; and, where the input is long enough, one
 // who says a hello that is the input and proves the secret for it.
 void read_hello(Bytes input) {
-  static const MeetingPlace place{.socket = fmt::format("@terrace-fuzz-{}", getpid())};
+  static const RendezvousPlace place{.socket = fmt::format("@terrace-fuzz-{}", getpid())};
   static const ListeningSocket listener(place);
   const RunKey key = key_of_run();
-  RankReception reception(listener, key);
+  RankHandshake handshake(listener, key);
   std::string reason;
   const StreamSocket other = connect_to(place, Deadline(std::chrono::seconds(5)), reason);
   const size_t hello_bytes = std::min(input.size(), sizeof(RankHello));
   send_some(other, input.first(hello_bytes));
-  fuzz::require(reception.take_in_those_that_came().empty(), "nobody is taken in by a hello alone");
-  fuzz::require(reception.take_in_those_that_came().empty(), "nobody is taken in by a hello alone");
+  fuzz::require(handshake.take_in_those_that_came().empty(), "nobody is taken in by a hello alone");
+  fuzz::require(handshake.take_in_those_that_came().empty(), "nobody is taken in by a hello alone");
   RankWelcome answer;
   const std::span<std::byte> room = std::as_writable_bytes(std::span(&answer, 1));
   const ssize_t count = recv(other.fd(), room.data(), room.size(), MSG_DONTWAIT);
@@ -112,7 +112,7 @@ void read_hello(Bytes input) {
     std::memcpy(proof.data(), rest.data(), std::min(rest.size(), proof.size()));
   }
   send_some(other, std::as_bytes(std::span(proof)));
-  const std::vector<RankReception::Guest> guests = reception.take_in_those_that_came();
+  const std::vector<RankHandshake::Guest> guests = handshake.take_in_those_that_came();
   RankHello hello{};
   std::memcpy(&hello, input.data(), hello_bytes);
   const RankHello right = hello_of(key, hello.rank, hello.port);
@@ -122,7 +122,7 @@ void read_hello(Bytes input) {
   fuzz::require(guests.size() == (proves && is_right ? 1 : 0),
                 "a rank that proves is taken in, and nobody else");
   fuzz::require(guests.empty() || guests[0].is_known, "who has proved is known");
-  fuzz::require(proves || reception.contradiction().empty(), "a stranger's word does not count for all");
+  fuzz::require(proves || handshake.contradiction().empty(), "a stranger's word does not count for all");
 }
 
 // A rank that comes to somebody who says anything.
@@ -143,13 +143,13 @@ void read_welcome(Bytes input) {
 }
 
 void read_lookout(Bytes input) {
-  std::array<std::byte, sizeof(LookoutMessage)> bytes{};
+  std::array<std::byte, sizeof(HeartbeatMessage)> bytes{};
   std::memcpy(bytes.data(), input.data(), std::min(input.size(), bytes.size()));
   for (const bool seals : {false, true}) {
     // What no mutation keeps.
-    const LookoutMessage sealed;
+    const HeartbeatMessage sealed;
     if (seals) std::memcpy(bytes.data(), &sealed, 2 * sizeof(uint32_t));
-    const std::optional<LookoutMessage> message = read_message(bytes, 3);
+    const std::optional<HeartbeatMessage> message = read_message(bytes, 3);
     if (!message) continue;
     fuzz::require(message->rank < 3, "a message is of a rank");
     const auto said_at = std::chrono::steady_clock::now() - std::chrono::milliseconds(message->age_ms);

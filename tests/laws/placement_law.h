@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 
 #include "laws/factors.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/comm_faults.h>
-#include <terrace/comm/dry_communicator.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/comm_faults.h>
+#include <terrace/comm/operations/dry_communicator.h>
+#include <terrace/comm/operations/thread_world.h>
 #include <terrace/offload/watch/counter_table.h>
 
 #include "offload/toy_rig.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <terrace/base/units.h>
-#include <terrace/comm/communicator.h>
-#include <terrace/comm/rank_places.h>
+#include <terrace/comm/agreement/rank_places.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/offloader.h>
 
 namespace terrace::testing {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 
 namespace terrace::testing {
 

@@ -1,7 +1,7 @@
 """A process that is no rank of the run that meets at a place, and says what it likes there.
 
 stranger.py PLACE KIND [RUN]: PLACE is HOST:PORT or the path of a socket. It says everything as the page of
-comm/rank_reception.h has it, with an empty secret. Kinds: `join` comes as rank 1 of 2, `size` says that there are 7
+comm/connections/rank_handshake.h has it, with an empty secret. Kinds: `join` comes as rank 1 of 2, `size` says that there are 7
 ranks, `version` has another version, `old` says what version 2 said, `noise` sends 1 MiB of anything, and `hold` keeps
 600 connections, each with half a hello, until its input ends. What the other side answers is printed, a line each.
 """

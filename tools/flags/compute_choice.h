@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <terrace/base/log.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/cuda/cuda_gpu.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/compute/compute_device.h>

@@ -13,7 +13,7 @@
 
 #include <terrace/base/topology.h>
 #include <terrace/base/units.h>
-#include <terrace/comm/rank_places.h>
+#include <terrace/comm/agreement/rank_places.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>

@@ -21,9 +21,9 @@
 #include <sstream>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/launcher_link.h>
-#include <terrace/comm/rank_places.h>
-#include <terrace/comm/stream_socket.h>
+#include <terrace/comm/agreement/rank_places.h>
+#include <terrace/comm/connections/stream_socket.h>
+#include <terrace/comm/liveness/launcher_link.h>
 
 #include "command_line.h"
 #include "launch/launched_process.h"

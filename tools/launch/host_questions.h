@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/comm/hostfile.h>
+#include <terrace/comm/identity/hostfile.h>
 
 namespace terrace {
 

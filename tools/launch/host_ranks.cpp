@@ -45,8 +45,8 @@ HostRanks::HostRanks(const HostRanksOptions& options)
     : options_(options),
       run_(new_run_name()),
       secret_(secret_for_ranks()),
-      listener_(MeetingPlace{}),
-      reception_(listener_,
+      listener_(RendezvousPlace{}),
+      handshake_(listener_,
                  {run_number(run_), slots_of(options.hosts), RankChannel::launcher, RunSecret(secret_)}),
       ranks_(slots_of(options.hosts)) {
   const pid_t launcher = getpid();
@@ -101,7 +101,7 @@ void HostRanks::poll_once() {
   for (const Rank& rank : ranks_) {
     if (rank.link) watched.push_back({rank.link->fd_to_hear(), POLLIN, 0});
   }
-  reception_.add_to(watched);
+  handshake_.add_to(watched);
   poll(watched.data(), watched.size(), ms_to_next_deadline());
 }
 
@@ -126,7 +126,7 @@ void HostRanks::take_signals() {
 }
 
 void HostRanks::take_those_that_came() {
-  for (RankReception::Guest& guest : reception_.take_in_those_that_came())
+  for (RankHandshake::Guest& guest : handshake_.take_in_those_that_came())
     ranks_[guest.hello.rank].link.emplace(std::move(guest.socket));
 }
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/rank_reception.h>
-#include <terrace/comm/stream_socket.h>
-#include <terrace/comm/hostfile.h>
-#include <terrace/comm/launcher_link.h>
+#include <terrace/comm/connections/rank_handshake.h>
+#include <terrace/comm/connections/stream_socket.h>
+#include <terrace/comm/identity/hostfile.h>
+#include <terrace/comm/liveness/launcher_link.h>
 
 #include "launch/launched_process.h"
 
@@ -86,7 +86,7 @@ class HostRanks {
   const std::string run_;
   const std::string secret_;
   const ListeningSocket listener_;
-  RankReception reception_;
+  RankHandshake handshake_;
   std::vector<Rank> ranks_;
   const LauncherSignals signals_;
   pid_t mpirun_ = -1;

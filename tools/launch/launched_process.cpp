@@ -11,8 +11,8 @@
 #include <random>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_identity.h>
-#include <terrace/comm/run_secret.h>
+#include <terrace/comm/connections/run_secret.h>
+#include <terrace/comm/identity/rank_identity.h>
 
 #include "command_line.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/stream_socket.h>
+#include <terrace/comm/connections/stream_socket.h>
 
 namespace terrace {
 

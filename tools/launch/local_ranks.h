@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/launcher_link.h>
-#include <terrace/comm/run_secret.h>
+#include <terrace/comm/connections/run_secret.h>
+#include <terrace/comm/liveness/launcher_link.h>
 
 #include "console.h"
 #include "launch/launched_process.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/hostfile.h>
+#include <terrace/comm/identity/hostfile.h>
 
 namespace terrace {
 

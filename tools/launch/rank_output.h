@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include <terrace/comm/stream_socket.h>
+#include <terrace/comm/connections/stream_socket.h>
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/hostfile.h>
+#include <terrace/comm/identity/hostfile.h>
 
 #include "console.h"
 

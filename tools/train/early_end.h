@@ -3,7 +3,7 @@
 // and the launcher is told so. Until the ranks have met it ends this one; then StopSignals takes it.
 #pragma once
 
-#include <terrace/comm/launcher_link.h>
+#include <terrace/comm/liveness/launcher_link.h>
 
 namespace terrace {
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include <terrace/base/checksum.h>
-#include <terrace/comm/lookout_meeting.h>
-#include <terrace/comm/rank_places.h>
+#include <terrace/comm/agreement/rank_places.h>
+#include <terrace/comm/liveness/heartbeat_rendezvous.h>
 
 #include "command_line.h"
 #include "train/stop_signals.h"
@@ -53,22 +53,22 @@ RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, 
     : communicator_(communicator), console_(console) {
   communicator.set_places(introduce_ranks(communicator, own_place()));
   const std::span<const RankPlace> places = communicator.places();
-  LookoutLinks met = meet_for_lookout(communicator, {places.begin(), places.end()});
+  HeartbeatLinks met = meet_for_heartbeat(communicator, {places.begin(), places.end()});
   if (met.links.empty()) {
     console.warning("the ranks cannot watch each other, so one that dies is not named: " + met.why_none);
     return;
   }
-  const LookoutHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
-                           .late = [this](const RankLoss& loss) { end_late(loss); }};
-  lookout_ = std::make_unique<Lookout>(communicator.rank(), std::move(met.links), launcher, hooks);
+  const HeartbeatHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
+                             .late = [this](const RankLoss& loss) { end_late(loss); }};
+  heartbeat_ = std::make_unique<Heartbeat>(communicator.rank(), std::move(met.links), launcher, hooks);
 }
 
 std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
   step_ = trainer.completed_steps() + 1;
   keeps_commits_ = trainer.offloader().commits().are_kept();
   const StepWatch& watch = trainer.offloader().report().watch();
-  if (lookout_ != nullptr) {
-    lookout_->set_where([this, &watch] {
+  if (heartbeat_ != nullptr) {
+    heartbeat_->set_where([this, &watch] {
       RankStanding where = standing();
       const std::optional<uint64_t> wait = watch.current();
       where.operation = watch.activity();
@@ -76,7 +76,7 @@ std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
       return where;
     });
   }
-  return std::make_unique<Following>(lookout_.get());
+  return std::make_unique<Following>(heartbeat_.get());
 }
 
 RankStanding RankWatch::standing() const {
@@ -98,18 +98,18 @@ void RankWatch::step_done(const StepReport& report) {
   step_ = report.step + 1;
   step_ns_ = report.total_ns;
   rank_wait_ns_ = report.moved.time[TimeCause::ranks];
-  if (lookout_ != nullptr) lookout_->wake();
+  if (heartbeat_ != nullptr) heartbeat_->wake();
 }
 
 // Commits of a run before go with the first commit of this one, which a checkpoint may come before.
 void RankWatch::state_kept(const KeptState& kept) {
   const bool is_own = kept.commit_step || (kept.checkpoint && !keeps_commits_);
-  if (is_own && lookout_ != nullptr) lookout_->has_kept();
+  if (is_own && heartbeat_ != nullptr) heartbeat_->has_kept();
 }
 
 // --- A rank that is lost ---
 
-// On the lookout's thread. What a rank has sent before it left by itself may still arrive, and how its
+// On the heartbeat's thread. What a rank has sent before it left by itself may still arrive, and how its
 // messages end tells the communicator.
 void RankWatch::lost(const RankLoss& loss) {
   if (!loss.died) return;
@@ -124,8 +124,8 @@ void RankWatch::end_late(const RankLoss& loss) {
 }
 
 std::optional<Error> RankWatch::death_behind(const Error& failure) const {
-  if (failure.kind() != ErrorKind::peer || lookout_ == nullptr) return std::nullopt;
-  const std::optional<RankLoss> loss = lookout_->loss(kForTheNews);
+  if (failure.kind() != ErrorKind::peer || heartbeat_ == nullptr) return std::nullopt;
+  const std::optional<RankLoss> loss = heartbeat_->loss(kForTheNews);
   return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
 }
 
@@ -146,7 +146,7 @@ Error RankWatch::death_text(const RankLoss& loss) const {
 }
 
 void RankWatch::say_death(const Error& death) {
-  const std::optional<RankLoss> loss = lookout_->loss(milliseconds(0));
+  const std::optional<RankLoss> loss = heartbeat_->loss(milliseconds(0));
   const uint32_t speaker = loss && loss->rank == 0 ? 1 : 0;
   {
     const MutexLock lock(mutex_);
@@ -155,17 +155,17 @@ void RankWatch::say_death(const Error& death) {
   }
   console_.end_progress();
   console_.error(death.what());
-  lookout_->has_been_said();
+  heartbeat_->has_been_said();
 }
 
 void RankWatch::leave() {
-  if (lookout_ != nullptr) lookout_->leave("");
+  if (heartbeat_ != nullptr) heartbeat_->leave("");
 }
 
 void RankWatch::give_up() {
-  if (lookout_ == nullptr) return;
-  const std::vector<uint32_t> silent = lookout_->who_is_silent(kSilent, kForAnAnswer);
-  lookout_->give_up(silent, "one wait took longer than --stall-abort allows", kForAnAnswer);
+  if (heartbeat_ == nullptr) return;
+  const std::vector<uint32_t> silent = heartbeat_->who_is_silent(kSilent, kForAnAnswer);
+  heartbeat_->give_up(silent, "one wait took longer than --stall-abort allows", kForAnAnswer);
 }
 
 // --- Ranks that end together ---
@@ -179,13 +179,13 @@ int RankWatch::end_with(const Error& failure, int status) {
 
 int RankWatch::end_first(const Error& failure, int status) {
   std::vector<std::optional<LastWords>> all;
-  if (lookout_ != nullptr) all = lookout_->last_words(kForOtherRanks);
+  if (heartbeat_ != nullptr) all = heartbeat_->last_words(kForOtherRanks);
   const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
   const uint32_t news = news_of(failure, true);
   // What another rank has failed with it says better itself.
   if (news != 0 || std::ranges::none_of(all, has_news)) print_error(failure);
-  if (lookout_ == nullptr) return status;
-  lookout_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+  if (heartbeat_ == nullptr) return status;
+  heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
   let_others_speak(news, all);
   for (const std::optional<LastWords>& words : all) {
     if (words) status = std::max(status, static_cast<int>(words->status));
@@ -202,23 +202,23 @@ void RankWatch::let_others_speak(uint32_t own_news, std::span<const std::optiona
   for (const auto& [news, those] : ranks) {
     const bool is_told = news == 0 || news == own_news;
     for (const uint32_t rank : those)
-      lookout_->let_speak(rank, !is_told && rank == those.front() ? text_of_ranks(those) : "");
+      heartbeat_->let_speak(rank, !is_told && rank == those.front() ? text_of_ranks(those) : "");
   }
-  lookout_->wait_for_speakers(kForSpeakers);
+  heartbeat_->wait_for_speakers(kForSpeakers);
 }
 
 void RankWatch::end_another(const Error& failure, int status) {
   const uint32_t news = news_of(failure, false);
   std::optional<std::string> speaker;
-  if (lookout_ != nullptr) {
-    lookout_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
-    speaker = lookout_->turn_to_speak(kForTheFirstRank);
+  if (heartbeat_ != nullptr) {
+    heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+    speaker = heartbeat_->turn_to_speak(kForTheFirstRank);
   }
   if (news != 0 && (!speaker || !speaker->empty())) {
     if (speaker) console_.speak_for(*speaker);
     console_.error(failure.what());
   }
-  if (lookout_ != nullptr) lookout_->has_spoken(kForSpeakers);
+  if (heartbeat_ != nullptr) heartbeat_->has_spoken(kForSpeakers);
 }
 
 // --- A rank that is slow ---
@@ -242,8 +242,8 @@ void RankWatch::describe(JobStatus& status) const {
   const std::span<const RankPlace> places = communicator_.places();
   status.rank_count = static_cast<uint32_t>(places.size());
   status.ranks.clear();
-  if (lookout_ == nullptr) return;
-  const std::vector<KnownStanding> all = lookout_->standings(kForAnAnswer);
+  if (heartbeat_ == nullptr) return;
+  const std::vector<KnownStanding> all = heartbeat_->standings(kForAnAnswer);
   for (uint32_t r = 0; r < all.size(); ++r) {
     const RankStanding& standing = all[r].standing;
     status.ranks.push_back({r, places[r].host_name, places[r].process, standing.step,
@@ -262,8 +262,8 @@ void RankWatch::describe(JobStatus& status) const {
 std::optional<std::string> RankWatch::who_is_where() {
   const uint32_t rank = communicator_.rank();
   const std::vector<KnownStanding> all =
-      lookout_ != nullptr ? lookout_->standings(kForAnAnswer) : std::vector<KnownStanding>();
-  const bool has_left = all.empty() && lookout_ != nullptr && lookout_->loss(milliseconds(0));
+      heartbeat_ != nullptr ? heartbeat_->standings(kForAnAnswer) : std::vector<KnownStanding>();
+  const bool has_left = all.empty() && heartbeat_ != nullptr && heartbeat_->loss(milliseconds(0));
   if (all.empty())
     return rank <= 1 && !has_left ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
   const auto waits = [&](uint32_t r) { return all[r].standing.waits_for_ranks && all[r].age <= kSilent; };

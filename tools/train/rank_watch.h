@@ -13,8 +13,8 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/mutex.h>
-#include <terrace/comm/lookout.h>
-#include <terrace/comm/message_communicator.h>
+#include <terrace/comm/liveness/heartbeat.h>
+#include <terrace/comm/messages/message_communicator.h>
 #include <terrace/runtime/observe/control/job_status.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/train/trainer.h>
@@ -34,15 +34,15 @@ class RankWatch final : public RunObserver {
   // While it lives, the others are told what the trainer does.
   class Following {
    public:
-    explicit Following(Lookout* lookout) : lookout_(lookout) {}
+    explicit Following(Heartbeat* heartbeat) : heartbeat_(heartbeat) {}
     ~Following() {
-      if (lookout_ != nullptr) lookout_->set_where(nullptr);
+      if (heartbeat_ != nullptr) heartbeat_->set_where(nullptr);
     }
     Following(const Following&) = delete;
     Following& operator=(const Following&) = delete;
 
    private:
-    Lookout* const lookout_;
+    Heartbeat* const heartbeat_;
   };
   std::unique_ptr<Following> follow(Trainer& trainer);
   // What becomes of the run after a death: "the state is that of step 800: ...".
@@ -88,8 +88,8 @@ class RankWatch final : public RunObserver {
   mutable Mutex mutex_;
   std::string kept_ TERRACE_GUARDED_BY(mutex_);
   bool said_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Lookout>
-      lookout_;  // null: nobody is watched; the last member, since its thread uses the others
+  std::unique_ptr<Heartbeat>
+      heartbeat_;  // null: nobody is watched; the last member, since its thread uses the others
 };
 
 }  // namespace terrace

@@ -13,11 +13,11 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/topology.h>
-#include <terrace/comm/mpi_plugin.h>
-#include <terrace/comm/rank_agreement.h>
-#include <terrace/comm/rank_places.h>
-#include <terrace/comm/rank_votes.h>
-#include <terrace/comm/socket_port.h>
+#include <terrace/comm/agreement/rank_agreement.h>
+#include <terrace/comm/agreement/rank_places.h>
+#include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/comm/ports/mpi/mpi_plugin.h>
+#include <terrace/comm/ports/socket/socket_port.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/rank_setup.h>
 
@@ -49,13 +49,13 @@ MakeMessagePort message_port(const RankIdentity& identity, const Environment& va
         "mpi", fmt::format("{} has started them, and no launcher of MPI", name_of(identity.launcher)),
         "start them with mpirun or srun, or leave the key out");
   if (has_mpi && config.communicator != CommunicatorChoice::host) return load_mpi(own_mpi_plugin());
-  if (has_mpi && !identity.meeting)
+  if (has_mpi && !identity.rendezvous)
     refuse_communicator("host", fmt::format("{} does not say where sockets meet", name_of(identity.launcher)),
                         "set TERRACE_MEET to HOST:PORT or the path of a socket, or leave the key out");
-  SocketMeeting meeting = meeting_of(identity, variables);
-  meeting.timeout = std::chrono::seconds(config.rank_timeout_seconds);
-  meeting.warn = [&console](const std::string& text) { console.warning(text); };
-  return socket_port(meeting);
+  SocketRendezvous rendezvous = rendezvous_of(identity, variables);
+  rendezvous.timeout = std::chrono::seconds(config.rank_timeout_seconds);
+  rendezvous.warn = [&console](const std::string& text) { console.warning(text); };
+  return socket_port(rendezvous);
 }
 
 std::unique_ptr<MessageCommunicator> meet(const RankIdentity& identity, const Environment& variables,

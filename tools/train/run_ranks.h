@@ -6,8 +6,8 @@
 #include <optional>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/message_communicator.h>
-#include <terrace/comm/rank_identity.h>
+#include <terrace/comm/identity/rank_identity.h>
+#include <terrace/comm/messages/message_communicator.h>
 #include <terrace/runtime/train/data/training_data.h>
 #include <terrace/runtime/train/trainer.h>
 

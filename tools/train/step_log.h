@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <terrace/base/text/json_writer.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 
 namespace terrace {

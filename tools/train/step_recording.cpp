@@ -8,9 +8,9 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/comm/rank_clock.h>
-#include <terrace/comm/rank_places.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_clock.h>
+#include <terrace/comm/agreement/rank_places.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/runtime/observe/trace/merge_traces.h>
 
 #include "command_line.h"

@@ -16,7 +16,7 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/page/picture_taker.h>

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/comm/rank_agreement.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_agreement.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/rank_votes.h>
+#include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/runtime/config/run_settings.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>

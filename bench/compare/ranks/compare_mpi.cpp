@@ -31,8 +31,8 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
-#include <terrace/comm/message_communicator.h>
-#include <terrace/comm/mpi_plugin.h>
+#include <terrace/comm/messages/message_communicator.h>
+#include <terrace/comm/ports/mpi/mpi_plugin.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/optimizer_cpu/gradient.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/tiers/common_tier.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>

@@ -9,7 +9,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
-#include <terrace/comm/communicator.h>
+#include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/dry/dry_device.h>
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/offload/offloader.h>

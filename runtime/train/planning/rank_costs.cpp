@@ -8,7 +8,7 @@ namespace terrace {
 namespace {
 
 // A larger part is announced and asked for before it comes, by Open MPI over TCP: 1 MiB with its own header
-// (comm/mpi_port.cpp).
+// (comm/ports/mpi/mpi_port.cpp).
 constexpr double kLargestPromptBytes = (1 << 20) - 1024;
 // As many messages of an operation are under way at once (MessageFlow).
 constexpr double kWindow = 8;

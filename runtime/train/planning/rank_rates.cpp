@@ -14,8 +14,8 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/event.h>
-#include <terrace/comm/message_communicator.h>
-#include <terrace/comm/socket_port.h>
+#include <terrace/comm/messages/message_communicator.h>
+#include <terrace/comm/ports/socket/socket_port.h>
 
 namespace terrace {
 namespace {
@@ -27,19 +27,19 @@ constexpr int kLeastRounds = 3;
 constexpr int kMostRounds = 200;
 
 // A folder that nobody else has.
-class MeetingFolder {
+class RendezvousFolder {
  public:
-  MeetingFolder() : name_((std::filesystem::temp_directory_path() / "terrace-rates.XXXXXX").string()) {
+  RendezvousFolder() : name_((std::filesystem::temp_directory_path() / "terrace-rates.XXXXXX").string()) {
     if (mkdtemp(name_.data()) == nullptr)
       throw Error(ErrorKind::io, {"cannot make a folder for sockets", name_, system_reason(errno),
                                   "set TMPDIR to a folder that can be written"});
   }
-  ~MeetingFolder() {
+  ~RendezvousFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(name_, ignored);
   }
-  MeetingFolder(const MeetingFolder&) = delete;
-  MeetingFolder& operator=(const MeetingFolder&) = delete;
+  RendezvousFolder(const RendezvousFolder&) = delete;
+  RendezvousFolder& operator=(const RendezvousFolder&) = delete;
   std::filesystem::path place() const { return std::filesystem::path(name_) / "meet"; }
 
  private:
@@ -96,7 +96,7 @@ class Partner {
 }  // namespace
 
 void measure_rank_rates(uint64_t round_ns, MachineRates& rates) {
-  const MeetingFolder folder;
+  const RendezvousFolder folder;
   std::array<std::exception_ptr, kRanks> failures;
   std::array<double, kRanks> large{}, small{};
   {

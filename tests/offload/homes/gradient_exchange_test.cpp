@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/thread_world.h>
 
 #include "offload/homes/gradient_rig.h"
 #include "support/rank_threads.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/thread_world.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/tiers/common_tier.h>
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/thread_world.h>
 
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/thread_world.h>
 
 #include "support/patience.h"
 

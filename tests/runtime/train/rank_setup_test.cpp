@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/dry_communicator.h>
+#include <terrace/comm/operations/dry_communicator.h>
 
 #include "support/expect_error.h"
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <mutex>
 
-#include <terrace/comm/rank_votes.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/comm/operations/thread_world.h>
 #include <terrace/runtime/train/checkpoint/commit_copies.h>
 
 #include "runtime/train/trainer_rig.h"

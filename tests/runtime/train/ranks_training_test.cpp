@@ -9,8 +9,8 @@
 #include <optional>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/comm_faults.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/comm_faults.h>
+#include <terrace/comm/operations/thread_world.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/state_set.h>
 

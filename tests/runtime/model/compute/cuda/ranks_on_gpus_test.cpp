@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <terrace/base/assert.h>
-#include <terrace/comm/thread_world.h>
+#include <terrace/comm/operations/thread_world.h>
 
 #include "played_gpu.h"
 #include "runtime/train/trainer_rig.h"
