@@ -31,6 +31,20 @@ uint64_t bytes_below(const fs::path& folder) {
   return bytes;
 }
 
+// Removes a folder in which every name is that of a file of a save: nothing is found twice, and no link leads
+// elsewhere.
+void remove_names_in(const fs::path& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) io::fail_folder("cannot remove the folder", folder, errno);
+  int error = 0;
+  for (const std::string& name : io::names_in(folder, [](const std::string&) { return true; })) {
+    if (unlinkat(fd, name.c_str(), 0) != 0 && errno != ENOENT) error = errno;
+  }
+  close(fd);
+  if (error == 0 && rmdir(folder.c_str()) != 0) error = errno;
+  if (error != 0) io::fail_folder("cannot remove the folder", folder, error);
+}
+
 void write_text(const fs::path& path, const std::string& text) {
   io::write_file_atomically(path, std::as_bytes(std::span(text)));
 }
@@ -140,25 +154,17 @@ void SaveFolder::remove_aside(const std::string& name) const {
 void SaveFolder::remove_files_of(const fs::path& folder) const {
   struct stat status;
   if (lstat(folder.c_str(), &status) != 0 && errno == ENOENT) return;
-  const std::string foreign = foreign_name(folder, kind_);
-  if (!foreign.empty()) {
-    log_.warning(
-        fmt::format("{} is left alone: it holds {}, which is not of a checkpoint", folder.string(), foreign));
-    return;
-  }
-  // Every name in it is that of a file of a save: nothing is found twice, and no link leads elsewhere.
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  int error = fd < 0 ? errno : 0;
-  if (fd >= 0) {
-    for (const std::string& name : io::names_in(folder, [](const std::string&) { return true; })) {
-      if (unlinkat(fd, name.c_str(), 0) != 0 && errno != ENOENT) error = errno;
+  try {
+    if (const std::string foreign = foreign_name(folder, kind_); !foreign.empty()) {
+      log_.warning(fmt::format("{} is left alone: it holds {}, which is not of a checkpoint", folder.string(),
+                               foreign));
+      return;
     }
-    close(fd);
-    if (error == 0 && rmdir(folder.c_str()) != 0) error = errno;
-  }
-  if (error != 0)
+    remove_names_in(folder);
+  } catch (const Error& failure) {
     log_.warning(
-        fmt::format("cannot remove {}: {}; remove it by hand", folder.string(), system_reason(error)));
+        fmt::format("cannot remove {}: {}; remove it by hand", folder.string(), failure.parts().reason));
+  }
 }
 
 bool SaveFolder::remove(const fs::path& state) const {

@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <span>
+#include <string_view>
 
 #include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
@@ -34,6 +37,16 @@ bool is_of_save(const fs::path& state, const std::string& name, const StateKind&
   if (lstat((state / name).c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
   return name == kManifestName || name == fmt::format("{}.new", kManifestName) ||
          std::ranges::find(kind.files, name) != kind.files.end();
+}
+
+// A manifest of saved states of any kind begins so; one that is damaged further on is of a checkpoint still.
+bool begins_as_manifest(const fs::path& path) {
+  constexpr size_t kEnough = 64;
+  std::array<char, kEnough> text{};
+  std::ifstream(path, std::ios::binary).read(text.data(), text.size());
+  const std::string_view start(text.data(), text.size());
+  return start.starts_with('{') && start.find("\"format\"") != std::string_view::npos &&
+         start.find("\"terrace-") != std::string_view::npos;
 }
 
 }  // namespace
@@ -98,7 +111,7 @@ void require_replaceable(const fs::path& place, const StateKind& kind) {
     refuse(fmt::format("it is there, and holds {}, which is not of a checkpoint", foreign));
   const bool has_all =
       std::ranges::all_of(kind.files, [&](const std::string& file) { return io::is_there(place / file); });
-  if (!has_all && !io::is_there(place / kManifestName)) refuse("it is there, and is no checkpoint");
+  if (!has_all && !begins_as_manifest(place / kManifestName)) refuse("it is there, and is no checkpoint");
 }
 
 }  // namespace terrace::saved

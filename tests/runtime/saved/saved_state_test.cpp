@@ -2,7 +2,11 @@
 // replaced.
 #include <terrace/runtime/saved/saved_state.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <optional>
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
@@ -95,6 +99,46 @@ TEST(SavedState, IsReplacedOnlyByItsLike) {
   EXPECT_THAT(hidden_names(folder.path()), ::testing::IsEmpty());
   for (const char* name : {"", ".", "..", "a/b", ".x", "latest", "a\nb", "\xff"})
     expect_error(ErrorKind::config, {"the name"}, [&] { save(folder.path(), name, "", log); });
+}
+
+// Other tools have a manifest.json and weights under the same names.
+TEST(SavedState, TakesThePlaceOfNothingWhoseManifestIsAnothers) {
+  const ScratchFolder folder;
+  MemoryLog log;
+  for (const char* manifest : {"{\"made by\": \"another tool\"}", "{}", "", "{\"format\": \"pt\"}"}) {
+    fs::create_directories(folder.path() / "theirs");
+    write_text(folder.path() / "theirs/manifest.json", manifest);
+    write_text(folder.path() / "theirs/a", "weights");
+    expect_error(ErrorKind::config, {"theirs", "is no checkpoint", "move that away"},
+                 [&] { save(folder.path(), "theirs", "new", log); });
+    EXPECT_EQ(text_of(folder.path() / "theirs/manifest.json"), manifest);
+    EXPECT_EQ(text_of(folder.path() / "theirs/a"), "weights");
+  }
+  // Ours is replaced though it is damaged.
+  save(folder.path(), "one", "first", log);
+  const std::string manifest = text_of(folder.path() / "one/manifest.json");
+  write_text(folder.path() / "one/manifest.json", manifest.substr(0, manifest.size() / 2));
+  fs::remove(folder.path() / "one/a");
+  save(folder.path(), "one", "second", log);
+  StateReader again(folder.path(), "one", kFiles);
+  EXPECT_EQ(read_a(again), "second");
+}
+
+// What is given up while no file can be opened is a warning, since nothing may be thrown then.
+TEST(SavedState, IsGivenUpWithoutAFileToSpare) {
+  const ScratchFolder folder;
+  MemoryLog log;
+  std::optional<StateWriter> writer(std::in_place, folder.path(), "one", kFiles, log);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  writer.reset();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(log.lines().empty());
+  EXPECT_THAT(log.lines().back().text,
+              ::testing::AllOf(::testing::HasSubstr(".one.partial"), ::testing::HasSubstr("EMFILE"),
+                               ::testing::HasSubstr("by hand")));
 }
 
 TEST(SavedState, LeavesNoTraceWhereItIsGivenUp) {
