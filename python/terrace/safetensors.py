@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
 import struct
 from collections import namedtuple
@@ -27,6 +28,10 @@ DTYPES = {type_: dtype for dtype, type_ in TYPES.items()}
 _MOST_HEADER_BYTES = 100_000_000
 _PART_ELEMENTS = 1 << 20
 INDEX = "model.safetensors.index.json"
+# What files of Terrace have in their metadata, and an index too.
+_WRITER = {"writer": "terrace"}
+# What transformers reads as the weights of a model.
+_WEIGHTS = re.compile(r"(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 
 # A tensor in a file: .offset counts from the file's beginning; .type is None for what Terrace does not train.
 Entry = namedtuple("Entry", "path dtype shape offset bytes type")
@@ -142,8 +147,10 @@ def write(path, tensors, values, metadata=None):
 
 
 def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None):
-    """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index."""
+    """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index. A folder
+    with weights that Terrace has not written is refused."""
     tensors = _checked(tensors)
+    _require_replaceable(folder)
     shards = _divided(tensors, shard_bytes)
     earlier = _shards_of_index(folder)
     names = ["model.safetensors"]
@@ -155,10 +162,11 @@ def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None)
         if len(shards) > 1:
             weight_map = {tensor[0]: name for name, shard in zip(names, shards) for tensor in shard}
             total = sum(_bytes(tensor) for tensor in tensors)
-            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            index = {"metadata": {"total_size": total, **_WRITER}, "weight_map": weight_map}
             names.append(INDEX)
             _write_durably(asides.add(os.path.join(folder, INDEX)), [json.dumps(index, indent=2).encode()])
             asides.remove_first(os.path.join(folder, INDEX))
+        _require_replaceable(folder)  # nobody put anything there meanwhile
     _remove_others(folder, names, earlier)
 
 
@@ -286,7 +294,7 @@ def _header(tensors, metadata):
 
 
 def _write_aside(file, tensors, values, metadata):
-    _write_durably(file, _parts(_header(tensors, metadata), tensors, values))
+    _write_durably(file, _parts(_header(tensors, {**(metadata or {}), **_WRITER}), tensors, values))
 
 
 def _write_durably(file, parts):
@@ -316,6 +324,34 @@ def _values_of(tensor, parts):
     if written != _bytes(tensor):
         raise ConfigError("cannot save the weights", tensor[0], f"it has {written} bytes, not {_bytes(tensor)}",
                           "give the values of its shape and dtype")
+
+
+def _require_replaceable(folder):
+    """The rule of ExportFolder (runtime/model/weights), with marks in the files: a save that is killed leaves no list
+    that differs from what is there."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise IoError("cannot save the weights", os.fspath(folder), error.strerror or str(error),
+                      "name a folder") from error
+    for name in filter(_WEIGHTS.fullmatch, names):
+        if not _is_own(os.path.join(folder, name)):
+            raise ConfigError("cannot save the weights", os.fspath(folder),
+                              f"it holds {json.dumps(name)}, which no export wrote",
+                              "move that away, or name another folder")
+
+
+def _is_own(path):
+    """Whether Terrace has written a file of weights, or an index."""
+    try:
+        if not path.endswith(".json"):
+            return read_header(path)[1].get("writer") == _WRITER["writer"]
+        with open(path, "rb") as file:
+            return json.loads(file.read())["metadata"]["writer"] == _WRITER["writer"]
+    except (Error, OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _shards_of_index(folder):

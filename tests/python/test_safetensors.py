@@ -97,7 +97,7 @@ class Files(InFolder):
         raw = self.path.read_bytes()
         entries, metadata = safetensors.read_header(self.path)
         self.assertEqual({name: raw[e.offset:e.offset + e.bytes] for name, e in entries.items()}, self.VALUES)
-        self.assertEqual((metadata, (len(raw) - 13) % 8), ({"format": "pt"}, 0))
+        self.assertEqual((metadata, (len(raw) - 13) % 8), ({"format": "pt", "writer": "terrace"}, 0))
         self.assertEqual(os.listdir(self.folder), [self.path.name])
 
     def test_a_save_that_fails_leaves_the_old_file_and_nothing_beside_it(self):
@@ -169,12 +169,51 @@ class Files(InFolder):
         safetensors.write(self.path, self.TENSORS, self.VALUES.get)
         self.assertEqual(sorted(os.listdir(self.folder)), ["model.safetensors", "somebody's"])
 
-    def test_a_save_removes_nothing_that_no_index_names(self):
-        other = self.folder / "model-00007-of-00009.safetensors"
-        other.write_text("somebody's")
-        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
-        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get)
-        self.assertEqual(sorted(os.listdir(self.folder)), [other.name, "model.safetensors"])
+    def test_a_folder_with_weights_of_somebody_else_is_refused(self):
+        def contents():
+            return {one.name: one.read_bytes() for one in self.folder.iterdir() if one.is_file()}
+
+        theirs = raw_file({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, b"x")
+        index = json.dumps({"metadata": {"total_size": 1}, "weight_map": {"a": "model.safetensors"}}).encode()
+        for saved_before in (False, True):
+            for name, raw in (("model.safetensors", theirs), ("model-00007-of-00009.safetensors", b"somebody's"),
+                              (safetensors.INDEX, index), (safetensors.INDEX, b"[]"), ("pytorch_model.bin", b""),
+                              ("pytorch_model.bin.index.json", b"{}")):
+                with self.subTest(name=name, saved_before=saved_before):
+                    for one in self.folder.iterdir():
+                        one.unlink()
+                    if saved_before:
+                        safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
+                    (self.folder / name).write_bytes(raw)
+                    before = contents()
+                    for shard_bytes in (9, 100):
+                        with self.assertRaises(terrace.ConfigError) as caught:
+                            safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, shard_bytes)
+                        self.assertTrue(all(parts_of(caught.exception)))
+                        self.assertIn(name, caught.exception.reason)
+                        self.assertEqual(contents(), before)
+
+    def test_weights_that_come_while_a_save_writes_are_refused_too(self):
+        def values(name):
+            self.path.write_bytes(b"somebody's")
+            return self.VALUES[name]
+
+        with self.assertRaises(terrace.ConfigError):
+            safetensors.write_sharded(self.folder, self.TENSORS, values, 9)
+        self.assertEqual((os.listdir(self.folder), self.path.read_bytes()), ([self.path.name], b"somebody's"))
+
+    def test_other_files_stay_and_a_file_is_no_folder(self):
+        others = {"config.json": "{}", "tokenizer.json": "{}", "adapter_model.safetensors": "somebody's"}
+        for name, text in others.items():
+            (self.folder / name).write_text(text)
+        for shard_bytes in (9, 100):
+            safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, shard_bytes)
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([*others, "model.safetensors"]))
+        for name, text in others.items():
+            self.assertEqual((self.folder / name).read_text(), text)
+        with self.assertRaises(terrace.IoError) as caught:
+            safetensors.write_sharded(self.path, self.TENSORS, self.VALUES.get)
+        self.assertTrue(all(parts_of(caught.exception)))
 
     def test_shards_have_an_index_and_replace_what_was_there(self):
         for shard_bytes, files in ((100, 1), (9, 2), (1, 3), (9, 2), (100, 1)):
@@ -185,7 +224,7 @@ class Files(InFolder):
                               for name, entry in found.items()}, self.VALUES)
         safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
         self.assertEqual(json.loads((self.folder / safetensors.INDEX).read_text()), {
-            "metadata": {"total_size": 13},
+            "metadata": {"total_size": 13, "writer": "terrace"},
             "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
                            "c": "model-00002-of-00002.safetensors"}})
 

@@ -41,6 +41,26 @@ class Saves(EngineTest):
             self.assertEqual((error.subject, error.reason), (folder, os.strerror(errno.ENOSPC)))
 
 
+    @isolated
+    def test_weights_of_another_model_are_not_written_over(self):
+        engine = engine_of(seeded(Mlp))
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder) / "model.safetensors"
+            engine.save_16bit_model(folder)
+            engine.save_safetensors(folder, shard_bytes=1 << 10)
+            engine.save_safetensors(folder)
+            self.assertEqual(os.listdir(folder), [other.name])
+            for weights in ("precious", ""):
+                other.write_text(weights)
+                self.raised(terrace.ConfigError, engine.save_safetensors, folder)
+                self.raised(terrace.ConfigError, engine.save_safetensors, folder, shard_bytes=1 << 10)
+                self.assertEqual((os.listdir(folder), other.read_text()), ([other.name], weights))
+        with tempfile.TemporaryDirectory() as folder:
+            engine.save_checkpoint(folder, "one")
+            self.raised(terrace.ConfigError, engine.save_safetensors, os.path.join(folder, "one"))
+            self.assertEqual(engine.load_checkpoint(folder, "one")[0], os.path.join(folder, "one"))
+
+
 class Commits(EngineTest):
     @isolated
     def test_a_client_state_that_is_refused_leaves_the_one_before(self):
