@@ -39,12 +39,26 @@ _DEGREES = ("autotp_size", "tp_size", "autoep_size", "ep_size", "sp_size", "pp_s
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
           "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
+# Why a key is without effect here, where the program's reason is not true of the engine.
+_NO_SCALARS = "the engine writes no scalars: give what your loop computes to your own log."
+_NOTES_OF_ENGINE = {
+    "wandb": _NO_SCALARS,
+    "comet": _NO_SCALARS,
+    "monitor.wandb": _NO_SCALARS,
+    "monitor.comet": _NO_SCALARS,
+    "disable_python_gc": "Python's garbage collector is yours to set (gc.disable()).",
+    "dump_state": "engine.config has every value.",
+}
+
 
 def read_keys():
     """Every key by its path, "optimizer.params.lr"."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "config_keys.tsv")
     with open(path, encoding="utf-8") as file:
-        return {row[0]: Key(*row[1:]) for row in (line.rstrip("\n").split("\t") for line in file)}
+        keys = {row[0]: Key(*row[1:]) for row in (line.rstrip("\n").split("\t") for line in file)}
+    for path, note in _NOTES_OF_ENGINE.items():
+        keys[path] = keys[path]._replace(note=note)
+    return keys
 
 
 # Keys of whole models of torch, which the program's models have no use for.

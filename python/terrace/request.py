@@ -130,17 +130,23 @@ def _c_tensor(tensor):
             "cannot place a tensor", tensor.name, "its address is in the memory of a GPU",
             "copy the parameters to host memory",
         )
-    return new(
-        c.terrace_tensor,
-        name=raw_of(tensor.name, "name of a tensor"),
-        shape=(ctypes.c_uint64 * len(tensor.shape))(*tensor.shape),
-        rank=len(tensor.shape),
-        type=value_of("terrace_type", tensor.type, f"type of the tensor {tensor.name}"),
-        frozen=not tensor.trainable,
-        group=tensor.group,
-        backward_uses=tensor.backward_uses,
-        address=tensor.address or None,
-    )
+    try:
+        return new(
+            c.terrace_tensor,
+            name=raw_of(tensor.name, "name of a tensor"),
+            shape=(ctypes.c_uint64 * len(tensor.shape))(*tensor.shape),
+            rank=len(tensor.shape),
+            type=value_of("terrace_type", tensor.type, f"type of the tensor {tensor.name}"),
+            frozen=not tensor.trainable,
+            group=tensor.group,
+            backward_uses=tensor.backward_uses,
+            address=tensor.address or None,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "cannot use a tensor", tensor.name, f"one of {tuple(tensor)[1:]!r}: {error}",
+            "give a tuple of whole numbers as shape, and whole numbers as group and backward_uses",
+        ) from None
 
 
 def _c_options(options):

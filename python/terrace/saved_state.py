@@ -95,7 +95,7 @@ def _options(folder, name, files, log):
     names = (ctypes.c_char_p * len(files))(*(raw_of(file, "name of a file") for file in files))
     options = new(
         c.terrace_state_options,
-        folder=raw_of(folder, "folder") or b".",
+        folder=raw_of(folder, "folder"),
         name=None if name is None else raw_of(name, "name of a checkpoint"),
         files=names,
         file_count=len(files),

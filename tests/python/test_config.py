@@ -110,6 +110,15 @@ class Keys(unittest.TestCase):
         self.assertEqual(said({"terrace": commits, "zero_optimization": below}), [])
         self.assertEqual(said({"terrace": dict.fromkeys(commits, 0)}), [])
 
+    def test_no_reason_sends_a_user_to_a_key_without_effect(self):
+        section = {"enabled": True}
+        keys = {"wandb": section, "comet": section, "monitor": {"wandb": section, "comet": section}}
+        reasons = {line.partition(": ")[0]: line for line in read_config(keys).without_effect}
+        self.assertEqual(set(reasons), {"wandb", "comet", "monitor.wandb", "monitor.comet"})
+        for line in reasons.values():
+            self.assertNotIn("tensorboard", line)
+            self.assertNotIn("csv_monitor", line)
+
     def test_keys_are_named_as_they_were_written(self):
         config = {"zero_optimization": {"stage": 2, "aio": {"thread_count": 4}},
                   "monitor": {"tensorboard": {"enabled": True}}}

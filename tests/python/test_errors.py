@@ -39,6 +39,9 @@ class Kinds(unittest.TestCase):
         for tensor, subject in (
             (terrace.Tensor("w", (4,), home="caller"), "w"),
             (terrace.Tensor("w", (4,), "fp64"), "type of the tensor w"),
+            (terrace.Tensor("w", ("x", 2)), "w"),
+            (terrace.Tensor("w", 4), "w"),
+            (terrace.Tensor("w", (4,), group="first"), "w"),
             (terrace.Tensor("w", (4,), home="caller", address=64, address_is_device=True), "w"),
         ):
             self.assertEqual(self.raised(terrace.ConfigError, lambda: make_store([tensor])).subject, subject)

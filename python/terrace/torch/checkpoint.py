@@ -1,7 +1,6 @@
 """Progress of a training, which is in no tensor, and commits on nvme that survive any crash."""
 
 import base64
-import io
 import json
 import os
 import time
@@ -13,7 +12,7 @@ from ..config_words import in_words_of_the_configuration
 from ..errors import ConfigError, Error, MisuseError
 from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
-from .unpickle import require_readable, unpickled
+from .unpickle import pickled, unpickled
 
 # Of the text of a commit (capi/limits.h).
 _MOST_TEXT_BYTES = 1 << 20
@@ -267,10 +266,8 @@ def _text_of_commit(client_text, state, room=_MOST_TEXT_BYTES):
 
 def _packed(state):
     """As text, losing nothing that torch.save keeps."""
-    data = io.BytesIO()
-    torch.save(state, data)
-    require_readable(data.getvalue(), "cannot commit", "the state of the scheduler")
-    return base64.b64encode(zlib.compress(data.getvalue(), 1)).decode()
+    data = pickled(state, "cannot commit", "the state of the scheduler")
+    return base64.b64encode(zlib.compress(data, 1)).decode()
 
 
 def _unpacked(text):

@@ -3,18 +3,16 @@
 A save leaves one whole state at every moment; a load looks at every byte, and at everything that has to fit, before
 it changes anything."""
 
-import io
 import json
+import numbers
 import os
-
-import torch
 
 from .. import safetensors
 from ..errors import ConfigError, CorruptError, IoError
 from ..saved_state import StateReader, StateWriter
-from .export import read_part
+from .export import folder_of, read_part
 from .schedule_of_engine import EngineSchedule
-from .unpickle import require_readable, unpickled
+from .unpickle import pickled, unpickled
 
 _WEIGHTS, _MOMENTS, _PROGRESS = FILES = "model.safetensors", "optimizer.safetensors", "progress.pt"
 _SAVE, _LOAD = "cannot save a checkpoint", "cannot load a checkpoint"
@@ -44,8 +42,9 @@ class CheckpointFolder:
     # --- Saving ---
 
     def save(self, folder, tag, client_state, save_latest):
+        folder = folder_of(folder, _SAVE)
+        tag = f"global_step{self._engine.global_steps}" if tag is None else _tag_of(tag, _SAVE)
         self._values.come_to_rest("save a checkpoint")
-        tag = str(tag) if tag is not None else f"global_step{self._engine.global_steps}"
         weights = self._exports.weights(with_masters=True)
         moments = self._exports.moments(self._engine.optimizer.kind)
         progress = self._packed_progress(client_state)
@@ -57,18 +56,13 @@ class CheckpointFolder:
         return True
 
     def _packed_progress(self, client_state):
-        data = io.BytesIO()
-        torch.save(
-            dict(
-                self._progress.of_now(),
-                client_state=client_state,
-                kind=self._engine.optimizer.kind,
-                tensor_steps=self._exports.steps_by_name(),
-            ),
-            data,
+        progress = dict(
+            self._progress.of_now(),
+            client_state=client_state,
+            kind=self._engine.optimizer.kind,
+            tensor_steps=self._exports.steps_by_name(),
         )
-        require_readable(data.getvalue(), _SAVE, "client_state or the state of the scheduler")
-        return data.getvalue()
+        return pickled(progress, _SAVE, "client_state or the state of the scheduler")
 
     def _facts(self, weights, moments):
         """Whose state it is, as docs/checkpoint_format.md has it."""
@@ -88,7 +82,8 @@ class CheckpointFolder:
     # --- Loading ---
 
     def load(self, folder, tag, with_optimizer, with_scheduler):
-        state = self._open(folder or ".", tag)
+        folder = folder_of(folder, _LOAD)
+        state = self._open(folder, tag if tag is None else _tag_of(tag, _LOAD))
         if state is None:
             return None, {}
         with state:
@@ -117,11 +112,11 @@ class CheckpointFolder:
 
     def _open(self, folder, tag):
         """None where there is nothing, which is said."""
-        named = _latest_in(folder) if tag is None else str(tag)
+        named = _latest_in(folder) if tag is None else tag
         if named is not None:
             _refuse_deepspeed(os.path.join(folder, named))
         try:
-            return StateReader(folder, None if tag is None else str(tag), FILES)
+            return StateReader(folder, tag, FILES)
         except IoError:
             if tag is not None or os.path.lexists(os.path.join(folder, "latest")):
                 raise
@@ -184,6 +179,12 @@ class CheckpointFolder:
             )
         if with_scheduler and saved is not None and isinstance(engine.lr_scheduler, EngineSchedule):
             engine.lr_scheduler.require_own(saved, place)
+
+
+def _tag_of(tag, what):
+    if isinstance(tag, str) or isinstance(tag, numbers.Number) and not isinstance(tag, bool):
+        return str(tag)
+    raise ConfigError(what, "tag", f"it is {tag!r}, of type {type(tag).__name__}", "give a text or a number")
 
 
 def _why_nothing(folder):

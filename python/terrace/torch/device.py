@@ -19,11 +19,11 @@ def choose_device(config, device):
         return device
     kind = config.device_kind
     if device is not None:
-        kind = {"cpu": "simulated", "cuda": "cuda"}.get(torch.device(device).type)
+        kind = {"cpu": "simulated", "cuda": "cuda"}.get(_torch_kind_of(device))
         if kind is None:
             raise ConfigError(
                 "cannot use a device",
-                str(device),
+                str(device) or "device",
                 "it is neither a processor nor a GPU of CUDA",
                 'give "cpu", "cuda", or a terrace.SimulatedDevice with its budget',
             )
@@ -31,6 +31,14 @@ def choose_device(config, device):
         raise ConfigError("cannot use a device", "cuda", "torch sees no GPU here", 'give device="cpu"')
     of_kind = CudaDevice if kind == "cuda" else SimulatedDevice
     return of_kind(config.device_memory, strict=config.strict) if config.device_memory else of_kind
+
+
+def _torch_kind_of(device):
+    """None of what torch knows no device for."""
+    try:
+        return torch.device(device).type
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def device_that_holds_all(of_kind, config, tensors, uses, options):

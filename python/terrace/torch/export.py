@@ -14,6 +14,7 @@ from .optimizer_state import parsed_state
 
 MOMENT_WHATS = ("first_moment", "second_moment")
 _PART_ELEMENTS = 4 << 20
+_SAVE = "cannot save the weights"
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -99,6 +100,7 @@ class Exports:
         return read
 
     def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+        folder = folder_of(folder, _SAVE)
         self._values.come_to_rest("save the weights")
         if averaged:
             self._require_average()
@@ -118,6 +120,9 @@ class Exports:
         self.average.require_values("save the average")
 
     def save_16bit(self, folder, name, leave_out_frozen):
+        folder = folder_of(folder, _SAVE)
+        if not isinstance(name, str) or not name:
+            raise ConfigError(_SAVE, "save_filename", f"it is {name!r}", "give a name for the file")
         self._values.come_to_rest("save the weights")
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}
         types = {one.type for one in self._tracked if one.is_managed} & set(half)
@@ -306,6 +311,13 @@ def read_part(state, file, entry, first, count):
     if count:
         state.read_into(file, entry.offset + first * size, count * size, part.data_ptr())
     return part
+
+
+def folder_of(folder, what):
+    """A folder that a caller names, as a text. "" would be the current folder, which nobody has named then."""
+    if isinstance(folder, (str, os.PathLike)) and isinstance(os.fspath(folder), str) and os.fspath(folder):
+        return os.fspath(folder)
+    raise ConfigError(what, "the folder", f"it is {folder!r}", 'name a folder; "." is the current one')
 
 
 def named_tensors(model):

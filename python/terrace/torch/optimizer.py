@@ -8,6 +8,7 @@ They take the place of torch.optim's of the same names and give the same numbers
 Learning rate schedulers, clip_grad_norm_, GradScaler and state_dict() work as with torch's.
 """
 
+import numbers
 import os
 import warnings
 from collections import namedtuple
@@ -16,7 +17,7 @@ import torch
 
 from ..errors import ConfigError, IoError, MisuseError, did_you_mean
 from .optimizer_gradients import AtStep, InBackward
-from .optimizer_settings import NEUTRAL, require, settings_of
+from .optimizer_settings import NEUTRAL, number_of, require, settings_of
 from .optimizer_state import StateView
 from .optimizer_store import StateStore, check_parameter
 
@@ -50,10 +51,15 @@ class OffloadOptions(namedtuple(
         options = cls(**named)
         for name, known in (("states", ("cpu", "nvme")), ("hand_over", ("step", "backward"))):
             require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
-        require(options.accumulation_steps >= 1, "accumulation_steps", options.accumulation_steps, "1 or more")
+        for name, least in (("accumulation_steps", 1), ("threads", 0), ("host_bytes", 0)):
+            value = getattr(options, name)
+            is_default = name == "host_bytes" and value is None
+            is_whole = isinstance(value, numbers.Integral) and value >= least
+            require(is_default or is_whole, name, value, f"a whole number of {least} or more")
         require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
                  options.accumulation_steps, '1 with hand_over="step", where torch sums backward passes in p.grad')
-        require(options.max_grad_norm >= 0, "max_grad_norm", options.max_grad_norm, "0 or more")
+        require(number_of(options.max_grad_norm) >= 0, "max_grad_norm", options.max_grad_norm,
+                "a number of 0 or more")
         require((options.path is not None) == (options.states == "nvme"), "path", options.path,
                  'a folder with states="nvme", and left out with "cpu"')
         options._require_folders()
@@ -61,6 +67,8 @@ class OffloadOptions(namedtuple(
 
     def _require_folders(self):
         paths = [self.path] if isinstance(self.path, (str, os.PathLike)) else self.path or ()
+        are_paths = isinstance(paths, (list, tuple)) and all(isinstance(one, (str, os.PathLike)) for one in paths)
+        require(are_paths, "path", self.path, "a folder or a list of folders")
         for path in paths:
             if not os.path.isdir(path):
                 raise IoError("cannot use the path for optimizer states", os.fspath(path), "it is no folder",

@@ -1,5 +1,8 @@
 """Parameter groups of torch as Terrace takes them; what it cannot compute with is refused by name."""
 
+import math
+from collections.abc import Iterable
+
 from ..errors import ConfigError
 from ..spec import Optimizer
 
@@ -25,11 +28,13 @@ def settings_of(kind, group):
                 f"set it to {value}",
             )
     for name in ("lr", "eps", "weight_decay", "momentum"):
-        require(float(group.get(name, 0)) >= 0, name, group.get(name), "0 or more")
-    betas = tuple(float(beta) for beta in group.get("betas", (0, 0)))
+        require(number_of(group.get(name, 0)) >= 0, name, group.get(name), "a number of 0 or more")
+    given = group.get("betas", (0, 0))
+    betas = tuple(number_of(beta) for beta in given) if isinstance(given, Iterable) else ()
     are_betas = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-    require(are_betas, "betas", group.get("betas"), "two of [0, 1)")
-    momentum, dampening = float(group.get("momentum", 0)), float(group.get("dampening", 0))
+    require(are_betas, "betas", given, "two of [0, 1)")
+    momentum, dampening = float(group.get("momentum", 0)), number_of(group.get("dampening", 0))
+    require(not math.isnan(dampening), "dampening", group.get("dampening"), "a number")
     nesterov = bool(group.get("nesterov", False))
     is_nesterov_known = not nesterov or (momentum > 0 and dampening == 0)
     require(is_nesterov_known, "nesterov", nesterov, "False without a momentum or with a dampening")
@@ -44,6 +49,14 @@ def settings_of(kind, group):
         nesterov,
         bool(group.get("bias_correction", True)),
     )
+
+
+def number_of(value):
+    """NaN, which is in no range, of what is no number. A tensor of one element is one."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
 
 
 def require(holds, name, value, wanted):

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import weakref
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -191,12 +192,8 @@ class Values:
 
     def find(self, parameters):
         """The tracked ones of a parameter, a name, a module, or of a list of these."""
-        if isinstance(parameters, nn.Module):
-            parameters = list(parameters.parameters())
-        elif isinstance(parameters, (str, torch.Tensor)):
-            parameters = [parameters]
         found = []
-        for one in parameters:
+        for one in _listed(parameters):
             if isinstance(one, str) and one not in self._by_name:
                 raise ConfigError(
                     "cannot find a parameter", one, "there is none of this name", did_you_mean(one, self._by_name)
@@ -284,6 +281,22 @@ class Values:
 
     def __reduce_ex__(self, protocol):
         refuse_to_pickle()
+
+
+def _listed(parameters):
+    """Parameters and names."""
+    if isinstance(parameters, nn.Module):
+        return list(parameters.parameters())
+    if isinstance(parameters, (str, torch.Tensor)):
+        return [parameters]
+    if isinstance(parameters, Iterable):
+        return [item for one in parameters for item in _listed(one)]
+    raise ConfigError(
+        "cannot find a parameter",
+        repr(parameters),
+        f"it is of type {type(parameters).__name__}",
+        "give a parameter, a name, a module, or a list of these",
+    )
 
 
 def _by_type(small):

@@ -20,9 +20,18 @@ def unpickled(data):
         raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from None
 
 
-def require_readable(data, what, subject):
-    """torch.save writes any object, and reads some alone without running code of the file."""
+def pickled(state, what, subject):
+    """What unpickled() reads. torch.save writes many an object, and reads some alone without running code of the
+    file: others are a ConfigError."""
     try:
-        unpickled(data)
+        data = io.BytesIO()
+        try:
+            torch.save(state, data)
+        except MemoryError:
+            raise
+        except Exception as error:  # the methods of an object that pickle it may raise any
+            raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from None
+        unpickled(data.getvalue())
+        return data.getvalue()
     except ValueError as error:
         raise ConfigError(what, subject, str(error), "give numbers, texts, tensors, lists and dicts") from None

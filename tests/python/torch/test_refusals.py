@@ -89,3 +89,85 @@ class Commits(EngineTest):
             self.assertEqual((engine.client_state, engine.global_steps), ({"epoch": 1}, 2))
             engine.store.keep_tier(False)
             engine.close()
+
+
+class Arguments(EngineTest):
+    @isolated
+    def test_what_names_no_device_is_refused(self):
+        for device in ("foo", "", 1.5, "cpu:x", ["cpu"]):
+            with self.subTest(device):
+                self.raised(terrace.ConfigError, engine_of, seeded(Mlp), device=device)
+
+    @isolated
+    def test_settings_of_a_drop_in_optimizer_that_are_no_numbers_are_refused(self):
+        refused = {
+            "lr": ("a", None, b"1", [0.1]),
+            "eps": ("a",),
+            "weight_decay": (None,),
+            "betas": ("ab", 5, (0.9,), (0.9, "x"), None),
+            "max_grad_norm": ("a", None, -1),
+            "accumulation_steps": ("a", None, 0, 1.5),
+            "threads": ("a", -1),
+            "host_bytes": ("a", -1),
+            "path": (5, [5]),
+        }
+        for name, values in refused.items():
+            for value in values:
+                with self.subTest(name=name, value=value):
+                    more = {"states": "nvme"} if name == "path" else {}
+                    parameters = seeded(Mlp).parameters()
+                    error = self.raised(
+                        terrace.ConfigError, terrace.torch.OffloadAdamW, parameters, **{name: value}, **more
+                    )
+                    self.assertEqual(error.subject, name)
+        momentum = {"momentum": 0.9, "dampening": "a"}
+        self.raised(terrace.ConfigError, terrace.torch.OffloadSGD, seeded(Mlp).parameters(), **momentum)
+
+    @isolated
+    def test_what_is_no_parameter_is_refused(self):
+        engine = engine_of(seeded(Mlp))
+        for none in (None, 5, [None], [engine.module, 5]):
+            with self.subTest(none):
+                self.raised(terrace.ConfigError, engine.gathered(none).__enter__)
+                self.raised(terrace.ConfigError, engine.master, none)
+        first, *_ = parameters = list(engine.module.parameters())
+        with engine.gathered([engine.module, first]):  # modules in a list have their values too
+            self.assertFalse(any(one.isnan().any() for one in parameters))
+
+    @isolated
+    def test_what_names_no_folder_is_refused(self):
+        engine = engine_of(seeded(Mlp))
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            for none in ("", None, b"bytes", 5):
+                for call in (
+                    lambda: engine.save_checkpoint(none, "t"),
+                    lambda: engine.load_checkpoint(none, "t"),
+                    lambda: engine.load_checkpoint(none),
+                    lambda: engine.save_safetensors(none),
+                    lambda: engine.save_16bit_model(none),
+                ):
+                    self.raised(terrace.ConfigError, call)
+            self.raised(terrace.ConfigError, engine.save_16bit_model, folder, None)
+            self.assertEqual(os.listdir(folder), [])
+            engine.save_checkpoint(".", "t")
+            engine.save_checkpoint(pathlib.Path(folder), 5)
+            self.assertEqual(sorted(os.listdir(folder)), ["5", "latest", "t"])
+            self.assertEqual(engine.load_checkpoint(pathlib.Path(folder), 5)[0], os.path.join(folder, "5"))
+            os.chdir("/")
+
+    @isolated
+    def test_what_is_no_tag_or_cannot_be_saved_is_refused(self):
+        class Unwilling:
+            def __reduce__(self):
+                raise ZeroDivisionError("not this one")
+
+        engine = engine_of(seeded(Mlp))
+        with tempfile.TemporaryDirectory() as folder:
+            for tag in (b"bytes", True, ["t"], object()):
+                self.raised(terrace.ConfigError, engine.save_checkpoint, folder, tag)
+                self.raised(terrace.ConfigError, engine.load_checkpoint, folder, tag)
+            for value in (lambda: 1, open, Unwilling(), Mlp):
+                error = self.raised(terrace.ConfigError, engine.save_checkpoint, folder, "t", {"f": value})
+                self.assertIn("client_state", error.subject)
+            self.assertEqual(os.listdir(folder), [])
