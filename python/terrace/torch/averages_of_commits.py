@@ -26,14 +26,20 @@ class Snapshots:
         self._average = average
         self._folder = os.path.join((options.get("nvme_paths") or [""])[0], tier_name or "", _FOLDER)
         self._begun = None  # the state of the last commit, which may not be durable yet
+        self._durable = None  # the number of the last durable commit when that one began
+        self._retains = False  # whether the commit of _begun is to be retained
         self._kept = deque(maxlen=1)  # of the last durable commit
         self._retained = deque(maxlen=options.get("retained_commits") or 0)
 
-    def write(self, retain):
-        """Before a commit begins, when the one before has ended well: makes a state that is durable and whole, and
-        removes those that no commit names. Returns what the commit's text has."""
-        if self._begun is not None:
+    def write(self, retain, durable):
+        """Before a commit begins, when the one before has ended: makes a state that is durable and whole, and removes
+        those that no commit names. `durable` is the number of the last durable commit; if the commit of the state
+        before has failed, the number is what it was. Returns what the commit's text has."""
+        if self._begun is not None and durable != self._durable:
             self._kept.append(self._begun)
+            if self._retains:
+                self._retained.append(self._begun)
+        self._durable, self._retains = durable, retain
         self._remove_others()
         numbers = [int(name[len("average-") :]) for name in self._names()]
         name = f"average-{max(numbers, default=0) + 1:016d}"
@@ -43,8 +49,6 @@ class Snapshots:
             saved.file(_AVERAGE, safetensors.parts(entries.tensors, entries.values))
             saved.complete(_facts_of(state), set_latest=False)
         self._begun = name
-        if retain:
-            self._retained.append(name)
         return state
 
     def _names(self):
@@ -107,7 +111,7 @@ class Snapshots:
             self._average.load(
                 entries, lambda entry, first, count: read_part(saved, _AVERAGE, entry, first, count), state
             )
-        self._begun = name
+        self._begun, self._durable, self._retains = name, None, False
 
 
 def _facts_of(state):

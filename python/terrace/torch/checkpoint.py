@@ -133,8 +133,8 @@ class Checkpoints:
             text = _text_of_commit(client_text, state)
         else:  # a text that is refused leaves the files of averages as they are
             _text_of_commit(client_text, state, _MOST_TEXT_BYTES - _NAME_BYTES)
-            self._store.finish_commit()  # which names the file of the average before this
-            state["average"] = self._engine.average.snapshots.write(retain)
+            durable = self._store.finish_commit()  # which names the file of the average before this
+            state["average"] = self._engine.average.snapshots.write(retain, durable)
             text = _text_of_commit(client_text, state)
         with in_words_of_the_configuration():
             self._store.begin_commit(text, retain)

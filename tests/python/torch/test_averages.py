@@ -281,6 +281,35 @@ class Averages(EngineTest):
             self.assertTrue(stranger.exists())
 
     @isolated
+    def test_a_commit_that_fails_leaves_the_average_of_the_one_before(self):
+        """Until another commit is durable a crash goes on from that one, and needs its average."""
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(seeded(Mlp, 160), config_of("nvme", "nvme", folder=folder, durable=True))
+            engine.averaged(0.9)
+            begin = engine.store.begin_commit
+            for number in range(2):
+                step(engine, number)
+                engine.commit()
+                engine.finish_commit()
+            files = pathlib.Path(folder, "terrace-average")
+            last = max(path.name for path in files.iterdir())
+
+            def failing(*_):
+                raise terrace.IoError("cannot begin a commit", folder, "as if", "try again")
+
+            for number in range(2, 5):
+                step(engine, number)
+                engine.store.begin_commit = failing
+                self.raised(terrace.IoError, engine.commit)
+                self.assertIn(last, [path.name for path in files.iterdir()])
+            engine.store.begin_commit = begin
+            for _ in range(2):
+                engine.commit()
+                engine.finish_commit()
+            self.assertNotIn(last, [path.name for path in files.iterdir()])
+            self.assertEqual(len(list(files.iterdir())), 2)
+
+    @isolated
     def test_a_file_that_is_damaged_or_gone_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             self.killed(folder, 2)
