@@ -34,10 +34,11 @@ uint64_t bytes_below(const fs::path& folder) {
 // Removes a folder in which every name is that of a file of a save: nothing is found twice, and no link leads
 // elsewhere.
 void remove_names_in(const fs::path& folder) {
+  const std::vector<std::string> names = io::names_in(folder, [](const std::string&) { return true; });
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) io::fail_folder("cannot remove the folder", folder, errno);
   int error = 0;
-  for (const std::string& name : io::names_in(folder, [](const std::string&) { return true; })) {
+  for (const std::string& name : names) {
     if (unlinkat(fd, name.c_str(), 0) != 0 && errno != ENOENT) error = errno;
   }
   close(fd);
