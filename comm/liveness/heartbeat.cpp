@@ -166,12 +166,14 @@ std::vector<std::optional<LastWords>> Heartbeat::last_words(milliseconds patienc
   return all;
 }
 
-void Heartbeat::let_speak(uint32_t rank, std::string_view as) {
+void Heartbeat::let_end(uint32_t rank, const EndOfRank& end) {
   {
     const MutexLock lock(mutex_);
-    leaving_[rank].may_speak = !as.empty();
+    leaving_[rank].may_speak = !end.speaks_as.empty();
   }
-  post({{rank, message_of(HeartbeatWord::speak, rank_, as)}});
+  HeartbeatMessage message = message_of(HeartbeatWord::speak, rank_, end.speaks_as);
+  message.status = end.status;
+  post({{rank, message}});
 }
 
 void Heartbeat::wait_for_speakers(milliseconds patience) {
@@ -181,10 +183,10 @@ void Heartbeat::wait_for_speakers(milliseconds patience) {
   });
 }
 
-std::optional<std::string> Heartbeat::turn_to_speak(milliseconds patience) {
+std::optional<EndOfRank> Heartbeat::own_end(milliseconds patience) {
   const MutexLock lock(mutex_);
-  changed_.wait_for(mutex_, patience, [this] { return speaks_as_ || leaving_[0].is_gone; });
-  return speaks_as_;
+  changed_.wait_for(mutex_, patience, [this] { return own_end_ || leaving_[0].is_gone; });
+  return own_end_;
 }
 
 void Heartbeat::has_spoken(milliseconds patience) {
@@ -339,7 +341,7 @@ void Heartbeat::take(uint32_t from, const HeartbeatMessage& message) {
     }
     case HeartbeatWord::speak: {
       const MutexLock lock(mutex_);
-      speaks_as_ = text_in(message);
+      own_end_ = EndOfRank{text_in(message), message.status};
       return changed_.notify_all();
     }
     case HeartbeatWord::spoken: {

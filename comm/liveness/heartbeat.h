@@ -89,12 +89,12 @@ class Heartbeat {
   // --- Ranks that end together, because of one thing or of several, tell the user of each once ---
   // Of rank 0: with what the others have left, by rank; waits for those that have not.
   std::vector<std::optional<LastWords>> last_words(std::chrono::milliseconds patience);
-  // Of rank 0, which has left: lets another that has left speak, "as ranks 1 and 2". Empty: it need not.
-  void let_speak(uint32_t rank, std::string_view as);
+  // Of rank 0, which has left: tells another that has left how it ends.
+  void let_end(uint32_t rank, const EndOfRank& end);
   // Of rank 0: waits until those that may speak have spoken.
   void wait_for_speakers(std::chrono::milliseconds patience);
-  // Of another rank that has left: whether it speaks, and as whom. Nothing where rank 0 does not say.
-  std::optional<std::string> turn_to_speak(std::chrono::milliseconds patience);
+  // Of another rank that has left: how it ends. Nothing where rank 0 does not say.
+  std::optional<EndOfRank> own_end(std::chrono::milliseconds patience);
   // The same has spoken, or need not. Waits for the end of rank 0: launchers may end all ranks with the first
   // that ends.
   void has_spoken(std::chrono::milliseconds patience);
@@ -162,7 +162,7 @@ class Heartbeat {
   std::vector<std::pair<uint32_t, HeartbeatMessage>> posted_ TERRACE_GUARDED_BY(mutex_);  // to whom
   bool has_left_ TERRACE_GUARDED_BY(mutex_) = false;
   std::vector<Leaving> leaving_ TERRACE_GUARDED_BY(mutex_);  // by rank
-  std::optional<std::string> speaks_as_ TERRACE_GUARDED_BY(mutex_);
+  std::optional<EndOfRank> own_end_ TERRACE_GUARDED_BY(mutex_);
   bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
   Mutex where_mutex_;
   std::function<RankStanding()> where_ TERRACE_GUARDED_BY(where_mutex_);

@@ -31,14 +31,21 @@ struct LastWords {
   bool operator==(const LastWords&) const = default;
 };
 
+// How another rank that has failed ends, as rank 0 tells it.
+struct EndOfRank {
+  std::string speaks_as;  // tells the user why, "as ranks 1 and 2"; empty: the user is told already
+  uint32_t status = 0;    // of all ranks, since a launcher reports that of whichever ends first
+  bool operator==(const EndOfRank&) const = default;
+};
+
 enum class HeartbeatWord : uint32_t {
   standing = 1,  // of `rank`; `age_ms` ago
   loss,          // `rank` has left: it died, by `signal` where that is known, or has said why in `text`
   farewell,      // the sender leaves: `text` says why, or is empty where its work is done
   ask,           // for the standings of all
   answered,      // the standings of all have been sent
-  speak,   // of rank 0 to one that has left: it tells the user why, as `text`; empty: it is told already
-  spoken,  // the sender has done what `speak` asks for
+  speak,         // of rank 0 to one that has left: EndOfRank, with `text` as `speaks_as`
+  spoken,        // the sender has done what `speak` asks for
 };
 
 struct HeartbeatMessage {
@@ -54,8 +61,8 @@ struct HeartbeatMessage {
   std::array<uint64_t, kLaneCount> operations{};
   uint64_t step_ns = 0;
   uint64_t rank_wait_ns = 0;
-  uint32_t news = 0;  // of a farewell: LastWords
-  uint32_t status = 0;
+  uint32_t news = 0;             // of a farewell: LastWords
+  uint32_t status = 0;           // of a farewell, and of `speak`
   std::array<char, 448> text{};  // up to a 0
 };
 static_assert(sizeof(HeartbeatMessage) == 560, "no padding whose bytes nobody has set");

@@ -28,9 +28,9 @@ constexpr milliseconds kForAnAnswer(1000);
 // Who says nothing for so long, though it should each second, is stopped or cut off.
 constexpr milliseconds kSilent(3500);
 constexpr size_t kMostNamed = 8;
-// Where ranks end together: for those that are at something else, for the first of them, which may be, and
-// for a few lines on the screen.
-constexpr milliseconds kForOtherRanks(1500);
+// Where ranks end together: for those that are at something else or wait for the news of a death, for the
+// first of them, which may be, and for a few lines on the screen.
+constexpr milliseconds kForOtherRanks(kForTheNews + milliseconds(1500));
 constexpr milliseconds kForTheFirstRank(5000);
 constexpr milliseconds kForSpeakers(1500);
 
@@ -172,29 +172,31 @@ void RankWatch::give_up() {
 
 int RankWatch::end_with(const Error& failure, int status) {
   console_.end_progress();
-  if (communicator_.rank() == 0) return end_first(failure, status);
-  end_another(failure, status);
-  return status;
+  return communicator_.rank() == 0 ? end_first(failure, status) : end_another(failure, status);
 }
 
 int RankWatch::end_first(const Error& failure, int status) {
-  std::vector<std::optional<LastWords>> all;
-  if (heartbeat_ != nullptr) all = heartbeat_->last_words(kForOtherRanks);
-  const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
   const uint32_t news = news_of(failure, true);
+  std::vector<std::optional<LastWords>> all;
+  if (heartbeat_ != nullptr) {
+    // The others look for a death until they hear why this rank leaves, and only then say their own words.
+    heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+    all = heartbeat_->last_words(kForOtherRanks);
+  }
+  const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
   // What another rank has failed with it says better itself.
   if (news != 0 || std::ranges::none_of(all, has_news)) print_error(failure);
   if (heartbeat_ == nullptr) return status;
-  heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
-  let_others_speak(news, all);
   for (const std::optional<LastWords>& words : all) {
     if (words) status = std::max(status, static_cast<int>(words->status));
   }
+  let_others_end(news, all, static_cast<uint32_t>(status));
   return status;
 }
 
 // Of those that have left with the same, the first one speaks.
-void RankWatch::let_others_speak(uint32_t own_news, std::span<const std::optional<LastWords>> all) {
+void RankWatch::let_others_end(uint32_t own_news, std::span<const std::optional<LastWords>> all,
+                               uint32_t status) {
   std::map<uint32_t, std::vector<uint32_t>> ranks;  // by what they have left with
   for (uint32_t r = 1; r < all.size(); ++r) {
     if (all[r]) ranks[all[r]->news].push_back(r);
@@ -202,23 +204,24 @@ void RankWatch::let_others_speak(uint32_t own_news, std::span<const std::optiona
   for (const auto& [news, those] : ranks) {
     const bool is_told = news == 0 || news == own_news;
     for (const uint32_t rank : those)
-      heartbeat_->let_speak(rank, !is_told && rank == those.front() ? text_of_ranks(those) : "");
+      heartbeat_->let_end(rank, {!is_told && rank == those.front() ? text_of_ranks(those) : "", status});
   }
   heartbeat_->wait_for_speakers(kForSpeakers);
 }
 
-void RankWatch::end_another(const Error& failure, int status) {
+int RankWatch::end_another(const Error& failure, int status) {
   const uint32_t news = news_of(failure, false);
-  std::optional<std::string> speaker;
+  std::optional<EndOfRank> end;
   if (heartbeat_ != nullptr) {
     heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
-    speaker = heartbeat_->turn_to_speak(kForTheFirstRank);
+    end = heartbeat_->own_end(kForTheFirstRank);
   }
-  if (news != 0 && (!speaker || !speaker->empty())) {
-    if (speaker) console_.speak_for(*speaker);
+  if (news != 0 && (!end || !end->speaks_as.empty())) {
+    if (end) console_.speak_for(end->speaks_as);
     console_.error(failure.what());
   }
   if (heartbeat_ != nullptr) heartbeat_->has_spoken(kForSpeakers);
+  return end ? static_cast<int>(end->status) : status;
 }
 
 // --- A rank that is slow ---

@@ -59,7 +59,7 @@ class RankWatch final : public RunObserver {
   void give_up();
   // This rank ends because of anything else; every rank does, and each calls it. The ranks tell the user of
   // every reason once, the first one where it has it too, with the ranks before it elsewhere. Returns the
-  // exit status: `status`, or on the first rank the worst of all.
+  // exit status: the worst of all ranks, or `status` where the first rank does not tell it.
   int end_with(const Error& failure, int status);
   // Who keeps this rank waiting, in words; nothing where another rank says it.
   std::optional<std::string> who_is_where();
@@ -74,8 +74,8 @@ class RankWatch final : public RunObserver {
   void lost(const RankLoss& loss);
   void end_late(const RankLoss& loss);
   int end_first(const Error& failure, int status);
-  void end_another(const Error& failure, int status);
-  void let_others_speak(uint32_t own_news, std::span<const std::optional<LastWords>> all);
+  int end_another(const Error& failure, int status);
+  void let_others_end(uint32_t own_news, std::span<const std::optional<LastWords>> all, uint32_t status);
   RankStanding standing() const;
   Error death_text(const RankLoss& loss) const;
   std::string text_of_standing(uint32_t rank, const KnownStanding& known) const;

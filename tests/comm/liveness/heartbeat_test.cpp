@@ -168,10 +168,10 @@ TEST(Heartbeat, RanksThatEndTogetherSpeakInTurn) {
   const std::vector<std::optional<LastWords>> words = first.last_words(kPatience);
   EXPECT_EQ(words, (std::vector<std::optional<LastWords>>{{}, LastWords{7, 2}, LastWords{7, 1}}));
   first.leave("another", {8, 2});
-  first.let_speak(1, "ranks 1 and 2");
-  first.let_speak(2, "");
-  EXPECT_EQ(second.turn_to_speak(kPatience), "ranks 1 and 2");
-  EXPECT_EQ(third.turn_to_speak(kPatience), "");
+  first.let_end(1, {"ranks 1 and 2", 2});
+  first.let_end(2, {"", 2});
+  EXPECT_EQ(second.own_end(kPatience), (EndOfRank{"ranks 1 and 2", 2}));
+  EXPECT_EQ(third.own_end(kPatience), (EndOfRank{"", 2}));
   std::jthread end([&] {
     first.wait_for_speakers(kPatience);
     ranks.end(0);
@@ -185,7 +185,7 @@ TEST(Heartbeat, WithoutTheFirstRankEachSpeaksForItself) {
   Heartbeat& second = ranks.begin(1);
   second.leave("a reason", {7, 2});
   ranks.link_of_first_to(1).close();
-  EXPECT_EQ(second.turn_to_speak(kPatience), std::nullopt);
+  EXPECT_EQ(second.own_end(kPatience), std::nullopt);
 }
 
 TEST(Heartbeat, WhoeverIsLateIsEnded) {
