@@ -38,7 +38,8 @@ set(TERRACE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compil
 set(TERRACE_CUDA_NUMERICS -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --expt-relaxed-constexpr)
 # What shows a source the headers of every module.
 set(TERRACE_CUDA_INCLUDES "")
-foreach(module IN ITEMS base aio memory sim optimizer_cpu offload runtime_config runtime_model runtime_train runtime_observe)
+foreach(module IN ITEMS base aio memory sim optimizer_cpu offload runtime_saved runtime_config runtime_checkpoint
+    runtime_planning runtime_observe runtime_model runtime_train)
   list(APPEND TERRACE_CUDA_INCLUDES "-I${PROJECT_BINARY_DIR}/include/${module}")
 endforeach()
 

@@ -6,7 +6,7 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/runtime/train/checkpoint/state_keeper.h>
+#include <terrace/runtime/checkpoint/state_keeper.h>
 
 namespace terrace {
 

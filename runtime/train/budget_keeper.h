@@ -8,9 +8,9 @@
 
 #include <terrace/base/log.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/observe/run_reports.h>
 #include <terrace/runtime/train/between_steps.h>
 #include <terrace/runtime/train/memory_pressure.h>
-#include <terrace/runtime/train/trainer_reports.h>
 
 namespace terrace {
 

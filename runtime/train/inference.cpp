@@ -12,9 +12,9 @@
 #include <terrace/base/workers.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/runtime/checkpoint/checkpoint_values.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/model/weights/load_weights.h>
-#include <terrace/runtime/train/checkpoint/checkpoint_values.h>
 
 namespace terrace {
 namespace {

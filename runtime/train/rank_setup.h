@@ -6,7 +6,7 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/comm/agreement/rank_votes.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 
 namespace terrace {

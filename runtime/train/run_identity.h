@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/data/training_data.h>
 
 namespace terrace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include <terrace/base/log.h>
-#include <terrace/runtime/train/checkpoint/commit_info.h>
+#include <terrace/runtime/checkpoint/commit_info.h>
 #include <terrace/runtime/train/setup/loss_scaler.h>
 
 namespace terrace {

@@ -8,11 +8,11 @@
 #include <terrace/base/log.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/watch/watched_votes.h>
+#include <terrace/runtime/observe/run_reports.h>
 #include <terrace/runtime/train/between_steps.h>
 #include <terrace/runtime/train/planning/update_choice.h>
 #include <terrace/runtime/train/run_position.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
-#include <terrace/runtime/train/trainer_reports.h>
 
 namespace terrace {
 

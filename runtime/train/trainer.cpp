@@ -10,17 +10,16 @@
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/found_commit.h>
+#include <terrace/runtime/checkpoint/ranks_save.h>
+#include <terrace/runtime/checkpoint/state_set.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/weights/load_weights.h>
 #include <terrace/runtime/train/between_steps.h>
 #include <terrace/runtime/train/budget_keeper.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
-#include <terrace/runtime/train/checkpoint/found_commit.h>
-#include <terrace/runtime/train/checkpoint/load_steps.h>
-#include <terrace/runtime/train/checkpoint/ranks_save.h>
-#include <terrace/runtime/train/checkpoint/state_set.h>
 #include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/dry_training.h>
@@ -57,7 +56,7 @@ std::optional<SavedState> commit_to_take_up(const TrainerOptions& options, const
   if (options.tier_start != TierStart::resume) return std::nullopt;
   SavedState found = require_commit(options.config, options.commit);
   // Another model has other tokens, too.
-  checkpoint::require_tensors(found.path, found.run, mine.model, space);
+  require_tensors(found.path, found.run, mine.model, space);
   require_same_training(found.run, found.path, mine);
   return found;
 }
@@ -386,8 +385,8 @@ const std::vector<TierUse> Trainer::device_ledger() const {
   return terrace::device_ledger(run_->setup.plan.memory);
 }
 
-uint64_t Trainer::device_peak_bytes() const {
-  return run_->compute->device().peak_bytes();
+const Device& Trainer::device() const {
+  return run_->compute->device();
 }
 
 TrainingSetup plan_training(const TrainerOptions& options, PlanningProgress* progress) {

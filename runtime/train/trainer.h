@@ -15,14 +15,14 @@
 #include <terrace/base/log.h>
 #include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/checkpoint/state_keeper.h>
+#include <terrace/runtime/checkpoint/state_set.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model.h>
 #include <terrace/runtime/model/weights/export_weights.h>
-#include <terrace/runtime/train/checkpoint/state_keeper.h>
-#include <terrace/runtime/train/checkpoint/state_set.h>
+#include <terrace/runtime/observe/run_reports.h>
 #include <terrace/runtime/train/data/training_data.h>
 #include <terrace/runtime/train/setup/training_setup.h>
-#include <terrace/runtime/train/trainer_reports.h>
 #include <terrace/sim/sim_schedule.h>
 
 namespace terrace {
@@ -102,7 +102,7 @@ class Trainer {
   // Returns the mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);
 
-  // --- Keeping the state, between two steps (runtime/train/checkpoint/state_keeper.h) ---
+  // --- Keeping the state, between two steps (runtime/checkpoint/state_keeper.h) ---
   // Call it after every step: it commits when offloader().commits().are_kept() and a commit is due by the
   // configuration, and notices saves that have ended. Throws the failure of a commit or a checkpoint; the
   // state is whole then.
@@ -146,8 +146,8 @@ class Trainer {
   // Returns the uses of a step with their compute times in the last step; the times of updates are estimated
   // (runtime/train/planning/training_schedule.h).
   SimSchedule recorded_schedule() const;
-  // Returns the most device memory that was ever taken.
-  uint64_t device_peak_bytes() const;
+  // The device of the offloader.
+  const Device& device() const;
 
  private:
   struct Run;

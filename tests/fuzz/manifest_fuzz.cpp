@@ -1,9 +1,9 @@
 // The manifests of a checkpoint and of a saved state, and the text that a commit has of its run. Its last
 // member is a checksum of everything before, which no mutation keeps; so every input is also tried as the
 // text that a right checksum is put behind.
+#include <terrace/runtime/checkpoint/commit_info.h>
+#include <terrace/runtime/checkpoint/internal/manifest.h>
 #include <terrace/runtime/saved/saved_state.h>
-#include <terrace/runtime/train/checkpoint/commit_info.h>
-#include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
 #include "fuzz_input.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include <terrace/offload/commits/pinned_commit.h>
-#include <terrace/runtime/train/checkpoint/internal/set_streams.h>
+#include <terrace/runtime/checkpoint/internal/set_streams.h>
 
 #include "laws/law_options.h"
 #include "support/offloaders.h"

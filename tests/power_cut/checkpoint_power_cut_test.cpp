@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "power_cut/cut_power.h"
-#include "runtime/train/checkpoint/checkpoint_rig.h"
+#include "runtime/checkpoint/checkpoint_rig.h"
 
 namespace terrace::checkpoint_power_cut_test {
 namespace {

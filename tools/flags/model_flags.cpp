@@ -8,9 +8,9 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/model/weights/architecture.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
-#include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "command_line.h"
 #include "flags/model_file.h"

@@ -12,8 +12,8 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/checkpoint/commit_inventory.h>
-#include <terrace/runtime/train/checkpoint/inventory.h>
+#include <terrace/runtime/checkpoint/commit_inventory.h>
+#include <terrace/runtime/checkpoint/inventory.h>
 
 #include "command_line.h"
 #include "console.h"

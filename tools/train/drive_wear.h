@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {

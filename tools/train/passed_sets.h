@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <terrace/base/log.h>
+#include <terrace/runtime/checkpoint/state_set.h>
 #include <terrace/runtime/observe/log/run_observer.h>
-#include <terrace/runtime/train/checkpoint/state_set.h>
 
 namespace terrace {
 

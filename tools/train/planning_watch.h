@@ -6,7 +6,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
-#include <terrace/runtime/train/planning/planning_progress.h>
+#include <terrace/runtime/planning/planning_progress.h>
 
 namespace terrace {
 

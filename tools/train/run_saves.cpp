@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/model/weights/export_folder.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
 
 namespace terrace {
 namespace {

@@ -131,7 +131,13 @@ std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, const StepSha
   options.stop = [&signals] { signals.request(); };
   if (const RankWatch* const others = ranks.watch())
     options.ranks = [others](JobStatus& status) { others->describe(status); };
-  return std::make_unique<JobControl>(trainer, options, console_);
+  return std::make_unique<JobControl>(
+      JobSubject{{trainer.offloader(), trainer.device(), trainer.plan().device.bytes},
+                 trainer.model_description(),
+                 trainer.completed_steps(),
+                 trainer.update_mode(),
+                 trainer.durable_step()},
+      options, console_);
 }
 
 void Train::record_schedule(const Trainer& trainer) {

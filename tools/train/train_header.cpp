@@ -17,8 +17,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/config/compute_threads.h>
-#include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "text_table.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <terrace/base/log.h>
-#include <terrace/runtime/train/checkpoint/checkpoint_folder.h>
+#include <terrace/runtime/checkpoint/checkpoint_folder.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"

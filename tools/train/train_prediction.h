@@ -9,7 +9,7 @@
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/page/run_record.h>
-#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "console.h"

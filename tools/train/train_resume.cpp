@@ -9,9 +9,9 @@
 
 #include <terrace/base/error.h>
 #include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/config/run_settings.h>
 #include <terrace/runtime/config/tier_paths.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
 
 #include "command_line.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/runtime/train/checkpoint/found_commit.h>
-#include <terrace/runtime/train/checkpoint/state_set.h>
+#include <terrace/runtime/checkpoint/found_commit.h>
+#include <terrace/runtime/checkpoint/state_set.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"

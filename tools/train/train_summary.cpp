@@ -254,7 +254,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
   }
   const uint64_t taken = trainer.offloader().report().tier_file_bytes();
   summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
-                    trainer.device_peak_bytes(), trainer.device_ledger()},
+                    trainer.device().peak_bytes(), trainer.device_ledger()},
                    {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
                     trainer.offloader().budget().peak_bytes(), host_uses}};
   if (taken > 0) {

@@ -9,10 +9,10 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/model/weights/architecture.h>
 #include <terrace/runtime/model/weights/export_adapter.h>
 #include <terrace/runtime/model/weights/export_weights.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
 
 #include "command_line.h"
 #include "console.h"

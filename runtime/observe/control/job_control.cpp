@@ -22,16 +22,16 @@ std::string set_answer(const HostBudgetChange& change, uint32_t record_chunks) {
 
 }  // namespace
 
-JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& log)
-    : trainer_(trainer), options_(options) {
+JobControl::JobControl(const JobSubject& subject, const JobControlOptions& options, Log& log)
+    : memory_(subject.memory), options_(options) {
   next_.pid = static_cast<uint64_t>(getpid());
-  next_.model = trainer.model_description();
-  next_.step = trainer.completed_steps();
+  next_.model = subject.model;
+  next_.step = subject.step;
   next_.steps = options_.steps;
-  next_.update_mode = name_of(trainer.update_mode());
-  next_.commit_step = trainer.durable_step();
+  next_.update_mode = name_of(subject.update_mode);
+  next_.commit_step = subject.commit_step;
   next_.bound_by = "none";
-  set_memory(next_, trainer);
+  set_memory(next_, memory_);
   published_ = next_;
   try {
     server_ = std::make_unique<ControlServer>(
@@ -47,7 +47,7 @@ JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& 
 void JobControl::step_done(const StepReport& report) {
   if (server_ == nullptr) return;
   set_last_step(next_, report);
-  set_memory(next_, trainer_);
+  set_memory(next_, memory_);
   publish();
 }
 
@@ -94,7 +94,7 @@ std::string JobControl::status_answer() {
     const MutexLock lock(mutex_);
     status = published_;
   }
-  const StepWatch& watch = trainer_.offloader().report().watch();
+  const StepWatch& watch = memory_.offloader.report().watch();
   if (const std::optional<uint64_t> wait = watch.current())
     status.waits_for = watch.describe(*wait).value_or("");
   status.at = place_in_step(watch.activity(), options_.shape);
@@ -106,14 +106,13 @@ std::string JobControl::status_answer() {
 std::string JobControl::carry_out(const ControlRequest& request, const JobActions& actions) {
   if (request.command == ControlCommand::set) {
     const HostBudgetChange change = actions.set_host_budget(request.host_memory_bytes);
-    set_memory(next_, trainer_);
+    set_memory(next_, memory_);
     publish();
     return change.refusal ? control_refusal(*change.refusal) : set_answer(change, next_.record_chunks);
   }
   const SaveAnswer saved = actions.save();
   if (saved.refusal) return control_refusal(*saved.refusal);
-  return control_answer(
-      {{"step", trainer_.completed_steps()}, {"checkpoint", saved.checkpoint}, {"commit", saved.commit}});
+  return control_answer({{"step", next_.step}, {"checkpoint", saved.checkpoint}, {"commit", saved.commit}});
 }
 
 }  // namespace terrace

@@ -17,9 +17,17 @@
 #include <terrace/runtime/observe/control/job_status.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/step_place.h>
-#include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
+
+// The run that is asked, as it is when the answers begin.
+struct JobSubject {
+  JobMemory memory;
+  std::string model;  // for people
+  uint64_t step = 0;  // completed steps of the whole run
+  UpdateMode update_mode = UpdateMode::after_backward;
+  std::optional<uint64_t> commit_step = std::nullopt;  // the last durable commit's
+};
 
 struct JobControlOptions {
   std::filesystem::path folder;  // of the socket; empty: ControlFolder::default_path()
@@ -45,9 +53,8 @@ struct JobActions {
 
 class JobControl final : public RunObserver {
  public:
-  // If no socket can be opened, one warning says so and the run goes on without it. `trainer` and `log`
-  // outlive this.
-  JobControl(Trainer& trainer, const JobControlOptions& options, Log& log);
+  // If no socket can be opened, one warning says so and the run goes on without it. `log` outlives this.
+  JobControl(const JobSubject& subject, const JobControlOptions& options, Log& log);
 
   bool listens() const { return server_ != nullptr; }
   // Only for a JobControl that listens.
@@ -66,7 +73,7 @@ class JobControl final : public RunObserver {
   std::string status_answer();
   void publish();
 
-  Trainer& trainer_;
+  const JobMemory memory_;
   const JobControlOptions options_;
   JobStatus next_;  // belongs to the step thread
   Mutex mutex_;

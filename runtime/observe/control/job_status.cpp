@@ -104,8 +104,8 @@ void set_last_step(JobStatus& status, const StepReport& report) {
   status.bound_by = key_of(resource_use(report.moved).binding);
 }
 
-void set_memory(JobStatus& status, Trainer& trainer) {
-  Offloader& offloader = trainer.offloader();
+void set_memory(JobStatus& status, const JobMemory& memory) {
+  Offloader& offloader = memory.offloader;
   const MemoryPlan& plan = offloader.plan();
   uint64_t host_bytes = 0;
   for (const TierUse& use : offloader.budget().ledger()) host_bytes += use.bytes;
@@ -115,8 +115,8 @@ void set_memory(JobStatus& status, Trainer& trainer) {
   const auto peak = [&](size_t tier, uint64_t bytes) {
     return std::max(status.tiers[tier].peak_bytes, bytes);
   };
-  const uint64_t device_peak = trainer.device_peak_bytes();
-  status.tiers[0] = {"device", trainer.plan().device.bytes, device_peak, device_peak};
+  const uint64_t device_peak = memory.device.peak_bytes();
+  status.tiers[0] = {"device", memory.device_budget_bytes, device_peak, device_peak};
   status.tiers[1] = {"host", offloader.budget().in_force(), host_bytes, peak(1, host_bytes)};
   if (file_bytes > 0) status.tiers[2] = {"nvme", 0, file_bytes, peak(2, file_bytes)};
   status.least_host_bytes = offloader.budget().least();

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <terrace/memory/device/device.h>
+#include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/json/json_document.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/observe/run_reports.h>
 
 namespace terrace {
 
@@ -81,8 +83,14 @@ struct JobStatus {
 
 // Sets the values of the last step; call between two steps.
 void set_last_step(JobStatus& status, const StepReport& report);
+// The memory of a run. The references outlive whatever it is given to.
+struct JobMemory {
+  Offloader& offloader;
+  const Device& device;  // the offloader's
+  uint64_t device_budget_bytes = 0;
+};
 // Sets the present budgets and their uses; call between two steps.
-void set_memory(JobStatus& status, Trainer& trainer);
+void set_memory(JobStatus& status, const JobMemory& memory);
 
 // Returns a JSON object.
 std::string job_status_json(const JobStatus& status);

@@ -9,7 +9,8 @@
 #include <string>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/checkpoint/state_keeper.h>
+#include <terrace/runtime/observe/run_reports.h>
 
 namespace terrace {
 

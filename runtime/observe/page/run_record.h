@@ -14,8 +14,8 @@
 #include <terrace/runtime/observe/page/step_picture.h>
 #include <terrace/runtime/observe/page/step_series.h>
 #include <terrace/runtime/observe/page/thinned.h>
-#include <terrace/runtime/train/planning/prediction.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/observe/run_reports.h>
+#include <terrace/runtime/planning/prediction.h>
 
 namespace terrace {
 

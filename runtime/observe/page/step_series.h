@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/observe/run_reports.h>
 
 namespace terrace {
 

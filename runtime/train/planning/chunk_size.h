@@ -7,8 +7,8 @@
 
 #include <terrace/base/workers.h>
 #include <terrace/runtime/model/compute/compute_device.h>
-#include <terrace/runtime/train/planning/planning_progress.h>
-#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/planning/planning_progress.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {

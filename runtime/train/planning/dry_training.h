@@ -14,7 +14,7 @@
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/model/compute/ops.h>
-#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {

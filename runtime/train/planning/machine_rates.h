@@ -14,8 +14,8 @@
 #include <terrace/memory/device/device.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/config/train_config.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/planning/link_rates.h>
-#include <terrace/runtime/train/planning/prediction.h>
 
 namespace terrace {
 

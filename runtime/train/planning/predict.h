@@ -9,9 +9,9 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
+#include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/train/planning/machine_rates.h>
 #include <terrace/runtime/train/planning/operation_times.h>
-#include <terrace/runtime/train/planning/prediction.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <terrace/offload/dry/step_record.h>
+#include <terrace/runtime/planning/rank_costs.h>
 #include <terrace/runtime/train/planning/machine_rates.h>
-#include <terrace/runtime/train/planning/rank_costs.h>
 
 namespace terrace {
 

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <random>
 
-#include "runtime/train/checkpoint/checkpoint_rig.h"
+#include "runtime/checkpoint/checkpoint_rig.h"
 
 namespace terrace::block_file_test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "runtime/train/checkpoint/checkpoint_rig.h"
+#include "runtime/checkpoint/checkpoint_rig.h"
 
 namespace terrace::saved_state_test {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <terrace/base/error.h>
 #include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/model/compute/host_ops.h>
 #include <terrace/runtime/model/weights/architecture.h>
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "support/in_memory_parameters.h"

@@ -9,7 +9,7 @@
 
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/comm/operations/thread_world.h>
-#include <terrace/runtime/train/checkpoint/commit_copies.h>
+#include <terrace/runtime/checkpoint/commit_copies.h>
 
 #include "runtime/train/trainer_rig.h"
 #include "support/rank_threads.h"

@@ -11,8 +11,8 @@
 #include <terrace/base/error.h>
 #include <terrace/comm/operations/comm_faults.h>
 #include <terrace/comm/operations/thread_world.h>
+#include <terrace/runtime/checkpoint/state_set.h>
 #include <terrace/runtime/config/tier_paths.h>
-#include <terrace/runtime/train/checkpoint/state_set.h>
 
 #include "runtime/train/trainer_rig.h"
 #include "support/patience.h"

@@ -3,8 +3,8 @@
 #include <fstream>
 #include <utility>
 
+#include <terrace/runtime/checkpoint/found_commit.h>
 #include <terrace/runtime/config/tier_paths.h>
-#include <terrace/runtime/train/checkpoint/found_commit.h>
 
 #include "support/offloaders.h"
 

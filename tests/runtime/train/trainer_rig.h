@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "support/scratch_folder.h"

@@ -1,6 +1,6 @@
 #include <terrace/runtime/model/weights/architecture.h>
 
-#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 
 #include "runtime/model/weights/weights_test_support.h"
 

@@ -22,9 +22,16 @@ using ::testing::HasSubstr;
 
 struct ControlledRun {
   explicit ControlledRun(const std::filesystem::path& folder)
-      : control(*run.trainer, {.folder = folder, .steps = 100, .stop = [this] { stopped = true; }}, run.log) {
-  }
+      : control(subject(), {.folder = folder, .steps = 100, .stop = [this] { stopped = true; }}, run.log) {}
 
+  JobSubject subject() {
+    Trainer& trainer = *run.trainer;
+    return {{trainer.offloader(), trainer.device(), trainer.plan().device.bytes},
+            trainer.model_description(),
+            trainer.completed_steps(),
+            trainer.update_mode(),
+            trainer.durable_step()};
+  }
   void step() {
     const StepReport report = run.trainer->step();
     control.step_done(report);
@@ -82,7 +89,7 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.kept_chunks, job.run.kept());
   EXPECT_EQ(status.record_chunks, job.run.trainer->plan().memory.record_chunks);
   EXPECT_EQ(status.commit_step, 1u);
-  EXPECT_EQ(status.tiers[0].peak_bytes, job.run.trainer->device_peak_bytes());
+  EXPECT_EQ(status.tiers[0].peak_bytes, job.run.trainer->device().peak_bytes());
   EXPECT_EQ(status.tiers[2].used_bytes, job.run.trainer->offloader().report().tier_file_bytes());
 
   // One fact does not undo the other.

@@ -100,7 +100,7 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
       if (step < prediction.repeats_from_step) continue;
       EXPECT_TRUE(moves_the_same(report.moved, prediction.step)) << "step " << step;
     }
-    EXPECT_EQ(prediction.tiers[0].peak_bytes, trainer.device_peak_bytes());
+    EXPECT_EQ(prediction.tiers[0].peak_bytes, trainer.device().peak_bytes());
     uint64_t host_bytes = 0;
     for (const TierUse& use : trainer.offloader().budget().ledger()) host_bytes += use.bytes;
     EXPECT_EQ(prediction.tiers[1].peak_bytes, host_bytes);

@@ -1,0 +1,169 @@
+#include <terrace/runtime/checkpoint/inventory.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include <terrace/aio/folder.h>
+#include <terrace/base/error.h>
+#include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/load_steps.h>
+#include <terrace/runtime/saved/block_file.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+using checkpoint::DataFile;
+using checkpoint::kLatestName;
+using checkpoint::Manifest;
+using saved::BlockReader;
+
+std::string size_trouble(const fs::path& file, uint64_t expected) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(file, error);
+  if (error) return fmt::format("{}: {}", file.filename().string(), error.message());
+  if (bytes == expected) return "";
+  return fmt::format("{} has {} bytes and the manifest says {}", file.filename().string(), bytes, expected);
+}
+
+SavedState look_at(const fs::path& folder) {
+  SavedState state;
+  state.path = folder;
+  std::error_code ignored;
+  state.time = fs::last_write_time(folder / checkpoint::kManifestName, ignored);
+  state.run.step = checkpoint::step_of(folder.filename().string()).value_or(0);
+  try {
+    const Manifest manifest = checkpoint::read_manifest_of(folder);
+    state.run = manifest.info;
+    state.bytes = manifest.states.bytes + manifest.frozen.bytes;
+    state.trouble = size_trouble(folder / checkpoint::kStatesName, manifest.states.bytes);
+    if (state.trouble.empty() && manifest.frozen.bytes > 0)
+      state.trouble = size_trouble(folder / checkpoint::kFrozenName, manifest.frozen.bytes);
+  } catch (const Error& failure) {
+    state.trouble = failure.parts().reason;
+  }
+  return state;
+}
+
+// Folders of steps, the oldest step first.
+std::vector<fs::path> step_folders(const fs::path& folder) {
+  std::vector<std::pair<uint64_t, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::optional<uint64_t> step = checkpoint::step_of(entry->path().filename().string());
+    std::error_code ignored;
+    if (step && entry->is_directory(ignored)) found.emplace_back(*step, entry->path());
+  }
+  if (error) {
+    throw Error(ErrorKind::io, {"cannot list the checkpoint folder", folder.string(),
+                                system_reason(error.value()), "check the path"});
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+uint64_t verify_file(const fs::path& path, const DataFile& file, FunctionRef<void(const BadBlock&)> bad) {
+  BlockReader reader(path, file);
+  for (uint64_t block = 0; block < file.block_checksums.size(); ++block) {
+    const uint64_t offset = block * checkpoint::kBlockBytes;
+    const uint64_t bytes = std::min(checkpoint::kBlockBytes, file.bytes - offset);
+    try {
+      reader.seek(offset);
+    } catch (const Error& failure) {
+      const std::string& reason = failure.parts().reason;  // "block 3 (... bytes at offset ...): ..."
+      const size_t colon = reason.find("): ");
+      bad({path, fmt::format("block {}", block), offset, bytes,
+           colon == std::string::npos ? reason : reason.substr(colon + 3)});
+    }
+  }
+  return file.bytes;
+}
+
+}  // namespace
+
+std::string_view name_of(SavedState::Kind kind) {
+  switch (kind) {
+    case SavedState::Kind::checkpoint:
+      return "checkpoint";
+    case SavedState::Kind::commit:
+      return "commit";
+    case SavedState::Kind::retained_commit:
+      return "retained commit";
+  }
+  return "";
+}
+
+bool is_checkpoint(const fs::path& path) {
+  return io::is_there(path / checkpoint::kManifestName);
+}
+
+bool is_checkpoint_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) && (io::is_there(path / kLatestName) || !step_folders(path).empty());
+}
+
+std::vector<SavedState> list_checkpoints(const fs::path& path) {
+  if (is_checkpoint(path)) return {look_at(path)};
+  fs::path latest;
+  try {
+    latest = checkpoint::find_checkpoint(path);
+  } catch (const Error&) {  // none is named, or what is named is not there
+  }
+  std::vector<SavedState> states;
+  for (const fs::path& folder : step_folders(path)) {
+    states.push_back(look_at(folder));
+    states.back().is_latest = folder.filename() == latest.filename();
+  }
+  return states;
+}
+
+std::string latest_trouble(const fs::path& folder) {
+  try {
+    checkpoint::find_checkpoint(folder);
+    return "";
+  } catch (const Error& failure) {
+    return failure.parts().reason;
+  }
+}
+
+std::string why_not_saved(const CheckpointFolder& folder, uint64_t run_id, uint64_t step) {
+  try {
+    const fs::path found = checkpoint::find_checkpoint(folder.path());
+    if (found != folder.final_path(step)) return "the latest one there is " + found.filename().string();
+    if (checkpoint::read_manifest_of(found).info.run_id != run_id) return "it is another run's";
+    return look_at(found).trouble;
+  } catch (const Error& failure) {
+    return failure.parts().reason;
+  }
+}
+
+uint64_t verify_checkpoint(const fs::path& folder, FunctionRef<void(const BadBlock&)> bad) {
+  const Manifest manifest = checkpoint::read_manifest_of(folder);
+  uint64_t bytes = verify_file(folder / checkpoint::kStatesName, manifest.states, bad);
+  if (manifest.frozen.bytes > 0) bytes += verify_file(folder / checkpoint::kFrozenName, manifest.frozen, bad);
+  return bytes;
+}
+
+std::vector<fs::path> prune_checkpoints(const fs::path& folder, FunctionRef<bool(const SavedState&)> goes,
+                                        Log& log) {
+  const CheckpointFolder save_folder(folder, log);
+  std::vector<SavedState> states = list_checkpoints(folder);
+  // What a run would take up goes last.
+  std::stable_partition(states.begin(), states.end(),
+                        [](const SavedState& state) { return !state.is_latest; });
+  std::vector<fs::path> removed;
+  for (const SavedState& state : states) {
+    if (!goes(state)) continue;
+    if (state.is_latest && unlink((folder / kLatestName).c_str()) == 0) save_folder.sync();
+    if (save_folder.saves().remove(state.path)) removed.push_back(state.path);
+  }
+  return removed;
+}
+
+}  // namespace terrace

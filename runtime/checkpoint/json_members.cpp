@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <optional>
+
+#include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
+#include <terrace/base/text/utf8.h>
+#include <terrace/runtime/checkpoint/internal/json_members.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/saved/sealed_text.h>
+
+namespace terrace::checkpoint {
+
+JsonNode parse_object(std::string_view text, const std::filesystem::path& path) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error(ErrorKind::corrupt, {"cannot use the manifest", path.string(), reason,
+                                     "Terrace writes no such manifest: resume from another checkpoint"});
+  };
+  if (well_formed_bytes(text) != text.size()) refuse("it is not written the way Terrace writes them");
+  JsonNode root;
+  try {
+    root = parse_json(text, path.filename().string());
+  } catch (const Error& error) {
+    refuse("it is not JSON: " + error.parts().what_failed);
+  }
+  if (!root.is(JsonNode::Kind::object)) refuse("it is not JSON: no object");
+  return root;
+}
+
+Members::Members(const JsonNode& object, std::string name, const std::filesystem::path& path)
+    : object_(object), name_(std::move(name)), path_(path) {
+  if (!object.is(JsonNode::Kind::object)) refuse(name_ + " is not an object");
+}
+
+const JsonNode& Members::take(const std::string& key) {
+  const JsonNode* value = object_.find(key);
+  if (value == nullptr) refuse(fmt::format("{} is missing", full(key)));
+  asked_.insert(key);
+  return *value;
+}
+
+uint64_t Members::whole_number(const std::string& key) {
+  const std::optional<uint64_t> value = take(key).whole_number();
+  if (!value) refuse(fmt::format("{} is not a whole number from 0 to 2^64 - 1", full(key)));
+  return *value;
+}
+
+std::string Members::text(const std::string& key) {
+  const JsonNode& value = take(key);
+  if (!value.is(JsonNode::Kind::text)) refuse(fmt::format("{} is not a text", full(key)));
+  return value.text;
+}
+
+uint64_t Members::hash(const std::string& key) {
+  uint64_t value = 0;
+  if (!saved::read_hex(text(key), value))
+    refuse(fmt::format("{} is not {} hexadecimal digits", full(key), saved::kChecksumDigits));
+  return value;
+}
+
+std::map<std::string, uint64_t> Members::numbers(const std::string& key) {
+  const JsonNode& object = take(key);
+  Members members(object, key, path_);
+  std::map<std::string, uint64_t> found;
+  for (const JsonMember& member : object.members) found[member.key] = members.whole_number(member.key);
+  return found;
+}
+
+std::map<std::string, std::string> Members::texts(const std::string& key) {
+  const JsonNode& object = take(key);
+  Members members(object, key, path_);
+  std::map<std::string, std::string> found;
+  for (const JsonMember& member : object.members) found[member.key] = members.text(member.key);
+  return found;
+}
+
+void Members::require_nothing_else() const {
+  for (const JsonMember& member : object_.members) {
+    if (!asked_.contains(member.key)) refuse(fmt::format("{} is not known", full(member.key)));
+  }
+}
+
+void Members::refuse(const std::string& reason) const {
+  throw Error(ErrorKind::corrupt, {"cannot use the manifest", path_.string(), reason,
+                                   "Terrace writes no such manifest: resume from another checkpoint"});
+}
+
+std::string Members::full(const std::string& key) const {
+  const std::string shown = json_quoted(key);
+  return name_.empty() ? shown : shown + " of " + name_;
+}
+
+}  // namespace terrace::checkpoint

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/progress.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/checkpoint/inventory.h>
+#include <terrace/runtime/checkpoint/load_steps.h>
+#include <terrace/runtime/saved/block_file.h>
+
+namespace terrace {
+
+void require_tensors(const std::filesystem::path& where, const CheckpointInfo& saved, std::string_view model,
+                     const FlatSpace& space) {
+  if (saved.tensor_hash == hash_of_tensors(space)) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume from the checkpoint", where.string(),
+       fmt::format("it was saved of \"{}\" with {} parameters, and this run trains \"{}\": names, shapes, "
+                   "data types, "
+                   "order or trainability of their tensors differ",
+                   saved.model, name_of(saved.type), model),
+       "start with the model and the data type of the checkpoint, or save this run into another folder"});
+}
+
+namespace checkpoint {
+
+Manifest read_manifest_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kManifestName;
+  std::vector<std::byte> bytes;
+  try {
+    bytes = io::read_whole_file(path, kMaxManifestBytes);
+  } catch (const Error& failure) {
+    throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().reason,
+                                 "resume from another checkpoint"});
+  }
+  Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  const std::string name = folder.filename().empty() ? folder.parent_path().filename() : folder.filename();
+  const std::string replaced = saved::state_of_aside(state_kind(), name, saved::kReplacedSuffix);
+  const std::optional<uint64_t> step = step_of(replaced.empty() ? name : replaced);
+  if (!step || *step == manifest.info.step) return manifest;
+  throw Error(ErrorKind::corrupt,
+              {"cannot use the manifest", path.string(),
+               fmt::format("it is of step {} and its folder is of another", manifest.info.step),
+               "it was moved here: resume from another checkpoint"});
+}
+
+void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
+                         const RecordLayout& mine) {
+  if (saved == mine) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume from the checkpoint", where.string(),
+       fmt::format("its optimizer states are {}, and those of this run's optimizer are {}", text_of(saved),
+                   text_of(mine)),
+       "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
+       "anew from its weights (`terrace export`, then TrainerOptions::weights)"});
+}
+
+void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
+                          std::string_view model, const FlatSpace& space, uint64_t states_bytes,
+                          uint64_t frozen_bytes) {
+  require_tensors(folder, manifest.info, model, space);
+  if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == frozen_bytes) return;
+  throw Error(
+      ErrorKind::corrupt,
+      {"cannot resume from the checkpoint", folder.string(),
+       fmt::format("it holds {} bytes of states and {} of frozen parameters, and its tensors make {} and {}",
+                   manifest.states.bytes, manifest.frozen.bytes, states_bytes, frozen_bytes),
+       "Terrace saves no such checkpoint: resume from another"});
+}
+
+}  // namespace checkpoint
+
+using checkpoint::Manifest;
+using saved::BlockReader;
+
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
+  return checkpoint::read_manifest_of(checkpoint::find_checkpoint(path)).info;
+}
+
+namespace {
+
+// Before the first byte of any state changes.
+Manifest require_loadable(const std::filesystem::path& folder, std::string_view model, const FlatSpace& space,
+                          const RecordLayout& layout) {
+  Manifest manifest = checkpoint::read_manifest_of(folder);
+  require_tensors(folder, manifest.info, model, space);
+  checkpoint::require_same_layout(folder, manifest.layout, layout);
+  uint64_t states_bytes = 0, frozen_bytes = 0;
+  for (const Section& section : space.sections()) {
+    if (section.trainable) states_bytes += section.elements / kTileElements * layout.tile_bytes();
+    if (!section.trainable) frozen_bytes += section.elements * bytes_of(section.type);
+  }
+  checkpoint::require_same_tensors(folder, manifest, model, space, states_bytes, frozen_bytes);
+  return manifest;
+}
+
+// A data file from its first byte to its last, of which several ranks read what is theirs.
+class OwnParts {
+ public:
+  OwnParts(const std::filesystem::path& path, const checkpoint::DataFile& file)
+      : reader_(path, file), bytes_(file.bytes) {}
+
+  void read(std::span<std::byte> destination) {
+    if (std::exchange(is_behind_, false)) reader_.seek(at_);
+    reader_.read(destination);
+    at_ += destination.size();
+  }
+  void skip(uint64_t bytes) {
+    at_ += bytes;
+    is_behind_ = true;
+  }
+  bool at_end() const { return at_ == bytes_; }
+
+ private:
+  BlockReader reader_;
+  const uint64_t bytes_;
+  uint64_t at_ = 0;
+  bool is_behind_ = false;  // the reader stands where bytes were skipped
+};
+
+}  // namespace
+
+void require_loadable_checkpoint(const std::filesystem::path& path, std::string_view model,
+                                 const FlatSpace& space, const RecordLayout& layout) {
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  require_loadable(folder, model, space, layout.canonical());
+  verify_checkpoint(folder, [](const BadBlock& bad) {
+    throw Error(ErrorKind::corrupt, {"cannot resume from the checkpoint", bad.file.string(),
+                                     fmt::format("{} at offset {}: {}", bad.place, bad.offset, bad.reason),
+                                     "resume from another checkpoint"});
+  });
+}
+
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
+                               const FlatSpace& space, Offloader& offloader, Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  const Manifest manifest =
+      require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
+
+  // Both are there and of the right size before the first byte of the state changes.
+  OwnParts states(folder / checkpoint::kStatesName, manifest.states);
+  std::optional<OwnParts> frozen;
+  if (manifest.frozen.bytes > 0) frozen.emplace(folder / checkpoint::kFrozenName, manifest.frozen);
+
+  ProgressReport progress(log, fmt::format("loading {}", folder.string()),
+                          manifest.states.bytes + manifest.frozen.bytes);
+  const auto from = [&](OwnParts& file) {
+    return [&](std::span<std::byte> bytes) {
+      file.read(bytes);
+      progress.add(bytes.size());
+    };
+  };
+  const auto over = [&](OwnParts& file) {
+    return [&](uint64_t bytes) {
+      file.skip(bytes);
+      progress.add(bytes);
+    };
+  };
+  offloader.state().import_records(from(states), over(states));
+  TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
+  if (frozen) {
+    offloader.state().import_frozen(from(*frozen), over(*frozen));
+    TERRACE_ASSERT(frozen->at_end(), "the offloader took fewer frozen parameters than it has");
+  }
+  log.info(fmt::format("resumed at step {} from {} ({} in {})", manifest.info.step, folder.string(),
+                       format_bytes(manifest.states.bytes + manifest.frozen.bytes),
+                       format_duration(clock.now_ns() - begun_ns)));
+  return manifest.info;
+}
+
+}  // namespace terrace

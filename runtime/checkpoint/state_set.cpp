@@ -1,0 +1,178 @@
+#include <terrace/runtime/checkpoint/state_set.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/progress.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/tier/tier_space.h>
+#include <terrace/runtime/checkpoint/commit_info.h>
+#include <terrace/runtime/checkpoint/internal/set_streams.h>
+#include <terrace/runtime/checkpoint/load_steps.h>
+#include <terrace/runtime/config/tier_paths.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGoOn = "cannot go on from the state of other ranks";
+
+// The folders of a shard in these paths.
+ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
+  ShardPaths folders;
+  for (const fs::path& path : paths) {
+    const fs::path folder[] = {shard.ranks == 1 ? path : path / tier_name_of(shard)};
+    std::error_code error;
+    // A path of its own that another rank has now may hold nothing of one rank.
+    if (shard.ranks == 1 ? look_at_tier(folder).present : fs::is_directory(folder[0], error))
+      folders.push_back(folder[0]);
+  }
+  return folders;
+}
+
+// The numbers of ranks that have left a tier in these paths, and always one.
+std::set<uint32_t> counts_in(std::span<const fs::path> paths) {
+  std::set<uint32_t> counts = {1};
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+      const std::optional<TierOfRank> rank = parse_tier_name(entry.path().filename().string());
+      if (rank) counts.insert(rank->ranks);
+    }
+    if (error && error != std::errc::no_such_file_or_directory)
+      throw Error(ErrorKind::io, {"cannot look for states in", path.string(), error.message(),
+                                  "see that the path may be read"});
+  }
+  return counts;
+}
+
+// What the first shard says whose commit can be read.
+std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
+  for (const ShardPaths& paths : shards) {
+    const FoundTier found = look_at_tier(paths);
+    if (found.commits.empty()) continue;
+    try {
+      return parse_commit_info(found.newest.info, found.commits.back().path).run_id;
+    } catch (const Error&) {
+      // Another shard may say it.
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t but_of) {
+  std::vector<StateSet> sets;
+  if (paths.empty()) return sets;
+  for (const uint32_t count : counts_in(paths)) {
+    if (count == but_of) continue;
+    StateSet set;
+    for (uint32_t shard = 0; shard < count; ++shard) set.shards.push_back(paths_of(paths, {shard, count}));
+    if (count == 1 && set.shards.front().empty()) continue;
+    set.contents = count == 1 ? look_for_commit(set.shards.front())
+                              : contents_of(common_tier(set.shards), set.shards.front());
+    if (set.newest() != nullptr) {
+      set.run_id = set.newest()->run.run_id;
+    } else if (set.contents.has_commits) {
+      set.run_id = run_of(set.shards);
+      const auto lost = std::ranges::find_if(set.shards, &ShardPaths::empty);
+      if (lost != set.shards.end())
+        set.contents.trouble =
+            fmt::format("there is no folder {} in them",
+                        tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count}));
+    }
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+void load_state_set(const StateSet& set, std::string_view model, const FlatSpace& space, Offloader& offloader,
+                    Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const SavedState& saved = *set.newest();
+  require_tensors(saved.path, saved.run, model, space);
+  const SetStreams streams(set.shards, saved.commit, kGoOn);
+  SetStreams::States states = streams.states();
+  SetStreams::Store frozen = streams.frozen();
+  const RecordLayout mine = offloader.plan().record_layout.canonical();
+  checkpoint::require_same_layout(saved.path, streams.layout().canonical(), mine);
+  if (states.bytes() != offloader.state().record_tile_count() * mine.tile_bytes() ||
+      frozen.bytes() != offloader.state().frozen_bytes())
+    throw Error(ErrorKind::corrupt, {kGoOn, saved.path.string(),
+                                     fmt::format("it holds {} bytes of states and {} of frozen parameters",
+                                                 states.bytes(), frozen.bytes()),
+                                     "its tensors make others: resume from a checkpoint"});
+  ProgressReport progress(log, fmt::format("loading {}", saved.path.string()),
+                          states.bytes() + frozen.bytes());
+  const auto from = [&](auto& stream) {
+    return [&](std::span<std::byte> bytes) {
+      stream.read(bytes);
+      progress.add(bytes.size());
+    };
+  };
+  const auto over = [&](auto& stream) {
+    return [&](uint64_t bytes) {
+      stream.skip(bytes);
+      progress.add(bytes);
+    };
+  };
+  offloader.state().import_records(from(states), over(states));
+  if (frozen.bytes() > 0) offloader.state().import_frozen(from(frozen), over(frozen));
+  if (!streams.tensor_steps().empty()) offloader.state().set_tensor_steps(streams.tensor_steps());
+  log.info(fmt::format("resumed at step {} from commit {} of {} rank{} ({} in {})", saved.run.step,
+                       saved.commit, set.shards.size(), set.shards.size() == 1 ? "" : "s",
+                       saved.path.string(), format_duration(clock.now_ns() - begun_ns)));
+}
+
+HeldSet::HeldSet(const StateSet& set, Log& log) : set_(set), log_(log) {
+  for (const ShardPaths& paths : set_.shards) {
+    for (const fs::path& path : paths) {
+      folders_.push_back(std::make_unique<TierFolder>(path.string(), log));
+      folders_.back()->keep_files(true);
+    }
+  }
+}
+
+void HeldSet::remove() {
+  try {
+    for (const std::unique_ptr<TierFolder>& folder : folders_) folder->remove_manifests();
+    for (const std::unique_ptr<TierFolder>& folder : folders_) io::sync_folder(folder->path());
+  } catch (const Error& failure) {
+    return log_.warning(fmt::format("the state that this run went on from stays: {}", failure.what()));
+  }
+  for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(false);
+  folders_.clear();
+  if (!set_.is_of_rank_folders()) return;
+  for (const ShardPaths& paths : set_.shards) {
+    for (const fs::path& path : paths) {
+      std::error_code not_empty;
+      fs::remove(path, not_empty);
+    }
+  }
+}
+
+void HeldSet::remove_commits(FunctionRef<bool(uint64_t commit)> goes) {
+  for (const ShardPaths& paths : set_.shards) {
+    if (paths.empty()) continue;
+    for (const CommitFile& file : look_at_tier(paths).manifests) {
+      std::error_code error;
+      if (goes(file.commit) && !fs::remove(file.path, error))
+        throw Error(ErrorKind::io, {"cannot remove the commit", file.path.string(), error.message(), ""});
+    }
+  }
+  for (const std::unique_ptr<TierFolder>& folder : folders_) io::sync_folder(folder->path());
+}
+
+}  // namespace terrace

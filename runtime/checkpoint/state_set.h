@@ -1,0 +1,56 @@
+// StateSet: the committed state of a run of any number of ranks, on nvme paths that this process sees. Each
+// rank has a shard in folders of its own in every path, or in the path itself where there is one rank. A run
+// with another number of ranks reads it, and then it goes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/base/log.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/tier/tier_folder.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/checkpoint/found_commit.h>
+
+namespace terrace {
+
+struct StateSet {
+  std::vector<ShardPaths> shards;  // by number
+  TierContents contents;           // `newest` is set where the state is whole
+  std::optional<uint64_t> run_id;  // of a commit, of that of some shard where none is whole
+  const SavedState* newest() const { return contents.newest ? &*contents.newest : nullptr; }
+  bool is_of_rank_folders() const { return shards.size() > 1; }
+};
+
+// The sets in these paths, with a commit or without, those of fewer ranks first, but not that of as many
+// ranks as `but_of`. Changes nothing. Throws Error(io) when a folder cannot be read.
+std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths, uint32_t but_of = 0);
+
+// Sets the state of `offloader`, which is between two steps, to that of `set`, whose newest commit is whole;
+// every rank reads what is its own. Throws as load_checkpoint() does, before anything changes where manifest
+// and tensors do not fit.
+void load_state_set(const StateSet& set, std::string_view model, const FlatSpace& space, Offloader& offloader,
+                    Log& log);
+
+// Holds the locks of a set's folders, so that no other job begins there. Throws Error(io) where one has them.
+class HeldSet {
+ public:
+  HeldSet(const StateSet& set, Log& log);
+  // Removes the set: manifests first, so that a crash leaves nothing that could be taken for a state.
+  void remove();
+  // Removes the manifests of the commits that `goes` names by their numbers. Throws Error(io).
+  void remove_commits(FunctionRef<bool(uint64_t commit)> goes);
+
+ private:
+  const StateSet set_;
+  Log& log_;
+  std::vector<std::unique_ptr<TierFolder>> folders_;
+};
+
+}  // namespace terrace
