@@ -15,8 +15,8 @@ from .errors import (
     IoError,
     MisuseError,
 )
-from .spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
 from .store import Store, plan
+from .store.spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
 
 __version__ = "0.1.0"
 

@@ -32,7 +32,7 @@ class Accelerator:
     def _device():
         import torch
 
-        from .torch.deepspeed_names import ENGINES
+        from .torch.engine.deepspeed_names import ENGINES
 
         for engine in list(ENGINES):
             return engine.device

@@ -4,7 +4,7 @@ are. Several processes are refused, as terrace.initialize refuses them."""
 
 def init_distributed(dist_backend=None, *arguments, **named):
     """Nothing is to be started. Raises ConfigError where a launcher has started several processes."""
-    from .torch.launched import require_alone
+    from .torch.engine.launched import require_alone
 
     require_alone()
 

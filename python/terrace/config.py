@@ -16,8 +16,8 @@ from . import config_text
 from .config_schema import Checked
 from .errors import ConfigError
 from .schedule import Schedule
-from .spec import CudaDevice, Optimizer, SimulatedDevice
 from .store import plan
+from .store.spec import CudaDevice, Optimizer, SimulatedDevice
 
 LossScale = namedtuple(
     "LossScale", "loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale"

@@ -7,8 +7,8 @@ import weakref
 from . import _declarations as c
 from ._lib import check, library, new, raw_of, text_of
 from .errors import CorruptError
-from .memory import Memory
-from .request import log_function
+from .store.memory import Memory
+from .store.request import log_function
 
 
 class StateWriter:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules with DeepSpeed's arithmetic, as runtime/config/lr_schedule.h has it.
+"""ReadWatch-rate schedules with DeepSpeed's arithmetic, as runtime/config/lr_schedule.h has it.
 
 They are pure functions of the number of updates. Update k (from 0) runs with what DeepSpeed's scheduler sets in its
 iteration k - 1, and the first one with what its constructor sets. Updates that fp16 skips do not count.

@@ -55,8 +55,8 @@ def GatheredParameters(params, modifier_rank=None, fwd_module=None, enabled=True
     if not enabled:
         yield
         return
-    from .torch.deepspeed_names import ENGINES
-    from .torch.state import require_values
+    from .torch.emptied import require_values
+    from .torch.engine.deepspeed_names import ENGINES
 
     params = _listed(params)
     with contextlib.ExitStack() as stack:

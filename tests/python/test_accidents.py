@@ -18,7 +18,7 @@ import unittest.mock
 from support import PATIENCE, PREAMBLE, fill, make_store, parts_of, run_python, state_of, train
 
 import terrace
-from terrace.interruptible import call_elsewhere
+from terrace.store.interruptible import call_elsewhere
 
 
 class Copies(unittest.TestCase):
@@ -89,7 +89,7 @@ class Interrupts(unittest.TestCase):
                     os.kill(os.getpid(), signal.SIGINT)
                 arrived.wait(PATIENCE)
 
-            with unittest.mock.patch("terrace.store.call_elsewhere", watched):
+            with unittest.mock.patch("terrace.store.store.call_elsewhere", watched):
                 with self.assertRaises(KeyboardInterrupt):
                     store.fill_with(interrupting)
             with self.assertRaises(terrace.MisuseError):
@@ -215,7 +215,8 @@ class Interrupts(unittest.TestCase):
     def test_one_while_the_store_is_created_leaves_nothing_in_the_folder(self):
         code = """
             import ctypes, os, signal, sys, terrace
-            from terrace import _lib, request
+            from terrace import _lib
+            from terrace.store import request
             from support import fill, make_store, train
             library = _lib.library()
             create = library.terrace_create

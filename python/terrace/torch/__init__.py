@@ -1,8 +1,8 @@
 """Terrace for PyTorch: terrace.initialize trains a model whose parameters and optimizer states do not fit in memory."""
 
 from .engine import Engine
-from .init import init, load
-from .initialize import SMALL_ELEMENTS, initialize
+from .engine.initialize import SMALL_ELEMENTS, initialize
+from .large_models import init, load
 from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadOptions, OffloadSGD
 
 __all__ = ["Engine", "OffloadAdagrad", "OffloadAdam", "OffloadAdamW", "OffloadLion", "OffloadOptions", "OffloadSGD",

@@ -53,7 +53,7 @@ class Marks:
         self._are_set = False
 
     def set(self):
-        with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
+        with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (engine/away.py)
             self._set()
 
     def _set(self):

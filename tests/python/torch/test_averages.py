@@ -12,7 +12,7 @@ from support_torch import (
     EngineTest, Gpt, Mlp, batch_of, config_of, engine_of, isolated, loss_of, masters, seeded, terrace, torch,
 )
 
-from terrace.torch import averages
+from terrace.torch.engine.saved import averages
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 PLACES = (("cpu", "cpu"), ("nvme", "nvme"), ("cpu", "nvme"), ("device", "device"))

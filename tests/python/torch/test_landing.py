@@ -8,7 +8,7 @@ import unittest
 
 from support_torch import torch
 
-from terrace.torch.landing import Landing
+from terrace.torch.engine.passes.landing import Landing
 
 Tracked = collections.namedtuple("Tracked", "number parameter")
 

@@ -7,8 +7,8 @@ from support_torch import EngineTest, Mlp, batch_of, engine_of, isolated, loss_o
 
 from terrace.torch import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
 from terrace.torch.engine import Engine
-from terrace.torch.optimizer_of_engine import EngineOptimizer
-from terrace.torch.schedule_of_engine import EngineSchedule
+from terrace.torch.engine.optimizer import EngineOptimizer
+from terrace.torch.engine.schedule import EngineSchedule
 
 _SHADOWED = (
     (Engine, torch.nn.Module),

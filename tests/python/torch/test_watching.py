@@ -115,7 +115,7 @@ class Watching(EngineTest):
     @isolated
     def test_a_rare_path_is_learned(self):
         """A step of it is skipped once, and other steps between do not end the watch."""
-        terrace.torch.learning._PATIENCE = 3
+        terrace.torch.engine.passes.read_watch._PATIENCE = 3
         for precision in ("fp32", "fp16"):
             said = []
             model = seeded(Paths)

@@ -1,0 +1,53 @@
+"""Models without values: those of a model whose parameters are in a store, or were when its engine was closed. What would
+read such a parameter as it is, is refused here."""
+
+import weakref
+
+from ..errors import MisuseError
+
+
+def require_values(parameter, name, what):
+    """Outside of passes a parameter in a store is one NaN in its shape (engine/placeholders.py), and so it is after the
+    end of an engine that keeps no values."""
+    if parameter.numel() > 1 and not any(parameter.stride()):
+        if parameter.detach()[(0,) * parameter.dim()].isnan().item():
+            raise MisuseError(
+                what,
+                name,
+                "it has no values: an engine has them, or was closed without keeping them",
+                "train with that engine and its optimizer, or end it by engine.close(keep_values=True)",
+            )
+
+
+def refuse_without_values(model):
+    """After an engine that keeps no values, its modules raise where they would run, or be saved, with NaN."""
+    for module in model.modules():
+        if module._parameters:
+            module.register_forward_pre_hook(Emptied(module))
+            module._register_state_dict_hook(_refuse_to_save)
+
+
+class Emptied:
+    """A hook of a module that may have no values: it refuses to run the module, and to pickle it."""
+
+    def __init__(self, module=None):
+        self._module = weakref.ref(module) if module is not None else None
+
+    def __call__(self, module, arguments):
+        _require_own_values(module, "", "cannot run a module")
+
+    def __reduce__(self):
+        module = self._module() if self._module is not None else None
+        if module is not None:
+            _require_own_values(module, "", "cannot pickle a module")
+        return Emptied, ()
+
+
+def _refuse_to_save(module, state, prefix, metadata):
+    _require_own_values(module, prefix, "cannot make a state dict")
+
+
+def _require_own_values(module, prefix, what):
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            require_values(parameter, prefix + name, what)

@@ -1,0 +1,363 @@
+"""Names of DeepSpeed's engine, optimizer and initialize that loops use, each with what it means in one process.
+
+docs/from_deepspeed.md lists them. What is not here has a sentence that says what to do instead (WAYS).
+"""
+
+import contextlib
+import weakref
+from collections import namedtuple
+from collections.abc import Mapping
+
+import torch
+
+from ...errors import ConfigError, MisuseError
+from ...suggestions import suggestion_among
+
+# Where states or parameters are: "none" (device memory), "cpu" or "nvme", and the folders of nvme.
+OffloadPlace = namedtuple("OffloadPlace", "device nvme_path")
+
+# Engines that are not closed.
+ENGINES = weakref.WeakSet()
+
+_ALONE = "one process trains the whole model, so there is nothing to exchange"
+_TIMES = "measure steps with time.perf_counter() or torch.profiler; engine.store.counters() has bytes and waits"
+WAYS = {
+    "allreduce_gradients": _ALONE,
+    "deepspeed_io": "give training_data= to terrace.initialize, or make a torch.utils.data.DataLoader",
+    "empty_partition_cache": "parameters leave device memory by themselves, within terrace.device_memory",
+    "flops_profiler": "use torch.profiler, or torch.utils.flop_counter",
+    "monitor": "log the loss and engine.get_global_grad_norm() in the loop",
+    "offload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
+    "reload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
+    "timers": _TIMES,
+    "tput_timer": _TIMES,
+}
+
+
+def source_of(config, config_params, args):
+    """What initialize reads: `config`, its old name, or what add_config_arguments has put into `args`."""
+    given = {
+        "config": config,
+        "config_params": config_params,
+        "args.deepspeed_config": getattr(args, "deepspeed_config", None),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    (first, chosen), *others = given.items() if given else [("config", {})]
+    for name, value in others:
+        if value != chosen:
+            raise ConfigError(
+                "cannot read the configuration",
+                name,
+                f"{first} names another one",
+                "give one of the two",
+            )
+    return chosen
+
+
+def require_whole_save(folder, exclude_frozen_parameters):
+    """Raises where a checkpoint is to hold a part of the model."""
+    if exclude_frozen_parameters:
+        raise ConfigError(
+            "cannot save a checkpoint",
+            str(folder),
+            "exclude_frozen_parameters asks for a part of the model, and a checkpoint has all of it",
+            "leave it out; torch.save(engine.module_state_dict(exclude_frozen_parameters=True), file) writes what is "
+            "trained",
+        )
+
+
+def require_whole_load(folder, load_module_strict, custom_load_fn):
+    """Raises where a part of a checkpoint's weights is to be loaded, or in another way."""
+    given = {"load_module_strict": not load_module_strict, "custom_load_fn": custom_load_fn is not None}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ConfigError(
+            "cannot load a checkpoint",
+            str(folder),
+            f"the third argument, load_module_strict, is {load_module_strict!r}: a checkpoint is loaded into the model "
+            "that it is of, or not at all"
+            if name == "load_module_strict"
+            else "custom_load_fn is given, and a checkpoint is read as it was written",
+            "leave it out; weights without optimizer states are loaded with load_optimizer_states=False, and a part of "
+            "them with engine.load_module_state_dict(state, strict=False)",
+        )
+
+
+def require_undivided(mpu, mesh_param):
+    """Raises where a model is to be divided among processes."""
+    size = getattr(mpu, "get_model_parallel_world_size", lambda: 1)()
+    for name, asks in (("mpu", size > 1), ("mesh_param", mesh_param is not None)):
+        if asks:
+            raise ConfigError(
+                "cannot divide a model among processes",
+                name,
+                "one process trains the whole model",
+                f"leave {name} out: parameters that do not fit are on cpu or nvme, as offload_param says",
+            )
+
+
+def missing(name, module):
+    """The text for an attribute that neither an engine nor its model has."""
+    if name in WAYS:
+        return f"Terrace's engine has no {name!r}: {WAYS[name]}"
+    near = suggestion_among(name, [one for one in dir(EngineNames) if not one.startswith("_")])
+    return (
+        f"Terrace's engine has no {name!r}, and neither has its model, a {type(module).__name__}: "
+        f"{near or 'docs/from_deepspeed.md lists the names of the engine'}"
+    )
+
+
+class OptimizerNames:
+    """Of DeepSpeed's optimizers, for the engine's."""
+
+    @property
+    def cur_scale(self):
+        return self.engine.scaler.scale
+
+    loss_scale = cur_scale
+
+    @property
+    def overflow(self):
+        """Whether the last update was left out, because a gradient was infinite or NaN."""
+        return not self.engine.was_step_applied()
+
+
+class EngineNames:
+    """For Engine, which has .config, .module, .optimizer, .store, .scaler and the counters of steps."""
+
+    # One process trains the whole model.
+    local_rank = global_rank = 0
+    world_size = 1
+    client_optimizer = client_lr_scheduler = None
+    loaded_checkpoint_tag = None
+    _boundary = None  # what set_gradient_accumulation_boundary has said
+    _own_batches = None
+
+    # --- Micro-batches and updates ---
+
+    def is_gradient_accumulation_boundary(self):
+        if self._boundary is not None:
+            return self._boundary
+        return (self.micro_steps + 1) % self.config.gradient_accumulation_steps == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary):
+        """Whether the next step() updates, in place of the count. An update has at most gradient_accumulation_steps
+        micro-batches, and engine.backward divides each loss by that number."""
+        if self.store.update_when == "during_backward":
+            raise MisuseError(
+                "cannot set the end of an update",
+                "set_gradient_accumulation_boundary",
+                'with "update": "during_backward" an update begins in the last backward pass, by count',
+                'leave "update" out, or set gradient_accumulation_steps and call step() after each micro-batch',
+            )
+        self._boundary = bool(is_boundary)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Does nothing: there are no other processes whose gradients would be exchanged."""
+        yield
+
+    def train_batch(self, data_iter=None):
+        """Runs all micro-batches of an update, and returns the mean of their losses.
+
+        `data_iter`: an iterator; without it the loader of training_data, again and again. A batch is what the model
+        takes; where the model has a `loss_fn`, it is (inputs, labels).
+        """
+        self.train()
+        batches = self._batches_of(data_iter)
+        losses = []
+        for _ in range(self.config.gradient_accumulation_steps):
+            loss = self._loss_and_output(next(batches))[0]
+            self.backward(loss)
+            self.step()
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def eval_batch(self, data_iter, return_logits=False, compute_loss=True, reduce_output="avg", bcast_loss=True,
+                   num_micro_batches=None):
+        """Evaluates gradient_accumulation_steps micro-batches. Returns the mean of their losses; with
+        return_logits (loss, outputs); without compute_loss the outputs."""
+        if reduce_output not in ("avg", None):
+            raise ConfigError("cannot evaluate", "reduce_output", f"it is {reduce_output!r}", 'give "avg" or None')
+        was_training = self.module.training
+        self.eval()
+        try:
+            batches = self._batches_of(data_iter)
+            found = [
+                self._loss_and_output(next(batches), compute_loss)
+                for _ in range(num_micro_batches or self.config.gradient_accumulation_steps)
+            ]
+        finally:
+            self.train(was_training)
+        losses, outputs = [loss for loss, _ in found], [output for _, output in found]
+        outputs = outputs[0] if len(outputs) == 1 else outputs
+        if not compute_loss:
+            return outputs
+        loss = torch.stack(losses).mean() if reduce_output else losses
+        return (loss, outputs) if return_logits else loss
+
+    def _batches_of(self, data_iter):
+        if data_iter is None:
+            if self.training_dataloader is None:
+                raise ConfigError(
+                    "cannot take a batch", "data_iter", "there is none, and no training_data",
+                    "give an iterator, such as iter(loader), or training_data= to terrace.initialize",
+                )
+            if self._own_batches is None:
+                self._own_batches = _again_and_again(self.training_dataloader)
+            return self._own_batches
+        if not hasattr(data_iter, "__next__"):
+            raise ConfigError(
+                "cannot take a batch", "data_iter", f"a {type(data_iter).__name__} is no iterator",
+                "give iter(loader), made once: a new one would begin with the first batch again",
+            )
+        return data_iter
+
+    def _loss_and_output(self, batch, is_loss_wanted=True):
+        loss_fn = getattr(self.module, "loss_fn", None)
+        if loss_fn is not None:
+            inputs, labels = batch
+            output = self(inputs)
+            return (loss_fn(output, labels) if is_loss_wanted else None), output
+        if isinstance(batch, Mapping):
+            output = self(**batch)
+        else:
+            output = self(*batch) if isinstance(batch, (list, tuple)) else self(batch)
+        return (_loss_in(output) if is_loss_wanted else None), output
+
+    # --- Settings ---
+
+    def set_lr(self, lr):
+        """The rate of all parameter groups, until a schedule sets another."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def get_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_mom(self):
+        """Of each group the momentum of SGD, else the betas."""
+        name = "momentum" if self.optimizer.kind == "sgd" else "betas"
+        return [group.get(name) for group in self.optimizer.param_groups]
+
+    def set_train_batch_size(self, train_batch_size):
+        """The number that the engine has. Another one is refused: memory is planned for the micro-batches of an
+        update."""
+        if train_batch_size != self.config.train_batch_size:
+            raise ConfigError(
+                "cannot change the batch of a training",
+                "train_batch_size",
+                f"it is {self.config.train_batch_size}, and memory is planned for its micro-batches",
+                f"make another engine with train_batch_size {train_batch_size}: save_checkpoint, close, "
+                "terrace.initialize, load_checkpoint. For an update of fewer micro-batches there is "
+                "set_gradient_accumulation_boundary",
+            )
+
+    def train_batch_size(self):
+        return self.config.train_batch_size
+
+    def train_micro_batch_size_per_gpu(self):
+        return self.config.train_micro_batch_size_per_gpu
+
+    def gradient_accumulation_steps(self):
+        return self.config.gradient_accumulation_steps
+
+    def get_batch_info(self):
+        """(train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps)"""
+        config = self.config
+        return config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
+
+    def gradient_clipping(self):
+        return self.config.gradient_clipping
+
+    def get_global_grad_norm(self):
+        return self._norm
+
+    def was_step_applied(self):
+        return self._was_applied
+
+    def zero_optimization(self):
+        return self.config.zero_stage > 0
+
+    def zero_optimization_stage(self):
+        return self.config.zero_stage
+
+    def zero_offload_optimizer(self):
+        """Where optimizer states are."""
+        return self._place_of("states")
+
+    def zero_offload_param(self):
+        """Where parameters are."""
+        return self._place_of("parameters")
+
+    def zero_cpu_offload(self):
+        return self.zero_offload_optimizer().device == "cpu"
+
+    def _place_of(self, what):
+        options = self.config.store_options
+        device = "none" if options[what] == "device" else options[what]
+        return OffloadPlace(device, options["nvme_paths"] if device == "nvme" else None)
+
+    def fp16_enabled(self):
+        return self.config.precision == "fp16"
+
+    def bfloat16_enabled(self):
+        return self.config.precision == "bf16"
+
+    def dynamic_loss_scale(self):
+        """Whether the scale of fp16 follows overflows."""
+        return self.config.loss_scale is not None and self.config.loss_scale.loss_scale == 0
+
+    def memory_breakdown(self):
+        """False: nothing is printed. engine.store.plan has the bytes of each tier."""
+        return False
+
+    @property
+    def loss_scale(self):
+        return self.scaler.scale
+
+    @property
+    def global_samples(self):
+        return (self.global_steps + self.skipped_steps) * self.config.train_batch_size
+
+    # --- Values, and the end ---
+
+    def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
+        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        if exclude_frozen_parameters:
+            for name, parameter in self.module.named_parameters(remove_duplicate=False):
+                if not parameter.requires_grad:
+                    state.pop(prefix + name, None)
+        return state
+
+    def load_module_state_dict(self, checkpoint, strict=True):
+        return self.module.load_state_dict(checkpoint, strict=strict)
+
+    def destroy(self):
+        self.close()
+
+
+def _again_and_again(loader):
+    while True:
+        count = 0
+        for batch in loader:
+            count += 1
+            yield batch
+        if not count:
+            return
+
+
+def _loss_in(output):
+    """The loss in what a model returns: its member "loss", or itself, or the first of several."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is None:
+        loss = output[0] if isinstance(output, (list, tuple)) and output else output
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ConfigError(
+            "cannot find the loss of a batch",
+            type(output).__name__,
+            "the model returns no single number, and has no loss_fn",
+            "set model.loss_fn to a function of (outputs, labels), or write the loop: engine.backward(loss); "
+            "engine.step()",
+        )
+    return loss.reshape(())

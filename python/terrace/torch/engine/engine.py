@@ -1,0 +1,469 @@
+"""The engine of a model: DeepSpeed's methods over passes, updates, values and commits (deepspeed_names.py has those that
+follow from the configuration)."""
+
+import math
+import os
+import warnings
+
+import torch
+
+from ...errors import CancelledError, ConfigError
+from ..emptied import refuse_without_values
+from ..loss_scale import LossScaler
+from .away import OutsideReads
+from .deepspeed_names import ENGINES, EngineNames, missing, require_whole_load, require_whole_save
+from .interrupts import uninterrupted
+from .layout import Layout
+from .passes import Passes
+from .passes.hooks import Hooks, refuse_to_pickle, refuse_tracers
+from .passes.read_watch import ReadWatch
+from .saved.averages import begin_average
+from .saved.checkpoint import Checkpoints
+from .saved.export import Exports
+from .values import Values
+
+
+class Engine(EngineNames):
+    """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
+    engine.step()`."""
+
+    def __init__(self, model, config, store, tracked, units, placeholders, log, shortage):
+        self.module = model
+        self.config = config
+        self.store = store
+        self.optimizer = self.lr_scheduler = self.training_dataloader = None
+        self.global_steps = self.micro_steps = self.skipped_steps = 0
+        self.average = None
+        self.tier_name = None  # of terrace.initialize
+        self._log = log
+        self._norm = 0.0
+        self._clip_once = None
+        self._in_update = None  # how many updates had run before the one that runs
+        # Of engine.step(): its update is asked for, it has run, and the schedule has not followed it yet.
+        self._is_in_step = self._has_updated = self._is_schedule_due = False
+        self._was_applied = True
+        self.scaler = LossScaler(config.loss_scale)
+        self._hooks = Hooks()
+        self._passes = Passes(
+            store,
+            tracked,
+            config.gradient_accumulation_steps,
+            self._before_pass,
+            self._before_step,
+            self._announce,
+            self._evaluated,
+            shortage,
+        )
+        self._passes.needs_scale = self.scaler.may_skip
+        folders = config.store_options.get("nvme_paths")
+        self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
+        self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
+        self._checkpoints = Checkpoints(self, store, tracked, self._values, self._exports, self._say)
+        self._hooks.watch_passes(self._passes, units)
+        self._layout = Layout(model)
+        self._tracked = tracked
+        self._placeholders = placeholders
+        tracked_of = {id(one.parameter): one for one in tracked}
+        self._read_watch = ReadWatch(model, self._passes, tracked_of, self._warn_of_autocast)
+        self._warned_of_autocast = self._warned_of_nan = False
+        self._layout.mark(model, self.zero_grad)
+        outside = OutsideReads(self._passes.are_running, self._values.read, log)
+        for one in tracked:
+            one.outside = outside
+
+    # --- A training loop ---
+
+    def __call__(self, *arguments, **named):
+        return self.module(*arguments, **named)
+
+    forward = __call__
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+        """Goes backward from the loss of a micro-batch, divided by how many an update has."""
+        steps = self.config.gradient_accumulation_steps
+        if scale_wrt_gas and steps > 1:
+            loss = loss / steps
+        self.scale(loss).backward(retain_graph=retain_graph)
+        return loss
+
+    def scale(self, loss):
+        """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
+        self._passes.is_scaled = True
+        return loss * self.scaler.scale if self.scaler.may_skip else loss
+
+    def step(self):
+        """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""
+        is_last = self.is_gradient_accumulation_boundary()
+        self._values.require_whole()
+        self._passes.require_sound()
+        if not is_last:
+            self.micro_steps += 1
+            return
+        self._is_in_step = True
+        try:
+            self.optimizer.step()
+        except Exception:  # it was refused, and can be repeated
+            self._is_in_step = False
+            raise
+        self._has_updated = True
+        self._finish_step()
+        self._checkpoints.begin_if_due(is_told=False)
+
+    def _finish_step(self):
+        """What follows an update of engine.step(). After Ctrl-C it is made up for when the program goes on."""
+        if not self._has_updated:
+            return
+        with uninterrupted():
+            self._is_in_step = self._has_updated = False
+            self.micro_steps += 1
+            if self._is_schedule_due:
+                self._is_schedule_due = False
+                self.lr_scheduler.step()
+
+    def update(self):
+        """The optimizer's step, where gradients have come."""
+        self._values.require_whole()
+        with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
+            is_due = self._passes.complete()
+        if not is_due:
+            return
+        self._values.take_small(is_between_steps=False)
+        self._in_update = self.global_steps + self.skipped_steps
+        try:
+            result = self.store.update(*self._update_settings())
+            self._count(result)
+            self._passes.updated()
+            self._values.small_were_updated()
+            self._in_update = None
+            if self.average is not None:
+                self.average.note_update()
+        except KeyboardInterrupt:
+            self._settle_update()
+            raise
+        if result.partly_applied:
+            raise CancelledError(
+                "cannot go on after an update",
+                "the engine",
+                "a gradient was infinite or NaN when a part of the update had run in the backward pass already",
+                "resume from the last commit, or load a checkpoint into a new engine; set gradient_clipping, or "
+                "another terrace.update, so that such steps are left out",
+            )
+        self._checkpoints.note_update()
+
+    def _count(self, result):
+        self._is_schedule_due = self._is_in_step and result.applied and self.lr_scheduler is not None
+        self._has_updated = self._is_in_step
+        self.global_steps += result.applied
+        self.skipped_steps += not result.applied
+        self._was_applied = result.applied
+        self._norm = result.gradient_norm
+        if self._clip_once is not None:
+            self._clip_once[1].fill_(result.gradient_norm)
+            self._clip_once = None
+        self.scaler.note(not result.applied)
+        if result.applied:
+            self._read_watch.note_update()
+        elif not result.partly_applied:
+            self._explain_skip()
+
+    def _settle_update(self):
+        """After Ctrl-C in an update, which may have come before it or after it."""
+        if self._in_update is not None:
+            if self._passes.had_ended():
+                if self.global_steps + self.skipped_steps == self._in_update:
+                    self.global_steps += 1
+                    self._has_updated = self._is_in_step
+                    self._is_schedule_due = self._is_in_step and self.lr_scheduler is not None
+                self._passes.updated()
+                self._values.small_were_updated()
+            else:
+                self._give_up_micro_steps()
+            self._in_update = None
+        self._finish_step()
+
+    def _give_up_micro_steps(self):
+        self._is_in_step = False
+        self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
+
+    def _update_settings(self):
+        clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
+        return self.optimizer.settings(), self.global_steps + 1, clip, self.scaler.scale
+
+    def _explain_skip(self):
+        """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
+        placeholder."""
+        if self._passes.has_read_nothing or not self.scaler.may_skip:
+            self._say(
+                "warning",
+                "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
+                "parameters that are used outside of their modules",
+            )
+            self._read_watch.watch_steps()
+
+    def _evaluated(self, has_nan):
+        if not self._read_watch.note_evaluation() and has_nan:
+            self._read_watch.watch_evaluations()
+            if not self._warned_of_nan:
+                self._warned_of_nan = True
+                self._say(
+                    "warning",
+                    "an evaluation gave NaN: the next one is watched for parameters that are used outside of their "
+                    "modules; where it gives numbers, repeat this one",
+                )
+
+    def _warn_of_autocast(self):
+        if not self._warned_of_autocast:
+            self._warned_of_autocast = True
+            if any(one.type == "fp32" and one.is_managed for one in self._tracked):
+                self._say(
+                    "warning",
+                    "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
+                    "all of the model at once; set bf16.enabled in the configuration instead",
+                )
+
+    def _announce(self):
+        # The first pass may find that there is too little device memory, and leaves a whole state then.
+        if self._passes.updates and self.store.update_when == "during_backward":
+            self.store.announce_update(*self._update_settings())
+
+    def _before_pass(self):
+        self._values.require_whole()
+        refuse_tracers()
+        if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
+            self.store.use_stream(torch.cuda.current_stream(self.store.cuda_ordinal).cuda_stream)
+        with torch._C.DisableTorchFunction():  # a watched pass may begin within another module's forward
+            self._placeholders.require_untouched()
+            self._placeholders.require_in_place(self._tracked)
+
+    def _before_step(self):
+        self._settle_update()
+        self._settle_average("train")
+        self._layout.require_unchanged()
+        self._checkpoints.tell()
+        self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
+        self._values.take_small(is_between_steps=True)
+
+    def drop_gradients(self):
+        """zero_grad: gives up a step that has gradients, or that failed."""
+        self._passes.close_leftovers()
+        self._settle_update()
+        if self._passes.has_gradients or self._passes.failure is not None:
+            self._passes.abandon()
+            self._give_up_micro_steps()
+        self._passes.marks.remove()
+        with torch._C.DisableTorchFunctionSubclass():
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    def zero_grad(self, set_to_none=True):
+        self.drop_gradients()
+
+    def clip_grad_norm_(self, max_norm):
+        """Clips the next update; with an infinite norm it only asks for the norm, as in torch. The norm that it
+        returns is known, and filled in, when the update has run."""
+        max_norm = float(max_norm)
+        if not max_norm > 0:
+            raise ConfigError(
+                "cannot clip gradients", "max_norm", f"it is {max_norm}", "give a norm above 0, or do not clip"
+            )
+        norm = torch.full((), float("nan"))
+        self._clip_once = (max_norm if math.isfinite(max_norm) else 0.0, norm)
+        return norm
+
+    # --- Values ---
+
+    def gathered(self, parameters, write=False):
+        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be
+        changed."""
+        return self._values.gathered(parameters, write)
+
+    def has_parameter(self, parameter):
+        return bool(self._values.find([parameter]))
+
+    def state_dict(self, *arguments, **named):
+        return self.module.state_dict(*arguments, **named)
+
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def named_values(self, parameters=None, dtype=None):
+        """(name, values) of all parameters, or of those that gathered() would take, one after the other: for norms and
+        logs. The values are a new tensor in the parameter's type, or in `dtype`, and only one is in memory at a time
+        unless you keep it. Between passes; trained ones in fp32 are masters."""
+        chosen = self._tracked if parameters is None else self._values.find(parameters)
+        for one in list(chosen):
+            is_master = one.is_trainable and dtype == torch.float32
+            yield one.name, self._values.read(one, "master" if is_master else "parameter", dtype)
+
+    def master(self, parameter):
+        """The fp32 value that a parameter is rounded from, as a new tensor."""
+        found = self._values.find(parameter)
+        if len(found) != 1:
+            raise ConfigError(
+                "cannot read a master",
+                str(parameter),
+                "it is no trained parameter of this model",
+                "give one parameter, or its name",
+            )
+        return self._values.read(found[0], "master")
+
+    def averaged(self, decay=0.999, *, every=1, host_memory=None):
+        """Begins an average of the weights over the steps, engine.average from then on (averages.py). `decay`: of an
+        exponential moving average; None: the equal average of SWA. `every` so many steps it takes the weights in; 0:
+        with average.update_parameters() alone. `host_memory`: its bytes, beside terrace.host_memory; without it what
+        it needs. After a resume it goes on from the commit: call it before the first step then, and before
+        load_checkpoint."""
+        return begin_average(self, decay, every, host_memory)
+
+    def _settle_average(self, what):
+        if self.average is not None:
+            self.average.require_at_home(what)
+            self.average.catch_up()
+
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+        """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time; with `averaged`
+        those of engine.average, beside what is not trained."""
+        return self._exports.save_safetensors(folder, dtype, shard_bytes, averaged)
+
+    def save_16bit_model(self, save_dir, save_filename="model.safetensors", exclude_frozen_parameters=False):
+        """Writes the weights in the parameters' type, or in bf16 where that is fp32, to one file of safetensors."""
+        return self._exports.save_16bit(save_dir, save_filename, exclude_frozen_parameters)
+
+    save_fp16_model = save_16bit_model
+
+    def optimizer_state_dict(self):
+        """Moments, steps and groups in the layout of torch.optim."""
+        return self._exports.optimizer_state_dict(self.optimizer)
+
+    def load_optimizer_state_dict(self, state_dict):
+        self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
+
+    def save_checkpoint(
+        self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
+    ):
+        """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
+        replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
+        require_whole_save(save_dir, exclude_frozen_parameters)
+        self._settle_average("save a checkpoint")
+        return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
+
+    def load_checkpoint(
+        self,
+        load_dir,
+        tag=None,
+        load_module_strict=True,
+        load_optimizer_states=True,
+        load_lr_scheduler_states=True,
+        load_module_only=False,
+        custom_load_fn=None,
+    ):
+        """(path, client_state) of what save_checkpoint wrote; (None, {}) and a warning where there is nothing. What
+        is refused has changed nothing. After a failure of the drive within the load the engine has no whole state,
+        and says so at every call until a load has ended well. A checkpoint is of the whole model:
+        `load_module_strict=False` and `custom_load_fn` are ConfigErrors."""
+        require_whole_load(load_dir, load_module_strict, custom_load_fn)
+        self._settle_average("load a checkpoint")
+        path, client_state = self._checkpoints.load(
+            load_dir,
+            tag,
+            load_optimizer_states and not load_module_only,
+            load_lr_scheduler_states and not load_module_only,
+        )
+        if path is not None:
+            self.loaded_checkpoint_tag = os.path.basename(path)
+        return path, client_state
+
+    def commit(self, client_state=None, retain=False):
+        """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
+        `client_state`, what JSON holds, comes back as engine.client_state after a resume. One that is refused has
+        changed nothing. Its text and the progress of the engine may have 1 MiB."""
+        self._checkpoints.begin(client_state, retain)
+
+    def finish_commit(self):
+        """Waits until the last commit is durable, and returns its number."""
+        self._checkpoints.tell()
+        return self.store.finish_commit()
+
+    @property
+    def client_state(self):
+        return self._checkpoints.client_state
+
+    def adopt(self, optimizer, scheduler, dataloader):
+        """The last act of terrace.initialize. After a resume they go on from the commit."""
+        self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
+        optimizer.engine = self
+        self._checkpoints.take_up()
+        ENGINES.add(self)
+
+    @property
+    def device(self):
+        return self._tracked[0].parameter.device
+
+    def train(self, mode=True):
+        self.module.train(mode)
+        return self
+
+    def eval(self):
+        return self.train(False)
+
+    # --- Its end ---
+
+    def close(self, keep_values=False):
+        """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks
+        for it."""
+        if self._passes.is_closed:
+            return
+        self._passes.require_turn("close the engine")
+        kept = [self._values.read(one) for one in self._tracked] if keep_values else []
+        try:
+            self._passes.abandon()
+            self._passes.marks.remove()
+            self._checkpoints.begin_if_due()
+            self._checkpoints.tell()
+        finally:  # a store that has failed says so at every call
+            if self.average is not None:
+                self.average.end()
+            self._leave_model(kept)
+            self.store.close()
+            self._passes.is_closed = True
+            ENGINES.discard(self)
+
+    def _leave_model(self, kept):
+        self._read_watch.stop()
+        self._hooks.remove()
+        self._values.detach(self.module)
+        self._layout.unmark(self.module)
+        for one in self._tracked:
+            if one.is_managed:
+                one.leave_store(self._placeholders.like(one.real))
+        for one, values in zip(self._tracked, kept):
+            one.parameter.data = values
+        if not kept:
+            refuse_without_values(self.module)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __getattr__(self, name):
+        """What an engine has not is the model's."""
+        if name == "module" or name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self.module, name)
+        except AttributeError as error:
+            if hasattr(type(self.module), name):  # a property of the model has failed
+                raise
+            raise AttributeError(missing(name, self.module)) from error
+
+    def __reduce_ex__(self, protocol):
+        refuse_to_pickle()
+
+    def _say(self, level, line):
+        if self._log is not None:
+            self._log(level, line)
+        else:
+            warnings.warn(line, stacklevel=3)

@@ -1,0 +1,112 @@
+"""The optimizer that an engine hands out: torch's interface over an update that Terrace runs.
+
+Its param_groups are read in every step, so torch's learning rate schedulers work. A given optimizer of torch
+says what kind it is, and shares its param_groups.
+"""
+
+import torch
+
+from ...errors import ConfigError, MisuseError
+from ..optimizer.settings import NEUTRAL, settings_of
+from .deepspeed_names import OptimizerNames
+
+# What torch calls the moments of each kind, first and second, and whether it counts steps.
+MOMENTS = {
+    "adamw": (("exp_avg", "exp_avg_sq"), True),
+    "adam": (("exp_avg", "exp_avg_sq"), True),
+    "lion": (("exp_avg",), False),
+    "adagrad": (("sum",), True),
+    "sgd": (("momentum_buffer",), False),
+}
+_KINDS = {
+    torch.optim.AdamW: "adamw",
+    torch.optim.Adam: "adam",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.SGD: "sgd",
+}
+
+
+def kind_of(optimizer):
+    """The kind of an optimizer of torch; raises where Terrace has none that computes the same."""
+    what = "cannot take over an optimizer"
+    kind = _KINDS.get(type(optimizer))
+    if kind is None:
+        raise ConfigError(
+            what,
+            type(optimizer).__name__,
+            "Terrace has no optimizer that computes the same",
+            "give AdamW, Adam, Adagrad or SGD of torch.optim, or name one in the configuration",
+        )
+    for group in optimizer.param_groups:
+        for name, value in NEUTRAL.items():
+            if group.get(name, value) != value:
+                raise ConfigError(
+                    what,
+                    type(optimizer).__name__,
+                    f"{name}={group[name]!r} is not supported",
+                    f"leave {name} at {value!r}",
+                )
+        if group.get("decoupled_weight_decay") and kind == "adam":
+            kind = "adamw"
+    if any(float(state.get("step", 1)) for state in optimizer.state.values()):
+        raise ConfigError(
+            what,
+            type(optimizer).__name__,
+            "it has states already",
+            "give a new one, and load its state with engine.load_optimizer_state_dict",
+        )
+    return kind
+
+
+class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
+    """It belongs to the engine that adopts it."""
+
+    def __init__(self, kind, groups, defaults):
+        self.engine = None
+        self.kind = kind
+        self._is_complete = False
+        super().__init__(groups, defaults)
+        self._is_complete = True
+
+    def settings(self):
+        """What the update is given, by group."""
+        return [settings_of(self.kind, group) for group in self.param_groups]
+
+    def step(self, closure=None):
+        """Updates with the gradients that have come; without any, nothing happens, as in torch."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.settings()  # what cannot be used is refused before the step is ended
+        self.engine.update()
+        return loss
+
+    def zero_grad(self, set_to_none=True):
+        """Gives up a step that has gradients but no update yet; their memory is gone in any case."""
+        self.engine.drop_gradients()
+
+    def add_param_group(self, param_group):
+        if self._is_complete:
+            raise MisuseError(
+                "cannot add a parameter group",
+                "optimizer",
+                "the parameters are in a store already",
+                "give all groups to terrace.initialize",
+            )
+        super().add_param_group(param_group)
+
+    def state_dict(self):
+        """In torch's layout. The moments are read one tensor at a time; before the first update there are none."""
+        return self.engine.optimizer_state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.engine.load_optimizer_state_dict(state_dict)
+
+    def __reduce_ex__(self, protocol):
+        raise MisuseError(
+            "cannot pickle an optimizer",
+            "optimizer",
+            "its states are in a store of this process",
+            "save optimizer.state_dict(), or engine.save_checkpoint(folder)",
+        )

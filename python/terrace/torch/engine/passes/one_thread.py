@@ -1,0 +1,30 @@
+"""One thread at a time goes through a model."""
+
+import threading
+
+from ....errors import MisuseError
+
+
+class Turn:
+    """Whose pass is open: a pass of another thread would close what this one opens, and the other way round."""
+
+    def __init__(self):
+        self.thread = None
+        self._entry = threading.Lock()
+
+    def take(self, what):
+        with self._entry:
+            self.require(what)
+            self.thread = threading.get_ident()
+
+    def require(self, what):
+        """Raises where another thread's pass is open. A thread that has ended left its pass, and loses it."""
+        if self.thread in (None, threading.get_ident()):
+            return
+        if self.thread in {one.ident for one in threading.enumerate()}:
+            raise MisuseError(
+                f"cannot {what}",
+                "the model",
+                "a pass of another thread is running",
+                "let one thread at a time use the model, its engine and its optimizer, by a lock",
+            )

@@ -1,0 +1,270 @@
+"""Parameters of a model and their tensors in a store.
+
+Outside of leases the data of a managed parameter is one NaN of the parameter's true shape: shapes stay true, a
+read gives NaN, a write raises, and nothing ends the process. Within leases it is the tensor at its address in
+the store, which never changes, so that views and saved tensors stay right. On a strict device it is always that
+tensor."""
+
+import weakref
+
+import torch
+from torch import nn
+
+from ..._declarations import ENUMS
+from ...errors import ConfigError, MisuseError
+from ..handed_over import HandedOver
+from ..overlap import overlapping
+from .away import AwayParameter
+
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+TORCH_TYPES = {word: dtype for dtype, word in TYPES.items()}
+
+
+class Tracked:
+    """A parameter that a store trains or keeps. Small ones stay in memory of torch's, and are never leased."""
+
+    __slots__ = (
+        "parameter",
+        "names",
+        "number",
+        "type",
+        "type_number",
+        "is_managed",
+        "is_small",
+        "is_trainable",
+        "group",
+        "real",
+        "away",
+        "leases",
+        "is_gathered",
+        "address",
+        "first_small",
+        "stamp",
+        "read_stamp",
+        "comes_in_parts",
+        "refusal",
+        "values",
+        "outside",
+        "_own_class",
+        "_away_class",
+        "__weakref__",
+    )
+
+    def __init__(self, parameter, names, type_, is_trainable, group):
+        self.parameter = parameter
+        self.names = names
+        self.type = type_
+        self.type_number = ENUMS["terrace_type"][type_]
+        self.is_trainable = is_trainable
+        self.group = group
+        self.number = None
+        self.address = self.first_small = 0  # of a small one: its memory, its place among those of its type
+        self.is_managed = True
+        self.is_small = False
+        self.real = self.away = None
+        self.leases = 0  # that are open, and one more where it is gathered
+        self.is_gathered = False
+        self.stamp = -1  # of the micro-batch that its last gradient belongs to
+        self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
+        # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
+        # gradient as often.
+        self.comes_in_parts = False
+        self.refusal = None
+        # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
+        self.values = None
+        self.outside = None  # an OutsideReads, told of what reads this one while it is away
+        self._own_class = self._away_class = type(parameter)
+
+    @property
+    def name(self):
+        return self.names[0]
+
+    def attach(self, real, away):
+        self.real = real
+        self.away = away
+        if away is not real and self._own_class is nn.Parameter:
+            self._away_class = AwayParameter
+            self.parameter._terrace_away = weakref.ref(self)
+        self.put_away()
+
+    def show(self, values):
+        """The parameter has these values from now on."""
+        self.parameter.__class__ = self._own_class  # torch's own: before anything is asked of it
+        self.parameter.data = values
+
+    def put_away(self):
+        self.parameter.__class__ = self._own_class
+        self.parameter.data = self.away
+        self.parameter.__class__ = self._away_class
+
+    def forget_leases(self):
+        """Nothing is leased, but what was gathered has values of its own."""
+        if self.is_managed and self.leases:
+            self.leases = int(self.is_gathered)
+            if not self.is_gathered:
+                self.put_away()
+
+    def leave_store(self, away):
+        """The store ends: a strict one leaves nothing to look at."""
+        self.show(away)
+        self.parameter.__dict__.pop("_terrace_away", None)
+        self.real = self.away = self.outside = None
+
+
+class Placeholders:
+    """All of one type are the same NaN, so that it can be seen whether anything was written to one."""
+
+    def __init__(self):
+        self._values = {}
+
+    def like(self, tensor):
+        value = self._values.get((tensor.dtype, tensor.device))
+        if value is None:
+            value = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
+            self._values[tensor.dtype, tensor.device] = value
+        return value.expand(tensor.shape)
+
+    @staticmethod
+    def require_in_place(tracked):
+        for one in tracked:
+            if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
+                continue
+            is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
+            is_resized = one.parameter.shape != one.real.shape
+            one.put_away()
+            if not is_left_over and is_resized:
+                raise MisuseError(
+                    "cannot go on with a model",
+                    one.name,
+                    f"its shape was {tuple(one.real.shape)}, and it was given another, as resize_token_embeddings does; "
+                    "the store has the values of before",
+                    "resize before terrace.initialize: engine.close(keep_values=True), load the model anew or undo the "
+                    "change, resize it, and make another engine",
+                )
+            if not is_left_over:
+                raise MisuseError(
+                    "cannot take the data that a parameter was given",
+                    one.name,
+                    "its values are in a store, which parameter.data = ... does not reach, and what it was "
+                    "given is lost",
+                    "write within `with engine.gathered(parameters, write=True):`",
+                )
+
+    def require_untouched(self):
+        """torch refuses most writes by itself, but not fill_ and zero_."""
+        for value in self._values.values():
+            found = value.item()
+            if found == found:
+                value.fill_(float("nan"))
+                raise MisuseError(
+                    "cannot take what was written to a parameter",
+                    "the model",
+                    f"it was filled with {found} outside "
+                    "of a pass, where it has no memory of its own, and the value is lost",
+                    "write within `with engine.gathered(parameters, write=True):`",
+                )
+
+
+def acquire(tracked):
+    """Lets the parameters of a lease that was just opened be read."""
+    for one in tracked:
+        if not one.leases:
+            one.show(one.real)
+        one.leases += 1
+
+
+def release(tracked):
+    for one in tracked:
+        one.leases -= 1
+        if not one.leases:
+            one.put_away()
+
+
+def is_strange(gradient, one):
+    """Whether a gradient cannot be handed over."""
+    return (
+        gradient.dtype is not one.parameter.dtype
+        or gradient.requires_grad
+        or gradient.layout is not torch.strided
+        or type(gradient) is HandedOver
+    )
+
+
+def why_strange(gradient, one):
+    """(reason, advice)"""
+    if type(gradient) is HandedOver:
+        return "the graph is that of a step that is over", "go forward again"
+    if gradient.layout is not torch.strided:
+        return "it is sparse", "make it dense, such as by sparse=False of an embedding"
+    if gradient.requires_grad:
+        return (
+            "it was made with create_graph=True, and a second derivative would read parameters at a time that "
+            "Terrace does not know",
+            "use backward() without create_graph",
+        )
+    return (
+        f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}",
+        "give it in the parameter's type",
+    )
+
+
+def named_once(model):
+    """[(parameter, [its names])]: a tied one has several."""
+    found = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), (parameter, []))[1].append(name)
+    return list(found.values())
+
+
+def require_trainable_kind(parameter, name):
+    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way.
+    Frozen ones of other types stay torch's: the codes of quantised weights among them."""
+    what = "cannot take a parameter into Terrace"
+    if parameter.device.type == "meta":
+        raise ConfigError(
+            what,
+            name,
+            "it is on the meta device and has no values",
+            "load them first: terrace.torch.load(model, path)",
+        )
+    is_plain = type(parameter.data) in (torch.Tensor, torch.nn.Parameter)
+    if not is_plain and not parameter.requires_grad:
+        return False
+    if not is_plain:
+        raise ConfigError(
+            what,
+            name,
+            f"it is a {type(parameter.data).__name__}, whose values are not one tensor",
+            "freeze it, or train the model with plain parameters",
+        )
+    if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex():
+        kind = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"
+        raise ConfigError(what, name, f"it is {kind}", "keep such parameters out of the model, or as buffers")
+    if parameter.dtype in TYPES:
+        return True
+    if parameter.requires_grad:
+        raise ConfigError(
+            what,
+            name,
+            f"its type is {parameter.dtype}, and {', '.join(TYPES.values())} are trained",
+            "convert the model, such as by model.float(), or freeze the parameter",
+        )
+    return False
+
+
+def require_storage_of_its_own(parameters, model):
+    """Two parameters over the same bytes would be trained twice by torch, and would come apart here, as a buffer
+    would that is a view of a parameter."""
+    buffers = [
+        (buffer, name)
+        for name, buffer in model.named_buffers()
+        if buffer.device.type != "meta" and buffer.layout == torch.strided
+    ]
+    shared = overlapping([(parameter, names[0]) for parameter, names in parameters], buffers)
+    if shared is not None:
+        raise ConfigError(
+            "cannot take a parameter into Terrace",
+            shared[1],
+            f"it shares its storage with {shared[0]}",
+            "use one Parameter object in both places (they are then tied), or give each a copy of its own",
+        )

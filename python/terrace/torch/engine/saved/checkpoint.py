@@ -1,0 +1,304 @@
+"""Progress of a training, which is in no tensor, and commits on nvme that survive any crash."""
+
+import base64
+import json
+import os
+import time
+import zlib
+
+import torch
+
+from ....config_words import in_words_of_the_configuration
+from ....errors import ConfigError, Error, MisuseError
+from .checkpoint_folder import CheckpointFolder
+from .export import named_tensors
+from .unpickle import pickled, unpickled
+
+# Of the text of a commit (capi/limits.h).
+_MOST_TEXT_BYTES = 1 << 20
+# Of the name of a saved average in that text, with more than enough room.
+_NAME_BYTES = 4 << 10
+# Of what lies in no store, in that text, where it takes a third more.
+_MOST_BYTES_BESIDE = 600 << 10
+# Of a commit's state out of its text: names and shapes of a hundred thousand tensors have a tenth of it.
+_MOST_STATE_BYTES = 64 << 20
+
+
+class Checkpoints:
+    def __init__(self, engine, store, tracked, values, exports, say):
+        self._engine = engine
+        self._say = say
+        self._store = store
+        self._tracked = tracked
+        self._values = values
+        self._exports = exports
+        options = engine.config.store_options
+        self._keeps_commits = bool(options.get("durable")) and not store.why_no_commits
+        if options.get("durable") and options["states"] == "nvme" and not self._keeps_commits:
+            self._say("warning", f"no commits are made, and nothing can be resumed: {store.why_no_commits}")
+        self._is_new = False  # an update has run since begin_if_due
+        self._random = None
+        self._last_commit = time.monotonic()
+        self._failure = None  # of a commit
+        self._has_told_of_size = False
+        self.client_state = {}
+        self._average = None  # (its state in the commit that was taken up, the step of that)
+        self.run = f"{int.from_bytes(os.urandom(8), 'big') or 1:016x}"  # of this run, and of all that go on from it
+        self._folder = CheckpointFolder(engine, values, exports, self, say)
+
+    # --- Progress: what is in no tensor ---
+
+    def of_now(self):
+        engine = self._engine
+        scheduler = engine.lr_scheduler
+        return {
+            "steps": engine.global_steps,
+            "skipped_steps": engine.skipped_steps,
+            "loss_scale": engine.scaler.state(),
+            "groups": [
+                {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
+                for group in engine.optimizer.param_groups
+            ],
+            "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+            "average": engine.average.state() if engine.average is not None else None,
+        }
+
+    def _beside(self):
+        """{name: tensor} of buffers, and of parameters that are too small for the store and not trained."""
+        known = {id(one.parameter) for one in self._tracked}
+        return {name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known}
+
+    def restore(self, progress, with_scheduler=True):
+        engine = self._engine
+        engine.global_steps = progress["steps"]
+        engine.skipped_steps = progress["skipped_steps"]
+        engine.micro_steps = 0
+        engine.scaler.restore(progress["loss_scale"])
+        if with_scheduler:
+            for group, saved in zip(engine.optimizer.param_groups, progress["groups"]):
+                group.update(
+                    {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+                )
+            if progress["scheduler"] is not None and hasattr(engine.lr_scheduler, "load_state_dict"):
+                engine.lr_scheduler.load_state_dict(progress["scheduler"])
+
+    # --- Commits ---
+
+    def note_update(self):
+        """What comes after an update, such as the next batch, may draw random numbers before the commit is made."""
+        self._is_new = self._keeps_commits
+        if self._is_new:
+            self._random = self._random_numbers()
+
+    def begin_if_due(self, is_told=True):
+        """Between steps, where the configuration asks for commits. With is_told=False what an earlier commit failed
+        with is kept for tell(): the update before this has been made, and who calls must not repeat it."""
+        config, engine = self._engine.config, self._engine
+        if not self._is_new:
+            return
+        self._is_new = False
+        by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
+        by_time = (
+            config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
+        )
+        if not by_steps and not by_time:
+            return
+        try:
+            self.begin(self.client_state, False, self._random)
+        except Error as error:
+            if is_told:
+                raise
+            self._failure = error
+
+    def tell(self):
+        """Raises once what begin_if_due() has kept."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def begin(self, client_state, retain, random=None):
+        """`client_state` is in force when it is in a commit that has begun: what is refused leaves the one before."""
+        client_state = self.client_state if client_state is None else client_state
+        client_text = _json_of(client_state)
+        self._engine._settle_average("commit")
+        self._values.come_to_rest("commit")
+        state = dict(
+            self.of_now(),
+            run=self.run,
+            **(random or self._random_numbers()),
+            layout=layout_of(self._tracked),
+            beside=self._beside_in_commits(),
+        )
+        if self._engine.average is None:
+            text = _text_of_commit(client_text, state)
+        else:  # a text that is refused leaves the files of averages as they are
+            _text_of_commit(client_text, state, _MOST_TEXT_BYTES - _NAME_BYTES)
+            durable = self._store.finish_commit()  # which names the file of the average before this
+            state["average"] = self._engine.average.snapshots.write(retain, durable)
+            text = _text_of_commit(client_text, state)
+        with in_words_of_the_configuration():
+            self._store.begin_commit(text, retain)
+        self.client_state = client_state
+        self._last_commit = time.monotonic()
+
+    def _random_numbers(self):
+        """Where torch's generators are, by their keys in a commit."""
+        states = {"random": torch.get_rng_state()}
+        if self._store.cuda_ordinal is not None:
+            states["random_of_gpu"] = torch.cuda.get_rng_state(self._store.cuda_ordinal)
+        return states
+
+    def _beside_in_commits(self):
+        beside = self._beside()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in beside.values())
+        if size <= _MOST_BYTES_BESIDE:
+            return {name: tensor.detach().cpu() for name, tensor in beside.items()}
+        if not self._has_told_of_size:
+            self._has_told_of_size = True
+            self._say(
+                "warning",
+                f"buffers and small frozen parameters take {size} bytes and are in no commit: a model that is resumed "
+                "keeps those that it is made with",
+            )
+        return {}
+
+    def take_up(self):
+        """After a resume: progress, schedule, buffers and torch's random numbers go on from the commit."""
+        text = self._store.taken_up_text
+        if not text:
+            return
+        state = _unpacked(text)
+        self.tell_of_other_settings(state["groups"], "commit")
+        self.restore(state)
+        self.run = state.get("run", self.run)
+        self._average = (state.get("average"), state["steps"] + state["skipped_steps"])
+        self.client_state = json.loads(text)["client_state"]
+        torch.set_rng_state(state["random"])
+        if self._store.cuda_ordinal is not None and "random_of_gpu" in state:
+            torch.cuda.set_rng_state(state["random_of_gpu"], self._store.cuda_ordinal)
+        for name, tensor in self._beside().items():
+            if name in state["beside"]:
+                tensor.data.copy_(state["beside"][name])
+
+    def take_up_average(self, average):
+        """Of the commit that the engine goes on from; without one, files of an earlier run go."""
+        if self._average is None:
+            return average.snapshots.remove_all()
+        state, step = self._average
+        if state is None:
+            return None
+        if self._engine.global_steps + self._engine.skipped_steps != step:
+            raise MisuseError(
+                "cannot resume an average",
+                "engine.averaged",
+                "steps were made since the commit that has it",
+                "call it right after terrace.initialize",
+            )
+        return average.snapshots.load(state)
+
+    def tell_of_other_settings(self, groups, where):
+        """Rates that a schedule sets differ in any case."""
+        is_scheduled = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
+        others = []
+        for number, (group, saved) in enumerate(zip(self._engine.optimizer.param_groups, groups)):
+            for name, value in saved.items():
+                if name not in is_scheduled and name in group and not _is_same(group[name], value):
+                    others.append(f"{name} of group {number} is {value}, and not {group[name]}")
+        if others:
+            text = "; ".join(others)
+            self._say("warning", f"the settings of the {where} are in force: {text}; set param_groups to change them")
+
+    # --- Checkpoints in a folder ---
+
+    def save(self, folder, tag, client_state, save_latest):
+        return self._folder.save(folder, tag, client_state, save_latest)
+
+    def load(self, folder, tag, with_optimizer, with_scheduler):
+        return self._folder.load(folder, tag, with_optimizer, with_scheduler)
+
+
+def layout_of(tracked):
+    """[(name, shape)] of the parameters in a store, in its order."""
+    return [(one.name, tuple(one.parameter.shape)) for one in tracked]
+
+
+def require_same_model(text, tracked, group_count):
+    """Of the text of a commit that is taken up: it was made of these parameters, in so many groups."""
+    if not text:
+        return
+    state = _unpacked(text)
+    what, advice = "cannot resume a training", "make the model that the commit was made of, or load a checkpoint"
+    for saved, here in zip(state["layout"], layout_of(tracked)):
+        if saved[0] != here[0] or tuple(saved[1]) != here[1]:
+            raise ConfigError(
+                what, here[0], f'the commit has "{saved[0]}" of shape {tuple(saved[1])} in its place', advice
+            )
+    if len(state["groups"]) != group_count:
+        raise ConfigError(
+            what,
+            "optimizer",
+            f"the commit has {len(state['groups'])} parameter groups, and there are {group_count}",
+            "make the groups that the commit was made with",
+        )
+
+
+def _json_of(client_state):
+    try:
+        return json.dumps(client_state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            "cannot commit", "client_state", str(error), "give what JSON holds: numbers, texts, lists and dicts"
+        ) from None
+
+
+def _text_of_commit(client_text, state, room=_MOST_TEXT_BYTES):
+    text = f'{{"client_state": {client_text}, "state": "{_packed(state)}"}}'
+    if len(text) > room:
+        raise ConfigError(
+            "cannot commit",
+            "client_state",
+            f"it has {len(client_text)} bytes as JSON, and the engine's progress {len(text) - len(client_text)}: "
+            f"a commit has room for {room} bytes of both",
+            "give less, or write it to a file of its own and give its name",
+        )
+    return text
+
+
+def _packed(state):
+    """As text, losing nothing that torch.save keeps."""
+    data = pickled(state, "cannot commit", "the state of the scheduler")
+    return base64.b64encode(zlib.compress(data, 1)).decode()
+
+
+def _unpacked(text):
+    """The state in the text of a commit, which may be any text of any program."""
+    try:
+        packed = zlib.decompressobj()
+        data = packed.decompress(base64.b64decode(json.loads(text)["state"]), _MOST_STATE_BYTES)
+        if packed.unconsumed_tail:
+            raise ValueError(f"it has more than {_MOST_STATE_BYTES} bytes")
+        state = unpickled(data)
+        if not isinstance(state, dict) or not all(name in state for name in _MEMBERS):
+            raise ValueError("members of it are missing")
+        return state
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            "cannot resume a training",
+            "the text of its commit",
+            f"terrace.initialize has not made it: {reason}",
+            "resume with the program that made the commit, or load a checkpoint",
+        ) from None
+
+
+_MEMBERS = ("steps", "skipped_steps", "loss_scale", "groups", "scheduler", "random", "layout", "beside")
+
+
+def _is_plain(value):
+    return isinstance(value, (int, float, str, bool, tuple, list, torch.Tensor)) or value is None
+
+
+def _is_same(one, other):
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return list(one) == list(other)
+    return bool(one == other)

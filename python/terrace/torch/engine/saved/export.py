@@ -1,0 +1,356 @@
+"""A trained model on its way out and in, and optimizer states in torch's layout: a part of a tensor at a time."""
+
+import ctypes
+import os
+
+import torch
+
+from .... import safetensors
+from ....errors import ConfigError, MisuseError
+from ...mapped import MOST_IN_MEMORY, mapped_empty
+from ...optimizer.settings import settings_of
+from ...optimizer.state_view import parsed_state
+from ..optimizer import MOMENTS
+
+MOMENT_WHATS = ("first_moment", "second_moment")
+_PART_ELEMENTS = 4 << 20
+_SAVE = "cannot save the weights"
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
+
+
+class Entries:
+    """What a file of safetensors is written from."""
+
+    def __init__(self):
+        self.tensors = []
+        self._parts = {}
+
+    def add(self, name, dtype, shape, parts):
+        if dtype not in _DTYPES:
+            raise ConfigError(
+                "cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before"
+            )
+        self.tensors.append((name, _DTYPES[dtype], tuple(shape)))
+        self._parts[name] = parts
+
+    def values(self, name):
+        for part in self._parts[name]():
+            yield (ctypes.c_char * part.nbytes).from_address(part.data_ptr()) if part.numel() else b""
+
+
+class Exports:
+    def __init__(self, model, store, values, tracked, has_momentum):
+        """`has_momentum`: of SGD a moment is kept."""
+        self._model = model
+        self._store = store
+        self._values = values
+        self._tracked = self.tracked = tracked
+        self._has_momentum = has_momentum
+        self.average = None  # of the engine
+        self._of = {id(one.parameter): one for one in tracked}
+
+    # --- Weights ---
+
+    def weights(self, dtype=None, with_masters=False, leave_out_frozen=False, averaged=False):
+        """Parameters in their type or in `dtype`, or trained ones as fp32 masters or as the average has them, and
+        the buffers of state dicts. A tied parameter is there once, under its first name."""
+        entries, seen = Entries(), set()
+        for name, tensor in named_tensors(self._model):
+            one = self._of.get(id(tensor))
+            if id(tensor) in seen or (
+                leave_out_frozen
+                and isinstance(tensor, torch.nn.Parameter)
+                and not (one is not None and one.is_trainable)
+            ):
+                continue
+            seen.add(id(tensor))
+            wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+            if one is None:
+                entries.add(name, wanted, tensor.shape, _parts_of_tensor(tensor, wanted))
+                continue
+            is_master = one.is_trainable and (with_masters or wanted == torch.float32)
+            wanted = torch.float32 if is_master else wanted
+            what = "average" if averaged and one.is_trainable else "master" if is_master else "parameter"
+            entries.add(name, wanted, tensor.shape, self._parts(one, what, wanted))
+        return entries
+
+    def _parts(self, one, what, dtype):
+        def read():
+            for first in range(0, one.parameter.numel(), _PART_ELEMENTS):
+                count = min(_PART_ELEMENTS, one.parameter.numel() - first)
+                part = torch.empty(count, dtype=torch.float32)
+                if what == "average":
+                    self.average.read_part(one, first, count, part)
+                else:
+                    self._store.read_values(one.number, what, first, count, part.data_ptr())
+                yield part.to(dtype)
+
+        return read
+
+    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+        folder = folder_of(folder, _SAVE)
+        self._values.come_to_rest("save the weights")
+        if averaged:
+            self._require_average()
+        entries = self.weights(_dtype_of(dtype), averaged=averaged)
+        safetensors.write_sharded(folder, entries.tensors, entries.values, shard_bytes, {"format": "pt"})
+        for name in ("config", "generation_config"):
+            config = getattr(self._model, name, None)
+            if hasattr(config, "save_pretrained"):
+                with safetensors.failures("cannot save the model's configuration", folder):
+                    config.save_pretrained(folder)
+
+    def _require_average(self):
+        if self.average is None:
+            raise MisuseError(
+                "cannot save the average", "the engine", "it has none", "call engine.averaged(decay) before training"
+            )
+        self.average.require_values("save the average")
+
+    def save_16bit(self, folder, name, leave_out_frozen):
+        folder = folder_of(folder, _SAVE)
+        if not isinstance(name, str) or not name:
+            raise ConfigError(_SAVE, "save_filename", f"it is {name!r}", "give a name for the file")
+        self._values.come_to_rest("save the weights")
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        types = {one.type for one in self._tracked if one.is_managed} & set(half)
+        entries = self.weights(
+            half[types.pop()] if len(types) == 1 else torch.bfloat16, leave_out_frozen=leave_out_frozen
+        )
+        safetensors.write(os.path.join(folder, name), entries.tensors, entries.values, {"format": "pt"})
+        return True
+
+    # --- Optimizer states ---
+
+    def moments(self, kind):
+        """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment", and where there is an average
+        "<parameter>.average"."""
+        entries = Entries()
+        for one in self._tracked:
+            for what in self.moment_whats(kind) if one.is_trainable else ():
+                entries.add(
+                    f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32)
+                )
+        if self.average is not None:
+            self.average.add_entries(entries)
+        return entries
+
+    def moment_whats(self, kind):
+        return MOMENT_WHATS[: self.moment_count(kind)]
+
+    def moment_count(self, kind):
+        return len(MOMENTS[kind][0]) if kind != "sgd" or self._has_momentum else 0
+
+    def optimizer_state_dict(self, optimizer):
+        names, counts_steps = MOMENTS[optimizer.kind]
+        groups, state, number = [], {}, 0
+        steps = self._steps()
+        size = (
+            4
+            * sum(one.parameter.numel() for one in self._tracked if one.is_trainable)
+            * self.moment_count(optimizer.kind)
+        )
+        for group in optimizer.param_groups:
+            first = number
+            for parameter in group["params"]:
+                one = self._of[id(parameter)]
+                if steps[one.number]:
+                    state[number] = {"step": torch.tensor(float(steps[one.number]))} if counts_steps else {}
+                    for name, what in zip(names, self.moment_whats(optimizer.kind)):
+                        out = (
+                            mapped_empty(parameter.shape, torch.float32, self._values.folder)
+                            if size > MOST_IN_MEMORY
+                            else None
+                        )
+                        state[number][name] = self._values.read(one, what, out=out)
+                number += 1
+            groups.append(
+                {
+                    **{name: value for name, value in group.items() if name != "params"},
+                    "params": list(range(first, number)),
+                }
+            )
+        return {"state": state, "param_groups": groups}
+
+    def load_optimizer_state_dict(self, optimizer, state):
+        what = "cannot load an optimizer state"
+        is_state = isinstance(state, dict) and isinstance(state.get("state"), dict)
+        groups = state.get("param_groups", []) if is_state else []
+        if not is_state or not all(isinstance(group, dict) and "params" in group for group in groups):
+            raise ConfigError(
+                what, "state", "it has no states and groups of an optimizer", "load what state_dict() of one gave"
+            )
+        sizes = [len(group["params"]) for group in groups], [
+            len(group["params"]) for group in optimizer.param_groups
+        ]
+        if sizes[0] != sizes[1]:
+            raise ConfigError(
+                what,
+                "param_groups",
+                f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
+                "load the state of an optimizer with the same parameters in the same groups",
+            )
+        names, counts_steps = MOMENTS[optimizer.kind]
+        parsed = {}
+        for group, saved in zip(optimizer.param_groups, groups):
+            settings_of(optimizer.kind, {**group, **saved})
+            for parameter, key in zip(group["params"], saved["params"]):
+                one, found = self._of[id(parameter)], state["state"].get(key, {})
+                parsed[one] = parsed_state(names, counts_steps, parameter, found, one.name)
+        self._values.come_to_rest("load an optimizer state")
+        steps = self._steps()
+        with self._values.replaced_or_lost("a load of an optimizer state"):
+            for one, found in parsed.items():
+                if found is not None or steps[one.number]:
+                    steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kind))
+            for group, saved in zip(optimizer.param_groups, groups):
+                group.update({name: value for name, value in saved.items() if name != "params"})
+            self._store.set_tensor_steps(steps)
+
+    def _load_states(self, one, found, whats):
+        """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
+        steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
+        for what, values in zip(whats, moments):
+            self._values.write(one, values, what)
+        if master is not None:
+            held = self._values.read(one)
+            master = master.detach().to("cpu", torch.float32)
+            self._values.write(one, torch.where(master.to(held.dtype) == held, master, held.float()))
+        return steps
+
+    def _steps(self):
+        """Before the first update this is asked for as well, and costs nothing then."""
+        return list(self._store.tensor_steps)
+
+    # --- Checkpoints ---
+
+    def steps_by_name(self):
+        steps = self._steps()
+        return {one.name: steps[one.number] for one in self._tracked}
+
+    def trained_names(self):
+        return [one.name for one in self._tracked if one.is_trainable]
+
+    def weights_of(self, entries):
+        """[(tensor of the model, its entry)] of the entries of a file of safetensors; raises where one does not fit."""
+        found = []
+        for name, tensor in named_tensors(self._model):
+            one = self._of.get(id(tensor))
+            if one is None or name == one.name:
+                found.append((tensor, self._found(entries, name, tensor)))
+        return found
+
+    def moments_of(self, entries, kind):
+        """[(tracked parameter, which moment, its entry)]; raises where one does not fit."""
+        return [
+            (one, what, self._found(entries, f"{one.name}.{what}", one.parameter))
+            for one in self._tracked
+            for what in (self.moment_whats(kind) if one.is_trainable else ())
+        ]
+
+    def load_weights(self, state, file, weights):
+        for tensor, entry in weights:
+            one = self._of.get(id(tensor))
+            if one is None:
+                tensor.data.copy_(read_part(state, file, entry, 0, tensor.numel()).view(entry.shape))
+            else:
+                self._load(one, None, state, file, entry)
+
+    def load_moments(self, state, file, moments, steps):
+        for one, what, entry in moments:
+            self._load(one, what, state, file, entry)
+        counts = self._steps()
+        for one in self._tracked:
+            counts[one.number] = steps.get(one.name, 0)
+        self._store.set_tensor_steps(counts)
+
+    def _load(self, one, what, state, file, entry):
+        """A part at a time, where the store holds all of it."""
+        count = one.parameter.numel()
+        if not one.is_managed:
+            return self._values.write(one, read_part(state, file, entry, 0, count).view(entry.shape), what)
+        what = what or ("master" if one.is_trainable else "parameter")
+        for first in range(0, count, _PART_ELEMENTS):
+            part = read_part(state, file, entry, first, min(_PART_ELEMENTS, count - first)).float()
+            self._store.write_values(one.number, part.data_ptr(), what=what, first=first, count=part.numel())
+
+    def _found(self, entries, name, tensor):
+        entry = entries.get(name)
+        reason = ""
+        if entry is None:
+            reason = "it is not there"
+        elif entry.shape != tuple(tensor.shape):
+            reason = f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}"
+        else:
+            saved = _TORCH.get(entry.dtype)
+            fits = saved is not None and (
+                saved.is_floating_point if tensor.is_floating_point() else saved == tensor.dtype
+            )
+            reason = "" if fits else f"its type is {entry.dtype}, and that of the model {tensor.dtype}"
+        if reason:
+            raise ConfigError("cannot load a checkpoint", name, reason, "load a checkpoint of the same model")
+        return entry
+
+
+def read_part(state, file, entry, first, count):
+    """Elements of a tensor in a file of a saved state, as a flat tensor."""
+    part = torch.empty(count, dtype=_TORCH[entry.dtype])
+    size = part.element_size()
+    if count:
+        state.read_into(file, entry.offset + first * size, count * size, part.data_ptr())
+    return part
+
+
+def folder_of(folder, what):
+    """A folder that a caller names, as a text. "" would be the current folder, which nobody has named then."""
+    if isinstance(folder, (str, os.PathLike)) and isinstance(os.fspath(folder), str) and os.fspath(folder):
+        return os.fspath(folder)
+    raise ConfigError(what, "the folder", f"it is {folder!r}", 'name a folder; "." is the current one')
+
+
+def named_tensors(model):
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{prefix}." if prefix else ""
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                yield prefix + name, tensor
+        for name, tensor in module._buffers.items():
+            if tensor is not None and name not in module._non_persistent_buffers_set:
+                yield prefix + name, tensor
+
+
+def _parts_of_tensor(tensor, dtype):
+    return lambda: [tensor.detach().to(dtype).contiguous().cpu()]
+
+
+def _dtype_of(dtype):
+    if isinstance(dtype, str):
+        words = {
+            "fp32": torch.float32,
+            "float32": torch.float32,
+            "bf16": torch.bfloat16,
+            "bfloat16": torch.bfloat16,
+            "fp16": torch.float16,
+            "float16": torch.float16,
+        }
+        if dtype not in words:
+            raise ConfigError(
+                "cannot save the weights",
+                f"dtype {dtype!r}",
+                "there is no such type",
+                f"give one of torch's, or one of {', '.join(words)}",
+            )
+        return words[dtype]
+    return dtype

@@ -1,0 +1,172 @@
+"""Units: the modules whose parameters are leased together, and what a step is expected to do with them."""
+
+from torch import nn
+
+from ...errors import ConfigError
+from ...store.spec import Use
+from ...suggestions import suggestion_among
+from .reads import parameters_read_elsewhere, runs
+
+
+class Unit:
+    """A module and the tracked parameters that its forward pass reads."""
+
+    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "_keys", "is_root")
+
+    def __init__(self, name, module, is_root=False):
+        self.name = name
+        self.module = module
+        self.is_root = is_root
+        self.tracked = ()  # replaced where it changes, for a use has what it began with
+        self.ids = None
+        self.count = 0
+        self.use_stamp = -1  # of the micro-batch that `uses` counts in
+        self.uses = 0
+        self.intervals = []  # the clock when those uses were entered and left
+        self._keys = []
+
+    def begin(self, stamp):
+        """A micro-batch in which it has not been used."""
+        self.use_stamp = stamp
+        self.uses = 0
+        self.intervals = []
+
+    def keys(self, use):
+        """The keys of a use's leases, forward and backward; the same in every micro-batch."""
+        while len(self._keys) <= use:
+            suffix = f"#{len(self._keys) + 1}" if self._keys else ""
+            base = self.name or "model"
+            self._keys.append((f"{base}/forward{suffix}".encode(), f"{base}/backward{suffix}".encode()))
+        return self._keys[use]
+
+    def extend(self, one):
+        """Its leases have one parameter more, from the next one on."""
+        self.tracked += (one,)
+        self.count += 1
+        self.ids = None  # until settle(), since many may come one after the other
+
+    def settle(self, store):
+        """Makes what a lease needs, after `tracked` has changed."""
+        self.ids = store.ids([one.number for one in self.tracked])
+        self.count = len(self.tracked)
+
+
+def choose_units(model, tracked_of, units):
+    """The units in the order of model.modules(), the root first. `tracked_of` gives the managed parameter for an
+    id. The parameters of a module that has no forward, such as a ParameterList, belong to the one around it."""
+    blocks = _blocks(model, units)
+    chosen = []
+
+    def visit(name, module, inside, seen, around):
+        if module in seen:
+            return
+        seen.add(module)
+        is_root = module is model
+        is_entered = is_root or runs(module)
+        is_block = not inside and module in blocks and is_entered
+        unit = Unit(name, module, is_root) if is_entered else around
+        source = module.parameters() if is_block else module.parameters(recurse=False) if not inside else ()
+        for parameter in source:
+            one = tracked_of.get(id(parameter))
+            if one is not None and one not in unit.tracked:
+                unit.tracked += (one,)
+        if is_entered:
+            chosen.append(unit)
+        for child, below in module.named_children():
+            visit(f"{name}.{child}" if name else child, below, inside or is_block, seen, unit)
+
+    visit("", model, False, set(), None)
+    return [unit for unit in chosen if unit.tracked or unit.is_root]
+
+
+def _blocks(model, units):
+    if units == "leaf":
+        return set()
+    if units == "auto":
+        return _repeated(model)
+    wanted = [units] if isinstance(units, (str, type)) else list(units)
+    if not wanted:
+        raise ConfigError("cannot find the units of a model", "units", "the list is empty", 'give "leaf"')
+    named = dict(model.named_modules())
+    found = set()
+    for one in wanted:
+        if isinstance(one, nn.Module):
+            matches = {one} if one in set(model.modules()) else set()
+        elif isinstance(one, type):
+            matches = {module for module in model.modules() if isinstance(module, one)}
+        else:
+            matches = {module for name, module in named.items() if one in (name, type(module).__name__)}
+        if not matches:
+            words = sorted(set(named) | {type(module).__name__ for module in named.values()} | {"auto", "leaf"})
+            near = suggestion_among(str(one), words)
+            raise ConfigError(
+                "cannot find the units of a model",
+                str(one),
+                "no module has this name or class",
+                near or 'give "auto", "leaf", classes or names of modules',
+            )
+        found |= matches
+    return found
+
+
+def _repeated(model):
+    """The elements of the outermost lists of modules of one class: the layers of most models."""
+    found = set()
+
+    def visit(module):
+        elements = list(module.children())
+        if isinstance(module, nn.ModuleList) and len(elements) > 1 and len({type(one) for one in elements}) == 1:
+            found.update(elements)
+            return
+        for child in elements:
+            visit(child)
+
+    visit(model)
+    return found
+
+
+def expected_uses(model, units, micro_batches, tracked_of):
+    """The uses of a step in which every module runs once, forward and then backward in reverse order.
+
+    A module with parameters of its own around other units holds its lease around theirs, and so it does with those
+    of other modules that its code reads. Recomputation needs no more at once (leases.py).
+    """
+    by_module = {unit.module: unit for unit in units if unit.tracked}
+
+    def visit(name, module, seen, held):
+        if module in seen:
+            return []
+        seen.add(module)
+        unit = by_module.get(module)
+        own = list(unit.tracked) if unit else []
+        known = {id(one) for one in own} | held
+        read = [tracked_of.get(id(parameter)) for parameter in parameters_read_elsewhere(module)]
+        own += [one for one in read if one is not None and id(one) not in known]
+        held = held | {id(one) for one in own}
+        below = [
+            node
+            for child, inside in module.named_children()
+            for node in visit(f"{name}.{child}" if name else child, inside, seen, held)
+        ]
+        return [(unit or Unit(name, module), own, below)] if own else below
+
+    tree = visit("", model, set(), frozenset())
+    uses = []
+
+    def announce(nodes, micro_batch, direction):
+        for unit, own, below in nodes if direction == 0 else reversed(nodes):
+            place = len(uses)
+            uses.append(None)
+            announce(below, micro_batch, direction)
+            uses[place] = Use(
+                unit.keys(0)[direction].decode(),
+                [one.number for one in own],
+                "forward",
+                micro_batch,
+                len(uses) - place - 1,
+            )
+
+    for micro_batch in range(micro_batches):
+        announce(tree, micro_batch, 0)
+        announce(tree, micro_batch, 1)
+    return uses

@@ -1,0 +1,350 @@
+"""Values of a model whose parameters are in a store: state dicts, loading, weight surgery and copies."""
+
+import contextlib
+import copy
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
+from ..mapped import MOST_IN_MEMORY, mapped_empty
+from .layout import OWN_ATTRIBUTES
+from .passes.hooks import refuse_to_pickle
+from .passes.read_watch import Watched
+from .placeholders import acquire, release
+
+
+class Values:
+    """Reads and writes parameters, masters and moments, one tensor at a time."""
+
+    def __init__(self, model, store, passes, tracked, hooks, folder):
+        self._store = store
+        self._passes = passes
+        self._hooks = hooks
+        self.folder = folder
+        self._exports = {}
+        self._own = {}  # by the id of a module, its tracked parameters by their names there
+        self._of = {id(one.parameter): one for one in tracked}
+        self._by_name = {name: one for one in tracked for name in one.names}
+        self._small = _by_type([one for one in tracked if not one.is_managed])
+        self._known = self._small_values()  # as the store knows them
+        managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
+        self._export_to_files = managed > MOST_IN_MEMORY
+        self.lost = None  # an error: a load has left parts of two states
+        self._attach(model)
+
+    @contextlib.contextmanager
+    def replaced_or_lost(self, what):
+        """What fails within the block leaves a part of one state and a part of another."""
+        self.lost = CancelledError(
+            "cannot go on",
+            "the engine",
+            f"{what} did not end, and a part of the state is that of before",
+            "load a whole checkpoint, with its optimizer states, or make another engine",
+        )
+        try:
+            yield
+        except Error:
+            raise
+        except Exception as error:
+            raise CorruptError(
+                f"{what} did not end",
+                "the engine",
+                f"{type(error).__name__}: {error}",
+                "it has no whole state now: load another checkpoint",
+            ) from error
+        self.lost = None
+
+    def require_whole(self):
+        if self.lost is not None:
+            raise self.lost
+
+    def come_to_rest(self, what, is_load=False):
+        """Between steps, as reading and writing states wants it; see Passes. The store has all that was written to
+        small parameters then. With `is_load` the whole state is about to be replaced."""
+        if not is_load:
+            self.require_whole()
+        self._passes.come_to_rest(what)
+        self.take_small(is_between_steps=True)
+
+    # --- Single tensors ---
+
+    def read(self, one, what="parameter", dtype=None, out=None):
+        """The values as a new tensor, of the parameter's type unless `dtype` says another."""
+        dtype = dtype or (one.parameter.dtype if what == "parameter" else torch.float32)
+        out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
+        if what == "parameter" and not one.is_managed:
+            return out.copy_(one.parameter.detach())
+        if what == "parameter" and self._passes.has_gradients:
+            return self._read_in_step(one, out)
+        self._passes.come_to_rest("read values")
+        if not one.is_managed:
+            self._take_one(one)
+        if out.dtype == torch.float32:
+            self._store.read_values(one.number, what, out=out.data_ptr(), count=out.numel())
+            return out
+        values = torch.empty(out.shape, dtype=torch.float32)
+        self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
+        return out.copy_(values)
+
+    def _read_in_step(self, one, out):
+        self._passes.require_turn("read values")
+        key = f"{one.name}/read{self._passes.tick()}".encode()
+        lease = self._store.open_lease(key, self._passes.reading_kind, self._store.ids([one.number]), 1)
+        acquire([one])
+        try:
+            return out.copy_(one.parameter.detach())
+        finally:
+            release([one])
+            self._store.close_lease(lease)
+
+    def write(self, one, values, what=None):
+        """Writes a tensor's values: those of its parameter and master, or of a moment."""
+        self._passes.come_to_rest("write values")
+        values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        if not one.is_managed:
+            self._take_one(one)
+            if what is None:
+                one.parameter.data.copy_(values)
+        what = what or ("master" if one.is_trainable else "parameter")
+        self._store.write_values(one.number, values.data_ptr(), what=what, count=values.numel())
+        if not one.is_managed:
+            self._note_known(one)
+
+    # --- Small parameters, which lie in torch's memory, where anyone may write them ---
+
+    def small_were_updated(self):
+        self._known = self._small_values()
+
+    def _small_values(self):
+        """The bits of all small parameters, by type."""
+        return [torch.cat(values) for _, values in self._small.values()]
+
+    def take_small(self, is_between_steps):
+        """What has been written to small parameters becomes their masters' value."""
+        for ones, _ in self._small.values():
+            for one in ones:
+                self._follow(one)
+        found = self._small_values()
+        for (ones, _), values, known in zip(self._small.values(), found, self._known):
+            if not torch.equal(values, known):
+                self._take_written(ones, values, known, is_between_steps)
+        self._known = found
+
+    def _take_written(self, ones, values, known, is_between_steps):
+        sizes = [one.parameter.numel() for one in ones]
+        for one, new, old in zip(ones, values.split(sizes), known.split(sizes)):
+            if not torch.equal(new, old):
+                if not is_between_steps:
+                    raise MisuseError(
+                        "cannot update",
+                        one.name,
+                        "it was written within the step",
+                        "change parameters between optimizer.step() and the next forward pass",
+                    )
+                self._hand_on(one)
+
+    def _take_one(self, one):
+        """take_small() between steps, for one alone."""
+        self._follow(one)
+        place, first, count = self._place_of(one)
+        if not torch.equal(_bits(one.real), self._known[place][first : first + count]):
+            self._hand_on(one)
+            self._note_known(one)
+
+    def _hand_on(self, one):
+        master = one.real.float().contiguous()
+        self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
+
+    def _note_known(self, one):
+        place, first, count = self._place_of(one)
+        self._known[place][first : first + count] = _bits(one.real)
+
+    def _place_of(self, one):
+        """(which of the types, the first element there, how many)"""
+        return list(self._small).index(one.type), one.first_small, one.real.numel()
+
+    def _follow(self, one):
+        """share_memory_() moves what a tensor has in memory, and frees where it was; parameter.data = ... sets
+        another tensor."""
+        address = one.real.data_ptr()
+        if address != one.address:
+            self._store.move_tensor(one.number, address)
+            one.address = address
+        if one.parameter.data_ptr() != address:
+            self._take_home(one)
+
+    def _take_home(self, one):
+        moved = one.parameter.data
+        if moved.dtype != one.real.dtype or moved.shape != one.real.shape:
+            raise MisuseError(
+                "cannot go on with a model",
+                one.name,
+                f"it has become {moved.dtype} of shape {tuple(moved.shape)}",
+                "convert models before terrace.initialize",
+            )
+        one.real.copy_(moved)
+        one.parameter.data = one.real
+
+    # --- Several at a time ---
+
+    def find(self, parameters):
+        """The tracked ones of a parameter, a name, a module, or of a list of these."""
+        found = []
+        for one in _listed(parameters):
+            if isinstance(one, str) and one not in self._by_name:
+                raise ConfigError(
+                    "cannot find a parameter", one, "there is none of this name", did_you_mean(one, self._by_name)
+                )
+            tracked = self._by_name[one] if isinstance(one, str) else self._of.get(id(one))
+            if tracked is not None and tracked not in found:
+                found.append(tracked)
+        return found
+
+    @contextlib.contextmanager
+    def gathered(self, parameters, write=False):
+        """Within the block parameters have their values; with `write` what they have at its end is kept."""
+        self._passes.come_to_rest("gather parameters")
+        chosen = [one for one in self.find(parameters) if one.is_managed]
+        try:
+            for one in chosen:
+                one.show(self.read(one))
+                one.is_gathered = True
+                one.leases += 1
+            yield
+            values = [one.parameter.data for one in chosen]
+        finally:
+            for one in chosen:
+                if one.is_gathered:
+                    one.is_gathered = False
+                    release([one])
+        if write:
+            for one, value in zip(chosen, values):
+                self.write(one, value)
+
+    # --- Hooks ---
+
+    def _attach(self, model):
+        for module in model.modules():
+            module.__dict__["__deepcopy__"] = Copier(self, weakref.ref(module))
+            own = {name: self._of[id(one)] for name, one in module._parameters.items() if id(one) in self._of}
+            if own:
+                self._own[id(module)] = own
+                self._hooks.add(module._register_state_dict_hook(self._export))
+                self._hooks.add(module._register_load_state_dict_pre_hook(self._before_load, with_module=True))
+                self._hooks.add(module.register_load_state_dict_post_hook(self._after_load))
+
+    def detach(self, model):
+        for module in model.modules():
+            module.__dict__.pop("__deepcopy__", None)
+
+    def _export(self, module, state, prefix, metadata):
+        """Values for a state dict; a tied parameter's are the same tensor under all of its names."""
+        for name, one in self._own[id(module)].items():
+            if one.is_managed and prefix + name in state:
+                made_for, value = self._exports.get(one, (None, None))
+                value = value() if made_for is not None and made_for() is state else None
+                if value is None:
+                    out = None
+                    if self._export_to_files:
+                        out = mapped_empty(one.parameter.shape, one.parameter.dtype, self.folder)
+                    value = self.read(one, out=out)
+                    self._exports[one] = (weakref.ref(state), weakref.ref(value))
+                state[prefix + name] = value
+
+    def _before_load(self, module, state, prefix, metadata, strict, missing, unexpected, errors):
+        """A managed parameter gets memory that torch can load into."""
+        self._passes.come_to_rest("load a state dict")
+        for name, one in self._own[id(module)].items():
+            if one.is_managed and prefix + name in state:
+                one.show(torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype))
+                one.values = one.parameter._version
+
+    def _after_load(self, module, incompatible):
+        for name, one in self._own[id(module)].items():
+            parameter, expected = module._parameters[name], one.values
+            one.values = None
+            if parameter is not one.parameter:  # assign=True
+                module._parameters[name] = one.parameter
+                self._finish_load(one, parameter)
+            elif expected is not None and parameter._version != expected:
+                self._finish_load(one, parameter.data)
+            elif expected is not None:
+                one.put_away()
+
+    def _finish_load(self, one, values):
+        if one.is_managed:
+            one.put_away()
+        self.write(one, values)
+
+    def __reduce_ex__(self, protocol):
+        refuse_to_pickle()
+
+
+def _listed(parameters):
+    """Parameters and names."""
+    if isinstance(parameters, nn.Module):
+        return list(parameters.parameters())
+    if isinstance(parameters, (str, torch.Tensor)):
+        return [parameters]
+    if isinstance(parameters, Iterable):
+        return [item for one in parameters for item in _listed(one)]
+    raise ConfigError(
+        "cannot find a parameter",
+        repr(parameters),
+        f"it is of type {type(parameters).__name__}",
+        "give a parameter, a name, a module, or a list of these",
+    )
+
+
+def _by_type(small):
+    """{type: (parameters, their bits as flat integers)}"""
+    found, counts = {}, {}
+    for one in small:
+        one.address = one.real.data_ptr()
+        ones, values = found.setdefault(one.type, ([], []))
+        one.first_small = counts.get(one.type, 0)
+        counts[one.type] = one.first_small + one.real.numel()
+        ones.append(one)
+        values.append(_bits(one.real))
+    return found
+
+
+def _bits(values):
+    return values.view(-1).view(torch.int32 if values.element_size() == 4 else torch.int16)
+
+
+def has_engine(model):
+    return any(isinstance(module.__dict__.get("__deepcopy__"), Copier) for module in model.modules())
+
+
+class Copier:
+    """Makes copy.deepcopy of a module give a plain one with real values."""
+
+    def __init__(self, values, module):
+        self._values = values
+        self._module = module
+
+    def __call__(self, memo):
+        module = self._module()
+        values = self._values
+        for parameter in module.parameters():
+            one = values._of.get(id(parameter))
+            if one is not None and id(parameter) not in memo:
+                memo[id(parameter)] = nn.Parameter(values.read(one), parameter.requires_grad)
+        made = module.__class__.__new__(module.__class__)
+        memo[id(module)] = made
+        for name, value in module.__dict__.items():
+            if isinstance(value, Watched):
+                value = value.stands_for
+            if name in OWN_ATTRIBUTES or value is None and name == "forward":
+                continue
+            made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
+        return made
+
+    def _plain(self, hooks):
+        if not isinstance(hooks, dict):
+            return hooks
+        return type(hooks)((key, hook) for key, hook in hooks.items() if not self._values._hooks.are_own(key))

@@ -1,0 +1,278 @@
+"""Optimizers for torch whose states lie in host memory or on nvme. Parameters stay torch's, and so does the loop.
+
+    optimizer = terrace.torch.OffloadAdamW(model.parameters(), lr=1e-3, states="nvme", path="/mnt/nvme")
+    loss.backward()
+    optimizer.step()
+
+They take the place of torch.optim's of the same names and give the same numbers to the last digits of fp32.
+ReadWatch rate schedulers, clip_grad_norm_, GradScaler and state_dict() work as with torch's.
+"""
+
+import numbers
+import os
+import warnings
+from collections import namedtuple
+
+import torch
+
+from ...errors import ConfigError, IoError, MisuseError, did_you_mean
+from .gradients import AtStep, InBackward
+from .settings import NEUTRAL, number_of, require, settings_of
+from .state_store import StateStore, check_parameter
+from .state_view import StateView
+
+# Settings of how torch computes, which mean nothing here: they may have any value.
+_HINTS = ("foreach", "fused")
+
+
+class OffloadOptions(namedtuple(
+    "OffloadOptions", "states path host_bytes max_grad_norm hand_over accumulation_steps threads",
+    defaults=("cpu", None, None, 0.0, "step", 1, 0),
+)):
+    """Where states are, and how gradients get there.
+
+    states              "cpu", or "nvme" with files in `path`, a folder or a list of folders on several drives
+    host_bytes          host memory for states; None: all of them with "cpu", a cache of at most 256 MiB with "nvme"
+    max_grad_norm       the largest norm of the whole gradient, beyond which it is scaled down; 0: it is not
+    hand_over           "step": p.grad is taken by step(). "backward": it is taken as soon as it is complete, which
+                        frees its memory; then clip by max_grad_norm, and say how many backward passes a step has
+    accumulation_steps  backward passes of a step, with hand_over="backward"; p.grad sums any number with "step"
+    threads             for computing; 0: one per core
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, named):
+        for name in named:
+            if name not in cls._fields:
+                raise ConfigError("cannot use an option of the optimizer", name, "there is no option of this name",
+                                  did_you_mean(name, cls._fields))
+        options = cls(**named)
+        for name, known in (("states", ("cpu", "nvme")), ("hand_over", ("step", "backward"))):
+            require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
+        for name, least in (("accumulation_steps", 1), ("threads", 0), ("host_bytes", 0)):
+            value = getattr(options, name)
+            is_default = name == "host_bytes" and value is None
+            is_whole = isinstance(value, numbers.Integral) and value >= least
+            require(is_default or is_whole, name, value, f"a whole number of {least} or more")
+        require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
+                 options.accumulation_steps, '1 with hand_over="step", where torch sums backward passes in p.grad')
+        require(number_of(options.max_grad_norm) >= 0, "max_grad_norm", options.max_grad_norm,
+                "a number of 0 or more")
+        require((options.path is not None) == (options.states == "nvme"), "path", options.path,
+                 'a folder with states="nvme", and left out with "cpu"')
+        options._require_folders()
+        return options
+
+    def _require_folders(self):
+        paths = [self.path] if isinstance(self.path, (str, os.PathLike)) else self.path or ()
+        are_paths = isinstance(paths, (list, tuple)) and all(isinstance(one, (str, os.PathLike)) for one in paths)
+        require(are_paths, "path", self.path, "a folder or a list of folders")
+        for path in paths:
+            if not os.path.isdir(path):
+                raise IoError("cannot use the path for optimizer states", os.fspath(path), "it is no folder",
+                              "create it on a fast local drive")
+
+
+class OffloadOptimizer(torch.optim.Optimizer):
+    """What OffloadAdamW and the others share."""
+
+    # torch's GradScaler leaves unscaling to the optimizer then, which has it for nothing.
+    _step_supports_amp_scaling = True
+    kind = None
+    moment_names = ()
+    has_step = False
+
+    def __init__(self, params, defaults, given, options):
+        self.options = OffloadOptions.of(options)
+        o = self.options
+        self._states = StateStore(self.kind, len(self.moment_names), o.states, o.path, o.host_bytes,
+                                  "borrowed" if o.hand_over == "step" else "handed_over", o.accumulation_steps,
+                                  o.threads)
+        if o.hand_over == "backward":
+            self._gradients = InBackward(self._states, self, o.accumulation_steps)
+        else:
+            self._gradients = AtStep(self._states, self)
+        # What the last step() did: .applied and .gradient_norm, before clipping. None before the first.
+        self.last_update = None
+        super().__init__(params, {**defaults, **given})
+        self.state = StateView(self._states, self._gradients, self.moment_names, self.has_step)
+        every = [parameter for group in self.param_groups for parameter in group["params"]]
+        if not any(map(torch.nn.parameter.is_lazy, every)):
+            self._states.plan(self.param_groups)
+
+    def add_param_group(self, param_group):
+        _refuse_repeated(param_group, self.param_groups)
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            self._settings_of(group)
+            names = group.get("param_names") or [str(number) for number in range(len(group["params"]))]
+            for name, parameter in zip(names, group["params"]):
+                if parameter.requires_grad and not torch.nn.parameter.is_lazy(parameter):
+                    check_parameter(parameter, name)
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        self._gradients.watch(group["params"])
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Updates every parameter that has a gradient. An exception leaves parameters and states as they were."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        settings = [self._settings_of(group) for group in self.param_groups]
+        # GradScaler sets both for the time of the call. What it has found the update finds too.
+        scale, has_scaler = getattr(self, "grad_scale", None), hasattr(self, "found_inf")
+        try:
+            if not self._gradients.collect():
+                return loss
+            self.last_update = self._states.update(
+                settings, self.options.max_grad_norm, 1.0 if scale is None else float(scale)
+            )
+        except BaseException:
+            self._gradients.drop()
+            raise
+        self._gradients.spent()
+        if not self.last_update.applied and not has_scaler:
+            warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
+        return loss
+
+    def step_counters(self):
+        """Bytes moved, waits and times of the last step, by key (docs/c_api.md); {} before the first."""
+        return {} if self._states.store is None else self._states.store.step_counters()
+
+    def zero_grad(self, set_to_none=True):
+        if self.options.hand_over == "backward":
+            if not set_to_none:
+                raise ConfigError("cannot set gradients to zero", "set_to_none=False",
+                                  'with hand_over="backward" there is no gradient that could stay as zeros',
+                                  "leave set_to_none out; parameters without a gradient are left as they are")
+            self._gradients.drop()
+        super().zero_grad(set_to_none)
+
+    def state_dict(self):
+        """In torch's layout. The tensors are copies."""
+        with self.state.free():
+            return super().state_dict()
+
+    def load_state_dict(self, state_dict):
+        """Takes what state_dict() of this class or of torch's own gave. If it fails, nothing has changed."""
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        groups = self._loaded_groups(state_dict.get("param_groups", []))
+        ids = [number for group in state_dict["param_groups"] for number in group["params"]]
+        parameters = dict(zip(ids, (parameter for group in groups for parameter in group["params"])))
+        states = {}
+        for number, state in state_dict["state"].items():
+            if number not in parameters:
+                raise ConfigError("cannot load optimizer states", f"parameter {number}",
+                                  "no parameter group has it", "load what state_dict() gave, as a whole")
+            parsed = self.state.parsed(parameters[number], state, f"parameter {number}")
+            if parsed is not None:
+                states[id(parameters[number])] = parsed
+        self._gradients.drop()
+        self._states.load(groups, states)
+        self.param_groups = groups
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _loaded_groups(self, saved):
+        """This optimizer's parameters with the settings that were saved, where they are those of a group."""
+        sizes, saved_sizes = ([len(group["params"]) for group in groups] for groups in (self.param_groups, saved))
+        if sizes != saved_sizes:
+            raise ConfigError("cannot load optimizer states", f"parameter groups of {saved_sizes} parameters",
+                              f"this optimizer has groups of {sizes}", "make it with the groups that were saved")
+        loaded = []
+        for ours, theirs in zip(self.param_groups, saved):
+            own = {key: ours[key] for key in ("params", "param_names", *self._fixed) if key in ours}
+            loaded.append({**self.defaults, **theirs, **own})
+            self._settings_of(loaded[-1])
+        return loaded
+
+    # What a group says of the class and not of a run: a load does not change it.
+    _fixed = ()
+
+    def _settings_of(self, group):
+        return settings_of(self.kind, group)
+
+    def __reduce_ex__(self, protocol):
+        raise MisuseError("cannot copy or pickle an optimizer", f"terrace.torch.{type(self).__name__}",
+                          "it holds memory, files and threads of this process",
+                          "save its state_dict(), and load that into an optimizer made where it is wanted")
+
+
+class OffloadAdam(OffloadOptimizer):
+    """torch.optim.Adam, whose weight decay is part of the gradient. OffloadOptions says all that is not torch's."""
+
+    kind, moment_names, has_step = "adam", ("exp_avg", "exp_avg_sq"), True
+    _fixed = ("decoupled_weight_decay",)
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **options):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        own = _own(options, "amsgrad", "maximize", "capturable", "differentiable")
+        own["decoupled_weight_decay"] = self.kind == "adamw"
+        super().__init__(params, defaults, own, options)
+
+
+class OffloadAdamW(OffloadAdam):
+    """torch.optim.AdamW."""
+
+    kind = "adamw"
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+
+class OffloadLion(OffloadOptimizer):
+    """Lion (Chen et al., arXiv:2302.06675), with the states of lion-pytorch."""
+
+    kind, moment_names = "lion", ("exp_avg",)
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, **options):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, {}, options)
+
+
+class OffloadAdagrad(OffloadOptimizer):
+    """torch.optim.Adagrad."""
+
+    kind, moment_names, has_step = "adagrad", ("sum",), True
+
+    def __init__(self, params, lr=1e-2, weight_decay=0.0, eps=1e-10, **options):
+        own = _own(options, "lr_decay", "initial_accumulator_value", "maximize", "differentiable")
+        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay}, own, options)
+
+
+class OffloadSGD(OffloadOptimizer):
+    """torch.optim.SGD."""
+
+    kind, moment_names = "sgd", ("momentum_buffer",)
+
+    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options):
+        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                    "nesterov": nesterov}
+        super().__init__(params, defaults, _own(options, "maximize", "differentiable"), options)
+
+
+def _own(options, *names):
+    """torch's settings among the options, taken out of them; groups have them all, as torch's own do."""
+    own = {name: options.pop(name, NEUTRAL[name]) for name in names}
+    return {**own, **{name: options.pop(name, None) for name in _HINTS}}
+
+
+def _refuse_repeated(param_group, groups):
+    """torch warns of a parameter that is twice in a group, and updates it twice."""
+    given = param_group["params"]
+    given = param_group["params"] = [given] if isinstance(given, torch.Tensor) else list(given)
+    seen = {id(parameter) for group in groups for parameter in group["params"]}
+    for number, entry in enumerate(given):
+        parameter = entry[1] if isinstance(entry, tuple) else entry
+        if id(parameter) in seen:
+            raise ConfigError("cannot take a parameter twice", f"group {len(groups)}, parameter {number}",
+                              "it is in this group or an earlier one already", "give every parameter once")
+        seen.add(id(parameter))

@@ -1,0 +1,69 @@
+"""Parameter groups of torch as Terrace takes them; what it cannot compute with is refused by name."""
+
+import math
+from collections.abc import Iterable
+
+from ...errors import ConfigError
+from ...store.spec import Optimizer
+
+# Settings of torch's optimizers that Terrace does not have, with the value that it can go on with.
+NEUTRAL = {
+    "amsgrad": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "lr_decay": 0,
+    "initial_accumulator_value": 0,
+}
+
+
+def settings_of(kind, group):
+    """The settings of a parameter group, with what the kind does not have as 0."""
+    for name, value in NEUTRAL.items():
+        if group.get(name, value) != value:
+            raise ConfigError(
+                "cannot use a setting of a parameter group",
+                name,
+                f"it is {group[name]!r}, which Terrace does not have",
+                f"set it to {value}",
+            )
+    for name in ("lr", "eps", "weight_decay", "momentum"):
+        require(number_of(group.get(name, 0)) >= 0, name, group.get(name), "a number of 0 or more")
+    given = group.get("betas", (0, 0))
+    betas = tuple(number_of(beta) for beta in given) if isinstance(given, Iterable) else ()
+    are_betas = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+    require(are_betas, "betas", given, "two of [0, 1)")
+    momentum, dampening = float(group.get("momentum", 0)), number_of(group.get("dampening", 0))
+    require(not math.isnan(dampening), "dampening", group.get("dampening"), "a number")
+    nesterov = bool(group.get("nesterov", False))
+    is_nesterov_known = not nesterov or (momentum > 0 and dampening == 0)
+    require(is_nesterov_known, "nesterov", nesterov, "False without a momentum or with a dampening")
+    return Optimizer(
+        kind,
+        float(group["lr"]),
+        betas,
+        float(group.get("eps", 0)),
+        float(group.get("weight_decay", 0)),
+        momentum,
+        dampening,
+        nesterov,
+        bool(group.get("bias_correction", True)),
+    )
+
+
+def number_of(value):
+    """NaN, which is in no range, of what is no number. A tensor of one element is one."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
+
+
+def require(holds, name, value, wanted):
+    if not holds:
+        raise ConfigError(
+            "cannot use a setting of the optimizer",
+            name,
+            f"it is {value!r}, and has to be {wanted}",
+            "see the documentation of terrace.torch.OffloadOptions and of torch's optimizer",
+        )

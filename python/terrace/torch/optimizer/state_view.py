@@ -1,0 +1,116 @@
+"""Optimizer states in torch's layout, {"exp_avg": ..., "step": ...}, out of a StateStore and back."""
+
+import contextlib
+from collections.abc import Mapping
+
+import torch
+
+from ...errors import ConfigError, MisuseError
+from .state_store import MOMENTS
+
+MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not have.
+
+
+class StateView(Mapping):
+    """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, and
+    nothing may be written to them; load_state_dict() is the way back."""
+
+    def __init__(self, states, gradients, moment_names, has_step):
+        self._states, self._gradients = states, gradients
+        self._names, self._has_step = moment_names, has_step
+        self._is_free = False
+
+    @contextlib.contextmanager
+    def free(self):
+        """Within the block what is read is the caller's, to be written to."""
+        self._is_free = True
+        try:
+            yield
+        finally:
+            self._is_free = False
+
+    def _refuse_change(self, *_):
+        raise MisuseError("cannot change the states of an optimizer", "optimizer.state",
+                          "they are in a store, and these are copies",
+                          "change what state_dict() gives, and load it with load_state_dict()")
+
+    clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse_change
+
+    def _slots(self):
+        """Slots with states, which are those that have had an update, with their numbers of updates."""
+        states = self._states
+        if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
+            return []
+        self._gradients.require_none()
+        steps = states.store.tensor_steps
+        updated = [slot for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
+        return [(slot, steps[slot.number]) for slot in updated]
+
+    def __getitem__(self, parameter):
+        for slot, steps in self._slots():
+            if slot.parameter is parameter:
+                return self._state_of(slot, steps)
+        raise KeyError(parameter)
+
+    def __iter__(self):
+        return iter([slot.parameter for slot, _ in self._slots()])
+
+    def __len__(self):
+        return len(self._slots())
+
+    def __contains__(self, parameter):
+        return any(slot.parameter is parameter for slot, _ in self._slots())
+
+    def items(self):
+        return [(slot.parameter, self._state_of(slot, steps)) for slot, steps in self._slots()]
+
+    def __repr__(self):
+        return f"<states of {len(self)} parameters, read when they are asked for>"
+
+    def _state_of(self, slot, steps):
+        # torch refuses to write to tensors that were made in inference mode.
+        with contextlib.nullcontext() if self._is_free else torch.inference_mode():
+            return self._read_state(slot, steps)
+
+    def _read_state(self, slot, steps):
+        state = {"step": torch.tensor(float(steps))} if self._has_step else {}
+        for name, what in zip(self._names, MOMENTS):
+            state[name] = self._states.read(slot, what)
+        if slot.type != "fp32":
+            state[MASTER] = self._states.read(slot, "master")
+        return state
+
+    def parsed(self, parameter, state, name):
+        return parsed_state(self._names, self._has_step, parameter, state, name)
+
+
+def parsed_state(moment_names, has_step, parameter, state, name):
+    """(steps, moments, master or None) of one parameter's states in torch's layout; None where it has none."""
+    state = {key: value for key, value in state.items() if value is not None}
+    if not any(key in state for key in moment_names):
+        _refuse_others(state, name, ("step", MASTER))
+        return None
+    _refuse_others(state, name, ("step", MASTER, *moment_names))
+    missing = [key for key in (*moment_names, *(("step",) if has_step else ())) if key not in state]
+    if missing:
+        raise ConfigError("cannot load the states of a parameter", name, f"there is no {missing[0]}",
+                          "load what state_dict() of the same kind of optimizer gave")
+    for key in (*moment_names, MASTER):
+        if key in state and (not torch.is_tensor(state[key]) or state[key].shape != parameter.shape):
+            shape = tuple(state[key].shape) if torch.is_tensor(state[key]) else type(state[key]).__name__
+            raise ConfigError("cannot load the states of a parameter", name,
+                              f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
+                              "load what was saved with a model of these shapes, parameters in the same order")
+    # Without a count of its own, a state that is there says that there was an update.
+    steps = float(state["step"]) if has_step else 1
+    if not (steps >= 0 and steps % 1 == 0):
+        raise ConfigError("cannot load the states of a parameter", name, f"its step is {steps}",
+                          "load what state_dict() gave, as it was")
+    return int(steps), [state[key] for key in moment_names], state.get(MASTER)
+
+
+def _refuse_others(state, name, known):
+    for key in state:
+        if key not in known:
+            raise ConfigError("cannot load the states of a parameter", name, f"this optimizer keeps no {key}",
+                              "load what state_dict() of the same kind of optimizer gave")
