@@ -51,8 +51,8 @@ class Reader:
                     at = match.end()
                     break
             else:
-                sys.exit(f"cannot read: {self.code[at:at + 100]}")
-            while self.code[at:at + 1] == " ":
+                sys.exit(f"cannot read: {self.code[at : at + 100]}")
+            while self.code[at : at + 1] == " ":
                 at += 1
 
     def _enum(self, name, body):
@@ -136,8 +136,10 @@ def declarations(reader):
     for name, (result, arguments) in reader.callbacks.items():
         kinds = [reader.type_of(result, False)]
         # A function of Python gets memory as an address, so that nothing is copied.
-        kinds += ["c_void_p" if kind.endswith("*") and kind != "const char*" else reader.type_of(kind, False)
-                  for kind, _ in arguments]
+        kinds += [
+            "c_void_p" if kind.endswith("*") and kind != "const char*" else reader.type_of(kind, False)
+            for kind, _ in arguments
+        ]
         lines.append(f"{name} = CFUNCTYPE({', '.join(kinds)})")
     for name, members in reader.structs.items():
         lines += ["", "", f"class {name}(Structure):", "    _fields_ = ["]

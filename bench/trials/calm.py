@@ -19,10 +19,17 @@ def run(flags, folder, seconds=TIMEOUT_SECONDS):
     """Runs to the end; returns the exit status and stderr. A run that takes too long is killed, and is a Failure."""
     (folder / "runtime").mkdir(mode=0o700, exist_ok=True)
     try:
-        ended = subprocess.run(flags, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds,
-                               env=environment(folder / "runtime"), errors="replace")
+        ended = subprocess.run(
+            flags,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            env=environment(folder / "runtime"),
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
-        raise Failure("HANG", f"no end within {seconds} s")
+        raise Failure("HANG", f"no end within {seconds} s") from None
     return ended.returncode, ended.stderr
 
 
@@ -111,11 +118,15 @@ class Calm:
         latest = (saved / "latest").read_text().strip() if (saved / "latest").exists() else "missing"
         if latest != last.name:
             raise Failure("STALE", f"latest is {latest}, not {last.name}")
-        if setting.choice["weights folder"] != "none" and (not (saved / "weights").is_dir() or
-                                                           weights_of(saved) != self.weights):
+        if setting.choice["weights folder"] != "none" and (
+            not (saved / "weights").is_dir() or weights_of(saved) != self.weights
+        ):
             raise Failure("STALE", f"weights are not those of {last.name}")
-        left = sorted(path.name for path in saved.iterdir()
-                      if path.name not in ("latest", "weights") and not path.name.startswith("step-"))
+        left = sorted(
+            path.name
+            for path in saved.iterdir()
+            if path.name not in ("latest", "weights") and not path.name.startswith("step-")
+        )
         if left:
             raise Failure("LITTER", f"a complete run left {' '.join(left)} in {saved}")
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from trials.calm import CalmRuns, make_text
-from trials.setting import Factors, Failure
+from trials.setting import Factors
 
 
 def add_place_options(parser):
@@ -95,8 +95,11 @@ class Group:
     def say(self, failure, choice, commands, folder):
         """A case that went wrong, with all that it takes to see it again."""
         self.count(failure.kind, choice)
-        lines = [f"{failure.kind}: {failure}", f"  repeat with: --seed {self.campaign.options.seed} --only {self.number}",
-                 f"  kept: {folder}"]
+        lines = [
+            f"{failure.kind}: {failure}",
+            f"  repeat with: --seed {self.campaign.options.seed} --only {self.number}",
+            f"  kept: {folder}",
+        ]
         self.campaign.say("\n".join(lines + ["  " + shlex.join(command) for command in commands]))
 
 
@@ -127,8 +130,11 @@ class Campaign:
 
     def run(self):
         begin = time.monotonic()
-        numbers = [self.options.only] if self.options.only is not None else \
-            range((self.options.count + self.cases_of_group - 1) // self.cases_of_group)
+        numbers = (
+            [self.options.only]
+            if self.options.only is not None
+            else range((self.options.count + self.cases_of_group - 1) // self.cases_of_group)
+        )
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             running = [pool.submit(self.run_group, number, self.limit_of(number)) for number in numbers]
             for done, _ in enumerate(concurrent.futures.as_completed(running)):
@@ -142,12 +148,17 @@ class Campaign:
         return min(self.cases_of_group, self.options.count - number * self.cases_of_group)
 
     def end(self, seconds):
-        print(f"\n{self.name}, seed {self.options.seed}: {self.counts.cases()} cases of {self.options.steps} steps, "
-              f"{len(self.place.calm.runs)} calm runs to compare with, {seconds:.0f} s")
+        print(
+            f"\n{self.name}, seed {self.options.seed}: {self.counts.cases()} cases of {self.options.steps} steps, "
+            f"{len(self.place.calm.runs)} calm runs to compare with, {seconds:.0f} s"
+        )
         self.counts.print()
         bad = self.counts.bad()
-        print("not as it should be: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(bad.items())) if bad else
-              "every step and every final state is that of a run that nothing disturbed, bit for bit")
+        print(
+            "not as it should be: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(bad.items()))
+            if bad
+            else "every step and every final state is that of a run that nothing disturbed, bit for bit"
+        )
         if not bad:
             shutil.rmtree(self.place.folder)
         return 1 if bad or self.counts.cases() == 0 else 0

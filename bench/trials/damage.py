@@ -68,8 +68,16 @@ def remove(chance, path, earlier):
     path.unlink()
 
 
-DAMAGES = {"flip": flip, "truncate": truncate, "lengthen": lengthen, "zero": zero, "exchange": exchange,
-           "replay pages": replay_pages, "replay file": replay_file, "remove": remove}
+DAMAGES = {
+    "flip": flip,
+    "truncate": truncate,
+    "lengthen": lengthen,
+    "zero": zero,
+    "exchange": exchange,
+    "replay pages": replay_pages,
+    "replay file": replay_file,
+    "remove": remove,
+}
 
 
 def pages_of(path):
@@ -86,13 +94,18 @@ def write_page(path, page, data):
     """No file becomes longer by it."""
     with open(path, "r+b") as file:
         file.seek(page * PAGE)
-        file.write(data[:max(0, path.stat().st_size - page * PAGE)])
+        file.write(data[: max(0, path.stat().st_size - page * PAGE)])
 
 
 def files_at_rest(folder):
     """Names below the folder of what belongs to the state, as text, the same in each copy of it."""
-    files = [path for top in (*folder.glob("nvme*/terrace-tier"), folder / "saved") if top.is_dir()
-             for path in top.rglob("*") if path.is_file()]
+    files = [
+        path
+        for top in (*folder.glob("nvme*/terrace-tier"), folder / "saved")
+        if top.is_dir()
+        for path in top.rglob("*")
+        if path.is_file()
+    ]
     return sorted(str(path.relative_to(folder)) for path in files)
 
 
@@ -106,8 +119,12 @@ class Damage(Group):
     second."""
 
     def run(self):
-        setting = Setting(self.campaign.place.terrace, self.campaign.place.text, self.campaign.options.steps,
-                          self.campaign.place.factors.draw(self.chance))
+        setting = Setting(
+            self.campaign.place.terrace,
+            self.campaign.place.text,
+            self.campaign.options.steps,
+            self.campaign.place.factors.draw(self.chance),
+        )
         earlier, later = self.folder / "earlier", self.folder / "later"
         first = self.chance.randint(2, setting.steps // 2)
         try:
@@ -125,8 +142,13 @@ class Damage(Group):
 
     def kill_at(self, setting, folder, step):
         (folder / "runtime").mkdir(mode=0o700, parents=True, exist_ok=True)
-        begun = subprocess.Popen(self.flags(setting, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, env=environment(folder / "runtime"))
+        begun = subprocess.Popen(
+            self.flags(setting, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(folder / "runtime"),
+        )
         until = time.monotonic() + TIMEOUT_SECONDS
         while begun.poll() is None and max((e["step"] for e in events_of(folder / "log.jsonl")), default=0) < step:
             time.sleep(0.001)
@@ -137,8 +159,14 @@ class Damage(Group):
         demand_status(begun.wait(), (-signal.SIGKILL, 0), "before anything was damaged")
 
     def flags(self, setting, folder):
-        return setting.flags(folder) + ["--save", str(folder / "saved"), "--log", str(folder / "log.jsonl"),
-                                        "--resume", "auto"]
+        return setting.flags(folder) + [
+            "--save",
+            str(folder / "saved"),
+            "--log",
+            str(folder / "log.jsonl"),
+            "--resume",
+            "auto",
+        ]
 
     def case(self, setting, earlier, later, folder):
         names = files_at_rest(later)
@@ -194,8 +222,9 @@ def kind_of(name):
 
 
 def add_parser(subcommands):
-    parser = subcommands.add_parser("damage", help="files of tiers and checkpoints that are damaged at rest",
-                                    description=__doc__)
+    parser = subcommands.add_parser(
+        "damage", help="files of tiers and checkpoints that are damaged at rest", description=__doc__
+    )
     add_options(parser, count=1000, steps=12)
     parser.set_defaults(campaign=campaign)
 

@@ -52,16 +52,26 @@ class Faults(Group):
     def draw(self):
         """A setting that has transfers of the kind that is drawn with it, and how many."""
         for attempt in range(20):
-            setting = Setting(self.campaign.place.terrace, self.campaign.place.text, self.campaign.options.steps,
-                              self.campaign.place.factors.draw(self.chance))
+            setting = Setting(
+                self.campaign.place.terrace,
+                self.campaign.place.text,
+                self.campaign.options.steps,
+                self.campaign.place.factors.draw(self.chance),
+            )
             direction = self.chance.choice(["read", "write"])
             where = [direction] + ([f"file={self.chance.choice(FILES)}"] if self.chance.random() < 0.8 else [])
             folder = self.folder / f"count-{attempt}"
             folder.mkdir()
             command = []
             try:
-                command = setting.flags(folder) + ["--save", str(folder / "saved"), "--log", str(folder / "log.jsonl"),
-                                   "--inject", ",".join([*where, "delay=1us"])]
+                command = setting.flags(folder) + [
+                    "--save",
+                    str(folder / "saved"),
+                    "--log",
+                    str(folder / "log.jsonl"),
+                    "--inject",
+                    ",".join([*where, "delay=1us"]),
+                ]
                 transfers = self.transfers(setting, folder, command)
                 shutil.rmtree(folder)
                 if transfers:
@@ -87,7 +97,7 @@ class Faults(Group):
             try:
                 self.compare(setting, folder, True)
             except Failure as failure:
-                raise Failure("SILENT", f"exit status 0, and {failure}")
+                raise Failure("SILENT", f"exit status 0, and {failure}") from None
             return "ended well" if hit else "ended well, nothing hit"
         if hit == 0 or kind in HIDDEN:
             raise Failure("FAILED FOR NOTHING", f"although {hit} transfers failed: {stderr[-1000:]}")
@@ -115,8 +125,9 @@ def transfers_that_went_wrong(stderr):
 
 
 def add_parser(subcommands):
-    parser = subcommands.add_parser("faults", help="transfers that fail, are short, torn, lost, slow or come back wrong",
-                                    description=__doc__)
+    parser = subcommands.add_parser(
+        "faults", help="transfers that fail, are short, torn, lost, slow or come back wrong", description=__doc__
+    )
     add_options(parser, count=3000, steps=12)
     parser.set_defaults(campaign=campaign)
 

@@ -41,8 +41,11 @@ class Chain:
         (folder / "runtime").mkdir(mode=0o700)
 
     def tier_is_committing(self):
-        return any(name.endswith((".new", ".partial")) for tier in self.folder.glob("nvme*/terrace-tier")
-                   for name in os.listdir(tier))
+        return any(
+            name.endswith((".new", ".partial"))
+            for tier in self.folder.glob("nvme*/terrace-tier")
+            for name in os.listdir(tier)
+        )
 
     def checkpoint_is_saved(self):
         try:
@@ -100,8 +103,13 @@ class Chain:
         known = len(events_of(self.log))
         with open(self.folder / f"stderr-{number}", "w") as stderr:
             begin = time.monotonic()
-            run = subprocess.Popen(self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-                                   env=environment(self.folder / "runtime"))
+            run = subprocess.Popen(
+                self.flags,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environment(self.folder / "runtime"),
+            )
             if aim is not None:
                 self.wait_for_aim(run, aim, known)
             for index, sent in enumerate(signals):
@@ -113,7 +121,7 @@ class Chain:
             except subprocess.TimeoutExpired:
                 run.kill()
                 run.wait()
-                raise Failure("HANG", f"attempt {number} hangs")
+                raise Failure("HANG", f"attempt {number} hangs") from None
         if status == 0:
             self.whole_seconds = max(0.2, time.monotonic() - begin)
             return None
@@ -144,8 +152,12 @@ class Kills(Group):
 
     def chain(self, folder, most_kills):
         """Kills one training a few times and lets it end; returns how many kills there were."""
-        setting = Setting(self.campaign.place.terrace, self.campaign.place.text, self.campaign.options.steps,
-                          self.campaign.place.factors.draw(self.chance))
+        setting = Setting(
+            self.campaign.place.terrace,
+            self.campaign.place.text,
+            self.campaign.options.steps,
+            self.campaign.place.factors.draw(self.chance),
+        )
         folder.mkdir()
         ends, commands = [], []
         try:
@@ -181,8 +193,10 @@ class KillCampaign(Campaign):
 
     def end(self, seconds):
         status = super().end(seconds)
-        print(f"steps trained again after a kill: {sum(self.lost_steps) / max(1, len(self.lost_steps)):.2f} on average, "
-              f"{max(self.lost_steps, default=0)} at most")
+        print(
+            f"steps trained again after a kill: {sum(self.lost_steps) / max(1, len(self.lost_steps)):.2f} on average, "
+            f"{max(self.lost_steps, default=0)} at most"
+        )
         return status
 
 

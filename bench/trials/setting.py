@@ -141,8 +141,17 @@ class Setting:
 
     def base_flags(self):
         model = ["--layers", "2", "--width", "64", "--heads", "2", "--context", "32", "--micro-batch", "2"]
-        return [self.terrace, "train", *model, "--data", str(self.text), "--validation-fraction", "0",
-                "--steps", str(self.steps)]
+        return [
+            self.terrace,
+            "train",
+            *model,
+            "--data",
+            str(self.text),
+            "--validation-fraction",
+            "0",
+            "--steps",
+            str(self.steps),
+        ]
 
     def calm_flags(self, folder):
         """Of a run of the same numbers with everything in memory, which also writes the weights in 16 bits."""
@@ -181,8 +190,9 @@ class Setting:
         question = flags + ["--save", "nowhere"]
         for tier in bounded:
             question += [f"--{tier}-memory", "1KiB"]
-        refused = subprocess.run(question, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
-                                 env=environment("/nowhere"))
+        refused = subprocess.run(
+            question, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environment("/nowhere")
+        )
         least = [int(bytes) for bytes in re.findall(r"needs at least [^(]*\((\d+) bytes\)", refused.stderr)]
         if len(least) != len(bounded):
             raise Failure("REFUSED SETTING", "the least memory is not said: " + refused.stderr)

@@ -23,11 +23,27 @@ WRITER_BYTES = 8 << 20
 WRITER_PAUSE_SECONDS = 0.2
 RESIDENT_GROWTH_BYTES = 2 << 20  # of the log's and the allocator's pages; what leaks with every step is far more
 LOOKS_TO_JUDGE = 100  # of what may grow; a shorter run ends before it has done everything once
-CHOICE = {"engine": "io_uring", "threads": "2", "paths": "two", "parameters": "nvme", "states": "plain",
-          "update": "next_forward", "host memory": "ample", "device memory": "least", "activations": "none",
-          "order": "batch", "commit": "every 2 steps", "checkpoints": "at the end", "weights folder": "none",
-          "accumulation": "2", "precision": "bf16", "clipping": "1", "optimizer": "AdamW", "weights": "all",
-          "disk": "as it is"}
+CHOICE = {
+    "engine": "io_uring",
+    "threads": "2",
+    "paths": "two",
+    "parameters": "nvme",
+    "states": "plain",
+    "update": "next_forward",
+    "host memory": "ample",
+    "device memory": "least",
+    "activations": "none",
+    "order": "batch",
+    "commit": "every 2 steps",
+    "checkpoints": "at the end",
+    "weights folder": "none",
+    "accumulation": "2",
+    "precision": "bf16",
+    "clipping": "1",
+    "optimizer": "AdamW",
+    "weights": "all",
+    "disk": "as it is",
+}
 
 
 class Writer(threading.Thread):
@@ -98,8 +114,9 @@ class Job:
         self.environment = environment(folder / "runtime")
         self.stderr = folder / "stderr"
         with open(self.stderr, "w") as stderr:
-            self.process = subprocess.Popen(flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-                                            env=self.environment)
+            self.process = subprocess.Popen(
+                flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, env=self.environment
+            )
 
     def usage(self):
         """Bytes resident, descriptors, and threads that are the program's own: the kernel begins and ends those that carry
@@ -111,8 +128,13 @@ class Job:
         return int(status["VmRSS"].split()[0]) * 1024, len(os.listdir(proc / "fd")), threads
 
     def control(self, terrace, *words):
-        return subprocess.run([terrace, "ctl", str(self.process.pid), *words, "--json"], capture_output=True, text=True,
-                              timeout=TIMEOUT_SECONDS, env=self.environment)
+        return subprocess.run(
+            [terrace, "ctl", str(self.process.pid), *words, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            env=self.environment,
+        )
 
     def stop(self):
         """Asks it to stop, which is exit status 1; a run may not end before."""
@@ -122,7 +144,7 @@ class Job:
         try:
             demand_status(self.process.wait(TIMEOUT_SECONDS), (1,), self.said())
         except subprocess.TimeoutExpired:
-            raise Failure("HANG", "it does not stop")
+            raise Failure("HANG", "it does not stop") from None
         if "training was stopped after" not in self.said():
             raise Failure("BAD EXIT", "it failed: " + self.said())
 
@@ -150,8 +172,16 @@ class Soak:
         self.calm_folder = self.place.folder / "calm"
         self.folder.mkdir()
         self.calm_folder.mkdir()
-        self.flags = self.setting.flags(self.folder) + ["--save", str(self.folder / "saved"), "--keep-last", "2",
-                                                        "--log", str(self.folder / "log.jsonl"), "--resume", "auto"]
+        self.flags = self.setting.flags(self.folder) + [
+            "--save",
+            str(self.folder / "saved"),
+            "--keep-last",
+            "2",
+            "--log",
+            str(self.folder / "log.jsonl"),
+            "--resume",
+            "auto",
+        ]
         self.steps = Steps(self.folder / "log.jsonl")
         self.calm_steps = Steps(self.calm_folder / "log.jsonl")
         self.asked = {"set host-memory": 0, "save": 0, "refused": 0}
@@ -184,8 +214,12 @@ class Soak:
             time.sleep(self.chance.uniform(0.2, 1.8) if self.options.minutes >= 1 else 0.2)
             if job.process.poll() is not None:
                 raise Failure("BAD EXIT", f"it ended by itself with {job.process.returncode}: {job.said()}")
-            self.ask(job, ("set", "host-memory", str(self.chance.randint(least, most))) if self.chance.random() < 0.7 else
-                     ("save",))
+            self.ask(
+                job,
+                ("set", "host-memory", str(self.chance.randint(least, most)))
+                if self.chance.random() < 0.7
+                else ("save",),
+            )
             self.usages.append(job.usage())
             self.steps.look()
 
@@ -216,7 +250,7 @@ class Soak:
         self.steps.look()
         last = self.steps.last() + STEPS_AFTER_RESUME
         at = self.flags.index("--steps")
-        status, stderr = run(self.flags[:at + 1] + [str(last)] + self.flags[at + 2:], self.folder)
+        status, stderr = run(self.flags[: at + 1] + [str(last)] + self.flags[at + 2 :], self.folder)
         demand_status(status, (0,), stderr)
         self.steps.look()
         if self.steps.last() != last:
@@ -242,13 +276,15 @@ class Soak:
     def quarters(self):
         """Of each quarter of the looks the most bytes resident, and the least descriptors and threads."""
         length = len(self.usages) // 4
-        quarters = [list(zip(*self.usages[at:at + length])) for at in range(0, 4 * length, max(1, length))]
+        quarters = [list(zip(*self.usages[at : at + length])) for at in range(0, 4 * length, max(1, length))]
         return [(max(resident), min(descriptors), min(threads)) for resident, descriptors, threads in quarters]
 
     def say(self, writer):
-        print(f"soak, seed {self.options.seed}: {self.steps.last()} steps in {self.options.minutes:g} min and "
-              f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.commits} commits, "
-              f"{self.steps.checkpoints} checkpoints; {writer.written_bytes >> 20} MiB of another writer")
+        print(
+            f"soak, seed {self.options.seed}: {self.steps.last()} steps in {self.options.minutes:g} min and "
+            f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.commits} commits, "
+            f"{self.steps.checkpoints} checkpoints; {writer.written_bytes >> 20} MiB of another writer"
+        )
         print("  asked: " + ", ".join(f"{count} {words}" for words, count in self.asked.items()))
         print(f"{'quarter':22} resident KiB  descriptors  threads")
         for number, (resident, descriptors, threads) in enumerate(self.quarters(), 1):
@@ -265,7 +301,9 @@ class Soak:
 
 
 def add_parser(subcommands):
-    parser = subcommands.add_parser("soak", help="one long run whose budget changes beside a busy disk", description=__doc__)
+    parser = subcommands.add_parser(
+        "soak", help="one long run whose budget changes beside a busy disk", description=__doc__
+    )
     add_place_options(parser)
     parser.add_argument("--minutes", type=float, default=60)
     parser.set_defaults(campaign=campaign)

@@ -10,10 +10,9 @@ import argparse
 import pathlib
 import tempfile
 
+import terrace
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
-
-import terrace
 
 
 def small_mixture_of_experts():

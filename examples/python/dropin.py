@@ -8,7 +8,6 @@ memory or on a drive.
 import argparse
 
 import torch
-
 from terrace.torch import OffloadAdamW
 
 

@@ -9,9 +9,8 @@ import argparse
 import tempfile
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, TrainingArguments
-
 from terrace.hf import TerraceTrainer
+from transformers import AutoModelForCausalLM, GPT2Config, TrainingArguments
 
 
 class Counting(torch.utils.data.Dataset):

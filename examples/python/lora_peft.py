@@ -7,10 +7,9 @@ import argparse
 import tempfile
 
 import peft
+import terrace.torch
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-
-import terrace.torch
 
 
 def main():

@@ -8,12 +8,16 @@ import sys
 import tempfile
 
 import numpy
-
 import terrace
 
 WIDTH, BATCH, STEPS = 128, 64, 200
-SHAPES = {"first": (2, WIDTH), "second": (WIDTH, WIDTH), "third": (WIDTH, WIDTH), "fourth": (WIDTH, WIDTH),
-          "last": (WIDTH, 1)}
+SHAPES = {
+    "first": (2, WIDTH),
+    "second": (WIDTH, WIDTH),
+    "third": (WIDTH, WIDTH),
+    "fourth": (WIDTH, WIDTH),
+    "last": (WIDTH, 1),
+}
 TENSORS = [terrace.Tensor(*item) for item in SHAPES.items()]
 LAYERS = list(SHAPES)
 
@@ -40,8 +44,9 @@ def train_step(store, step, random):
 
 def main(folder):
     random = numpy.random.default_rng(1)
-    values = {tensor.name: random.normal(0, tensor.shape[0] ** -0.5, tensor.shape).astype("float32")
-              for tensor in TENSORS}
+    values = {
+        tensor.name: random.normal(0, tensor.shape[0] ** -0.5, tensor.shape).astype("float32") for tensor in TENSORS
+    }
     units = [terrace.Use(layer, [layer]) for layer in LAYERS]
     budgets = {"states": "nvme", "nvme_paths": [folder], "host_bytes": 4 << 20, "chunk_elements": 4096}
     with terrace.Store(TENSORS, terrace.SimulatedDevice(160 << 10), units, **budgets) as store:

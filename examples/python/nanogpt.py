@@ -7,11 +7,10 @@ import argparse
 import pathlib
 import tempfile
 
+import terrace
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-import terrace
 
 
 class Block(nn.Module):

@@ -18,6 +18,28 @@ from .errors import (
 from .store import Store, plan
 from .store.spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
 
+__all__ = [
+    "CancelledError",
+    "CapacityError",
+    "ConfigError",
+    "CorruptError",
+    "CudaDevice",
+    "DeviceError",
+    "Error",
+    "InternalError",
+    "IoError",
+    "MisuseError",
+    "Optimizer",
+    "Plan",
+    "SimulatedDevice",
+    "Store",
+    "Tensor",
+    "UpdateResult",
+    "Use",
+    "add_config_arguments",
+    "initialize",
+    "plan",
+]
 __version__ = "0.1.0"
 
 

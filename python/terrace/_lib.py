@@ -166,8 +166,9 @@ def value_of(enum, word, what):
     words = ENUMS[enum]
     if isinstance(word, str) and word in words:
         return words[word]
-    raise ConfigError(f"cannot use the value {word!r}", what, f"it is none of: {', '.join(words)}",
-                      did_you_mean(str(word), words))
+    raise ConfigError(
+        f"cannot use the value {word!r}", what, f"it is none of: {', '.join(words)}", did_you_mean(str(word), words)
+    )
 
 
 def word_of(enum, value):

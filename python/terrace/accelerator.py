@@ -5,7 +5,7 @@ class Accelerator:
     """The device of the engine that is there, else the processor."""
 
     def device_name(self, device_index=None):
-        """"cpu" or "cuda:0", for tensor.to(...). There is one device, whatever the index."""
+        """ "cpu" or "cuda:0", for tensor.to(...). There is one device, whatever the index."""
         return str(self._device())
 
     current_device_name = device_name

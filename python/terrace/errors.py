@@ -1,5 +1,6 @@
 """Errors of four parts: what failed, on what, the reason, and what to do."""
 
+
 class Error(Exception):
     """What every failure of Terrace is raised as."""
 

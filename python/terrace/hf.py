@@ -83,9 +83,7 @@ class TerraceTrainer(Trainer):
         """In the place of accelerator.clip_grad_norm_, which the Trainer calls with an infinite norm where it wants to
         know the norm alone. A tensor that has the norm when the optimizer has stepped, before it is logged."""
         if norm_type != 2:
-            raise ConfigError(
-                "cannot clip gradients", "norm_type", f"it is {norm_type}", "clip by the norm of order 2"
-            )
+            raise ConfigError("cannot clip gradients", "norm_type", f"it is {norm_type}", "clip by the norm of order 2")
         return self.engine.clip_grad_norm_(max_norm)
 
     def _clip_grad_norm(self, model):

@@ -32,18 +32,37 @@ class PipelineModule(nn.Module):
     activation_checkpoint_interval: so many layers are computed again together in the backward pass; 0: none.
     """
 
-    def __init__(self, layers, num_stages=None, topology=None, loss_fn=None, seed_layers=False, seed_fn=None,
-                 base_seed=1234, partition_method="parameters", activation_checkpoint_interval=0,
-                 activation_checkpoint_func=None, checkpointable_layers=None, dynamic_shape=False):
+    def __init__(
+        self,
+        layers,
+        num_stages=None,
+        topology=None,
+        loss_fn=None,
+        seed_layers=False,
+        seed_fn=None,
+        base_seed=1234,
+        partition_method="parameters",
+        activation_checkpoint_interval=0,
+        activation_checkpoint_func=None,
+        checkpointable_layers=None,
+        dynamic_shape=False,
+    ):
         super().__init__()
         stages = topology.get_dim("pipe") if num_stages is None and topology is not None else num_stages
         if stages not in (None, 1):
             raise ConfigError(
-                "cannot divide a model into stages", "num_stages", f"it is {stages}, and one process trains the whole model",
-                "leave it out: layers that do not fit into device memory are on cpu or nvme, as offload_param says")
+                "cannot divide a model into stages",
+                "num_stages",
+                f"it is {stages}, and one process trains the whole model",
+                "leave it out: layers that do not fit into device memory are on cpu or nvme, as offload_param says",
+            )
         if seed_layers:
-            raise ConfigError("cannot make layers", "seed_layers", "layers have no seeds of their own here",
-                              "call torch.manual_seed before")
+            raise ConfigError(
+                "cannot make layers",
+                "seed_layers",
+                "layers have no seeds of their own here",
+                "call torch.manual_seed before",
+            )
         self.loss_fn = loss_fn
         self._interval, self._again = activation_checkpoint_interval, activation_checkpoint_func
         self._tied = {}
@@ -68,6 +87,7 @@ class PipelineModule(nn.Module):
         if not self._interval or not torch.is_grad_enabled():
             return self._run(0, len(self._calls), x)
         for first in range(0, len(self._calls), self._interval):
+
             def part(inputs, first=first):
                 return self._run(first, first + self._interval, inputs)
 

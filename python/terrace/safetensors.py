@@ -20,8 +20,21 @@ from .errors import ConfigError, CorruptError, Error, IoError
 
 # What a tensor's dtype is called: in the file, its bytes, and in Terrace where Terrace has it.
 DTYPE_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
-    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
 }
 TYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 DTYPES = {type_: dtype for dtype, type_ in TYPES.items()}
@@ -249,8 +262,12 @@ def _remove_left_over(path):
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.remove(path)
     except BlockingIOError:
-        raise IoError("cannot save the weights", path, "another process writes that file now",
-                      "let one process save into a folder at a time") from None
+        raise IoError(
+            "cannot save the weights",
+            path,
+            "another process writes that file now",
+            "let one process save into a folder at a time",
+        ) from None
     finally:
         os.close(number)
 
@@ -259,8 +276,12 @@ def _checked(tensors):
     tensors, names = list(tensors), set()
     for name, dtype, _ in tensors:
         if name in names or dtype not in DTYPE_BYTES:
-            raise ConfigError("cannot save the weights", name, f"its name is there twice, or {dtype!r} is no dtype",
-                              f"give each tensor once, with one of {', '.join(DTYPE_BYTES)}")
+            raise ConfigError(
+                "cannot save the weights",
+                name,
+                f"its name is there twice, or {dtype!r} is no dtype",
+                f"give each tensor once, with one of {', '.join(DTYPE_BYTES)}",
+            )
         names.add(name)
     return tensors
 
@@ -322,8 +343,12 @@ def _values_of(tensor, parts):
             written += raw.nbytes
             yield raw
     if written != _bytes(tensor):
-        raise ConfigError("cannot save the weights", tensor[0], f"it has {written} bytes, not {_bytes(tensor)}",
-                          "give the values of its shape and dtype")
+        raise ConfigError(
+            "cannot save the weights",
+            tensor[0],
+            f"it has {written} bytes, not {_bytes(tensor)}",
+            "give the values of its shape and dtype",
+        )
 
 
 def _require_replaceable(folder):
@@ -334,13 +359,17 @@ def _require_replaceable(folder):
     except FileNotFoundError:
         return
     except OSError as error:
-        raise IoError("cannot save the weights", os.fspath(folder), error.strerror or str(error),
-                      "name a folder") from error
+        raise IoError(
+            "cannot save the weights", os.fspath(folder), error.strerror or str(error), "name a folder"
+        ) from error
     for name in filter(_WEIGHTS.fullmatch, names):
         if not _is_own(os.path.join(folder, name)):
-            raise ConfigError("cannot save the weights", os.fspath(folder),
-                              f"it holds {json.dumps(name)}, which no export wrote",
-                              "move that away, or name another folder")
+            raise ConfigError(
+                "cannot save the weights",
+                os.fspath(folder),
+                f"it holds {json.dumps(name)}, which no export wrote",
+                "move that away, or name another folder",
+            )
 
 
 def _is_own(path):
@@ -383,8 +412,12 @@ def failures(what, path):
     except Error:
         raise
     except OSError as error:
-        raise IoError(what, os.fspath(path), error.strerror or str(error),
-                      "see that the path is right, and that its drive has room") from error
+        raise IoError(
+            what,
+            os.fspath(path),
+            error.strerror or str(error),
+            "see that the path is right, and that its drive has room",
+        ) from error
 
 
 # --- Stores ---
@@ -434,5 +467,6 @@ def _as_fp16(values):
     try:
         return struct.pack(f"<{len(values)}e", *values)
     except OverflowError:
-        raise ConfigError("cannot save the weights", "fp16", "a value is too large for it",
-                          "save fp32 or bf16") from None
+        raise ConfigError(
+            "cannot save the weights", "fp16", "a value is too large for it", "save fp32 or bf16"
+        ) from None

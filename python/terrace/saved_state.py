@@ -110,6 +110,7 @@ def has_commit(nvme_paths, tier_name=None):
     paths = [raw_of(path, "nvme_paths") for path in nvme_paths]
     found = ctypes.c_uint32()
     tier_name = raw_of(tier_name, "tier_name") if tier_name else None
-    check(library().terrace_has_commit((ctypes.c_char_p * len(paths))(*paths), len(paths), tier_name,
-                                       ctypes.byref(found)))
+    check(
+        library().terrace_has_commit((ctypes.c_char_p * len(paths))(*paths), len(paths), tier_name, ctypes.byref(found))
+    )
     return bool(found.value)

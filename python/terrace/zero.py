@@ -38,13 +38,21 @@ def _folder_of(remote_device, source):
     config = read_config(source, brings_optimizer=True, brings_schedule=True) if source is not None else None
     options = config.store_options if config is not None else {"parameters": remote_device, "nvme_paths": []}
     if remote_device not in (None, "none", "cpu", "nvme"):
-        raise ConfigError("cannot make parameters", "remote_device", f"it is {remote_device!r}",
-                          'give "cpu" or "nvme", or leave it out')
+        raise ConfigError(
+            "cannot make parameters",
+            "remote_device",
+            f"it is {remote_device!r}",
+            'give "cpu" or "nvme", or leave it out',
+        )
     if "nvme" not in (remote_device, options["parameters"] if remote_device is None else None):
         return None
     if not options["nvme_paths"]:
-        raise ConfigError("cannot make parameters on nvme", "nvme_path", "there is no folder",
-                          "give config= with offload_param.nvme_path, or use terrace.torch.init(folder)")
+        raise ConfigError(
+            "cannot make parameters on nvme",
+            "nvme_path",
+            "there is no folder",
+            "give config= with offload_param.nvme_path, or use terrace.torch.init(folder)",
+        )
     return options["nvme_paths"][0]
 
 

@@ -8,7 +8,7 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-import terrace  # noqa: E402
+import terrace
 
 MIB = 1 << 20
 # Seconds that a test waits for another process or thread. How fast a machine is and what else it does decides nothing.
@@ -18,8 +18,11 @@ PREAMBLE = f"import sys; sys.path[:0] = [{str(ROOT / 'python')!r}, {str(ROOT / '
 
 
 def tensors():
-    return [terrace.Tensor("weight", (48, 32)), terrace.Tensor("bias", (32,)),
-            terrace.Tensor("kept", (8,), trainable=False)]
+    return [
+        terrace.Tensor("weight", (48, 32)),
+        terrace.Tensor("bias", (32,)),
+        terrace.Tensor("kept", (8,), trainable=False),
+    ]
 
 
 def fill(tensor, first, values):
@@ -35,8 +38,11 @@ def hash_of(seed):
 
 
 def make_store(described=None, device_bytes=MIB, **options):
-    return terrace.Store(described or tensors(), terrace.SimulatedDevice(device_bytes),
-                         **{"host_bytes": 8 * MIB, "threads": 2, **options})
+    return terrace.Store(
+        described or tensors(),
+        terrace.SimulatedDevice(device_bytes),
+        **{"host_bytes": 8 * MIB, "threads": 2, **options},
+    )
 
 
 def train(store, step, gradient=lambda name, at: hash_of(len(name) + at) - 0.5, optimizer=None):
@@ -65,8 +71,9 @@ def state_of(store):
 def run_python(code, *arguments, **options):
     """Runs a program of Python to its end. It warns of a fork beside threads, which some tests are about."""
     program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(code)]
-    return subprocess.run([*program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=PATIENCE, **options)
+    return subprocess.run(
+        [*program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, **options
+    )
 
 
 def parts_of(error):

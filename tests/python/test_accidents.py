@@ -15,9 +15,8 @@ import time
 import unittest
 import unittest.mock
 
-from support import PATIENCE, PREAMBLE, fill, make_store, parts_of, run_python, state_of, train
-
 import terrace
+from support import PATIENCE, PREAMBLE, fill, make_store, parts_of, run_python, train
 from terrace.store.interruptible import call_elsewhere
 
 
@@ -32,8 +31,12 @@ class Copies(unittest.TestCase):
             train(store, 1)
 
     def test_what_describes_a_store_is(self):
-        described = (terrace.Tensor("w", (4, 2)), terrace.SimulatedDevice(7), terrace.Optimizer("lion"),
-                     terrace.Use("u", ["w"]))
+        described = (
+            terrace.Tensor("w", (4, 2)),
+            terrace.SimulatedDevice(7),
+            terrace.Optimizer("lion"),
+            terrace.Use("u", ["w"]),
+        )
         self.assertEqual(pickle.loads(pickle.dumps(described)), described)
 
 
@@ -128,8 +131,12 @@ class Interrupts(unittest.TestCase):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # at its end Python puts back what kills it
                 print(interrupts, state_of(store) == state_of(other))
         """
-        process = subprocess.Popen([sys.executable, "-c", PREAMBLE + textwrap.dedent(code)], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", PREAMBLE + textwrap.dedent(code)],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         sent = 0
         for line in process.stdout:
             if line == "ready\n" and sent < 60:
@@ -200,7 +207,8 @@ class Interrupts(unittest.TestCase):
             for at in ("before", "after"):
 
                 def interrupted(*arguments, at=at):
-                    failure = c_lease(*arguments) if at == "after" else None
+                    if at == "after":
+                        c_lease(*arguments)
                     raise KeyboardInterrupt
 
                 store.begin_step()

@@ -10,9 +10,8 @@ import threading
 import unittest
 import unittest.mock
 
-from support import MIB, PATIENCE, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
-
 import terrace
+from support import MIB, PATIENCE, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
 from terrace import _lib, errors
 
 
@@ -88,12 +87,17 @@ class Kinds(unittest.TestCase):
             wanted = state_of(store)
             ids = store.ids(["bias"])
             for call in (
-                store.end_micro_batch, store.abandon_step, store.end_evaluation,
+                store.end_micro_batch,
+                store.abandon_step,
+                store.end_evaluation,
                 lambda: store.update(terrace.Optimizer(), 1),
                 lambda: store.lease("key", ["bias"]).__enter__(),
-                lambda: store.open_lease(b"key", 0, ids, 1), lambda: store.close_lease(77),
-                lambda: store.read_values(3), lambda: store.parameter_address(-1 & 0xFFFF),
-                lambda: store.hand_over("bias", bytes(128)), lambda: store.select_micro_batch(1),
+                lambda: store.open_lease(b"key", 0, ids, 1),
+                lambda: store.close_lease(77),
+                lambda: store.read_values(3),
+                lambda: store.parameter_address(-1 & 0xFFFF),
+                lambda: store.hand_over("bias", bytes(128)),
+                lambda: store.select_micro_batch(1),
             ):
                 with self.subTest(call):
                     self.raised(terrace.MisuseError, call)
@@ -136,8 +140,9 @@ class Exceptions(unittest.TestCase):
             make_store(device_bytes=1)
         copy = pickle.loads(pickle.dumps(caught.exception))
         self.assertEqual(parts_of(copy), parts_of(caught.exception))
-        self.assertEqual((copy.kind, copy.least_bytes, copy.plan),
-                         ("capacity", caught.exception.least_bytes, caught.exception.plan))
+        self.assertEqual(
+            (copy.kind, copy.least_bytes, copy.plan), ("capacity", caught.exception.least_bytes, caught.exception.plan)
+        )
         self.assertEqual(str(copy), str(caught.exception))
 
     def test_their_text_is_that_of_the_library(self):

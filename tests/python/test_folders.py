@@ -22,7 +22,15 @@ MAY_KNOW = {
     "torch/large_models.py": {"", "torch", "torch/engine"},
 }
 # Of the package's own folder, which torch may load alone where a function is called: `import terrace` needs no torch.
-BEFORE_TORCH = {"__init__.py", "_declarations.py", "_lib.py", "errors.py", "config.py", "safetensors.py", "saved_state.py"}
+BEFORE_TORCH = {
+    "__init__.py",
+    "_declarations.py",
+    "_lib.py",
+    "errors.py",
+    "config.py",
+    "safetensors.py",
+    "saved_state.py",
+}
 
 
 def room_of(path):

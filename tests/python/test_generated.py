@@ -10,13 +10,15 @@ import tempfile
 import unittest
 
 from support import ROOT
-
 from terrace import _declarations
 
 
 def structs():
-    return [value for value in vars(_declarations).values()
-            if isinstance(value, type) and issubclass(value, ctypes.Structure) and value is not ctypes.Structure]
+    return [
+        value
+        for value in vars(_declarations).values()
+        if isinstance(value, type) and issubclass(value, ctypes.Structure) and value is not ctypes.Structure
+    ]
 
 
 class Generated(unittest.TestCase):
@@ -37,8 +39,11 @@ class Generated(unittest.TestCase):
             for added in ("union odd { int a; };", "typedef struct x { long a; } x;", "int x[4];"):
                 at = header.index("TERRACE_C_API const char* terrace_version")
                 (tree / "capi/terrace.h").write_text(header[:at] + added + "\n" + header[at:])
-                done = subprocess.run([sys.executable, tree / "python/generate_declarations.py", "--check"],
-                                      stderr=subprocess.PIPE, text=True)
+                done = subprocess.run(
+                    [sys.executable, tree / "python/generate_declarations.py", "--check"],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
                 with self.subTest(added):
                     self.assertEqual(done.returncode, 1)
                     self.assertRegex(done.stderr, "cannot read|unknown type")
@@ -49,8 +54,10 @@ class Generated(unittest.TestCase):
             lines.append(f'printf("%zu\\n", sizeof({struct.__name__}));')
             wanted.append(ctypes.sizeof(struct))
             for name, kind in struct._fields_:
-                lines.append(f'printf("%zu\\n", offsetof({struct.__name__}, {name}) * 1000 + '
-                             f"sizeof((({struct.__name__}*)0)->{name}));")
+                lines.append(
+                    f'printf("%zu\\n", offsetof({struct.__name__}, {name}) * 1000 + '
+                    f"sizeof((({struct.__name__}*)0)->{name}));"
+                )
                 wanted.append(getattr(struct, name).offset * 1000 + ctypes.sizeof(kind))
         for enum, words in _declarations.ENUMS.items():
             wanted += words.values()

@@ -10,9 +10,8 @@ import tempfile
 import unittest
 import unittest.mock
 
-from support import fill, make_store, parts_of
-
 import terrace
+from support import fill, make_store, parts_of
 from terrace import safetensors
 
 
@@ -35,8 +34,12 @@ class InFolder(unittest.TestCase):
 
 class Headers(InFolder):
     def test_a_right_one_is_read(self):
-        header = {"__metadata__": {"format": "pt"}, "b": tensor(8, 12, "BF16"), "a": tensor(),
-                  "empty": tensor(8, 8, "U8", (0,))}
+        header = {
+            "__metadata__": {"format": "pt"},
+            "b": tensor(8, 12, "BF16"),
+            "a": tensor(),
+            "empty": tensor(8, 8, "U8", (0,)),
+        }
         self.path.write_bytes(raw_file(header, bytes(12)))
         entries, metadata = safetensors.read_header(self.path)
         begin = len(raw_file(header))
@@ -47,18 +50,26 @@ class Headers(InFolder):
     def test_every_broken_one_is_refused(self):
         eight = bytes(8)
         for name, raw in {
-            "empty": b"", "short": b"1234567", "long": raw_file({}, length=3), "huge": raw_file({}, length=2**63),
-            "no JSON": raw_file(b"{]"), "no map": raw_file([]), "bytes": raw_file(b"\xff{}"),
+            "empty": b"",
+            "short": b"1234567",
+            "long": raw_file({}, length=3),
+            "huge": raw_file({}, length=2**63),
+            "no JSON": raw_file(b"{]"),
+            "no map": raw_file([]),
+            "bytes": raw_file(b"\xff{}"),
             "deep": raw_file(b"[" * 99999),
             "twice": raw_file(b'{"a":%s,"a":%s}' % ((json.dumps(tensor()).encode(),) * 2), eight),
-            "metadata": raw_file({"__metadata__": {"a": 1}}), "no tensor": raw_file({"a": 1}),
+            "metadata": raw_file({"__metadata__": {"a": 1}}),
+            "no tensor": raw_file({"a": 1}),
             "more keys": raw_file({"a": tensor(more=1)}, eight),
             "dtype": raw_file({"a": tensor(dtype="F31")}, eight),
             "dtypes": raw_file({"a": tensor(dtype=["F32"])}, eight),
             "shape": raw_file({"a": tensor(shape=(-2,))}, eight),
             "bool": raw_file({"a": tensor(shape=(True, 2))}, eight),
-            "float": raw_file({"a": tensor(0.0, 8)}, eight), "backwards": raw_file({"a": tensor(8, 0)}, eight),
-            "size": raw_file({"a": tensor(0, 4)}, eight), "hole": raw_file({"a": tensor(4, 12)}, bytes(12)),
+            "float": raw_file({"a": tensor(0.0, 8)}, eight),
+            "backwards": raw_file({"a": tensor(8, 0)}, eight),
+            "size": raw_file({"a": tensor(0, 4)}, eight),
+            "hole": raw_file({"a": tensor(4, 12)}, bytes(12)),
             "overlap": raw_file({"a": tensor(), "b": tensor(4, 12)}, bytes(12)),
             "hole and overlap": raw_file({"a": tensor(4, 12), "b": tensor(8, 16)}, bytes(16)),
             "tail": raw_file({"a": tensor()}, bytes(9)),
@@ -96,7 +107,7 @@ class Files(InFolder):
         safetensors.write(self.path, self.TENSORS, in_parts, {"format": "pt"})
         raw = self.path.read_bytes()
         entries, metadata = safetensors.read_header(self.path)
-        self.assertEqual({name: raw[e.offset:e.offset + e.bytes] for name, e in entries.items()}, self.VALUES)
+        self.assertEqual({name: raw[e.offset : e.offset + e.bytes] for name, e in entries.items()}, self.VALUES)
         self.assertEqual((metadata, (len(raw) - 13) % 8), ({"format": "pt", "writer": "terrace"}, 0))
         self.assertEqual(os.listdir(self.folder), [self.path.name])
 
@@ -111,8 +122,11 @@ class Files(InFolder):
 
         with self.assertRaises(ZeroDivisionError):
             safetensors.write(self.path, self.TENSORS, broken)
-        for tensors, values in (([("a", "F32", (3,))], self.VALUES.get), ([("a", "F31", (1,))], self.VALUES.get),
-                                ([("b", "U8", (3,))] * 2, self.VALUES.get)):
+        for tensors, values in (
+            ([("a", "F32", (3,))], self.VALUES.get),
+            ([("a", "F31", (1,))], self.VALUES.get),
+            ([("b", "U8", (3,))] * 2, self.VALUES.get),
+        ):
             with self.assertRaises(terrace.ConfigError) as caught:
                 safetensors.write_sharded(self.folder, tensors, values)
             self.assertTrue(all(parts_of(caught.exception)))
@@ -176,9 +190,14 @@ class Files(InFolder):
         theirs = raw_file({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, b"x")
         index = json.dumps({"metadata": {"total_size": 1}, "weight_map": {"a": "model.safetensors"}}).encode()
         for saved_before in (False, True):
-            for name, raw in (("model.safetensors", theirs), ("model-00007-of-00009.safetensors", b"somebody's"),
-                              (safetensors.INDEX, index), (safetensors.INDEX, b"[]"), ("pytorch_model.bin", b""),
-                              ("pytorch_model.bin.index.json", b"{}")):
+            for name, raw in (
+                ("model.safetensors", theirs),
+                ("model-00007-of-00009.safetensors", b"somebody's"),
+                (safetensors.INDEX, index),
+                (safetensors.INDEX, b"[]"),
+                ("pytorch_model.bin", b""),
+                ("pytorch_model.bin.index.json", b"{}"),
+            ):
                 with self.subTest(name=name, saved_before=saved_before):
                     for one in self.folder.iterdir():
                         one.unlink()
@@ -220,13 +239,25 @@ class Files(InFolder):
             safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, shard_bytes)
             self.assertEqual(len(os.listdir(self.folder)), files + (files > 1))
             found = safetensors.find(self.folder)
-            self.assertEqual({name: pathlib.Path(entry.path).read_bytes()[entry.offset:][:entry.bytes]
-                              for name, entry in found.items()}, self.VALUES)
+            self.assertEqual(
+                {
+                    name: pathlib.Path(entry.path).read_bytes()[entry.offset :][: entry.bytes]
+                    for name, entry in found.items()
+                },
+                self.VALUES,
+            )
         safetensors.write_sharded(self.folder, self.TENSORS, self.VALUES.get, 9)
-        self.assertEqual(json.loads((self.folder / safetensors.INDEX).read_text()), {
-            "metadata": {"total_size": 13, "writer": "terrace"},
-            "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
-                           "c": "model-00002-of-00002.safetensors"}})
+        self.assertEqual(
+            json.loads((self.folder / safetensors.INDEX).read_text()),
+            {
+                "metadata": {"total_size": 13, "writer": "terrace"},
+                "weight_map": {
+                    "a": "model-00001-of-00002.safetensors",
+                    "b": "model-00002-of-00002.safetensors",
+                    "c": "model-00002-of-00002.safetensors",
+                },
+            },
+        )
 
 
 class Stores(InFolder):
@@ -248,8 +279,10 @@ class Stores(InFolder):
 
     def test_values_are_rounded_to_the_nearest(self):
         def bf16(*words):
-            return struct.unpack(f"<{len(words)}H", safetensors.rounded(memoryview(struct.pack(
-                f"<{len(words)}I", *words)).cast("f"), "BF16"))
+            return struct.unpack(
+                f"<{len(words)}H",
+                safetensors.rounded(memoryview(struct.pack(f"<{len(words)}I", *words)).cast("f"), "BF16"),
+            )
 
         self.assertEqual(bf16(0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF), (0x3F80, 0x3F82, 0x3F81, 0x3F80))
         self.assertEqual(bf16(0x7F800000, 0xFF800000, 0x7F7FFFFF, 0x7F800001)[:3], (0x7F80, 0xFF80, 0x7F80))

@@ -6,9 +6,8 @@ import os
 import tempfile
 import unittest
 
-from support import MIB, fill, make_store, state_of, tensors, train
-
 import terrace
+from support import MIB, fill, make_store, state_of, tensors, train
 
 
 class Values(unittest.TestCase):
@@ -259,8 +258,11 @@ class Plans(unittest.TestCase):
             self.assertEqual(store.plan, planned)
 
     def test_uses_are_announced_with_all_that_they_say(self):
-        uses = [terrace.Use(f"{kind}{part}", ["weight"], kind, part) for part in range(2)
-                for kind in ("forward", "backward")]
+        uses = [
+            terrace.Use(f"{kind}{part}", ["weight"], kind, part)
+            for part in range(2)
+            for kind in ("forward", "backward")
+        ]
         device, options = terrace.SimulatedDevice(MIB), {"host_bytes": 8 * MIB, "accumulation_steps": 2}
         self.assertTrue(terrace.plan(tensors(), device, uses, **options).fits)
         for wrong in ({"encloses": 4}, {"micro_batch": 2}, {"kind": "sideways"}, {"tensors": ["wait"]}):
@@ -288,8 +290,10 @@ class Plans(unittest.TestCase):
         error = caught.exception
         self.assertFalse(error.plan.fits)
         self.assertEqual(error.least_bytes, error.least_device_bytes)
-        self.assertEqual((error.plan.device_least_bytes, error.plan.host_least_bytes),
-                         (error.least_device_bytes, error.least_host_bytes))
+        self.assertEqual(
+            (error.plan.device_least_bytes, error.plan.host_least_bytes),
+            (error.least_device_bytes, error.least_host_bytes),
+        )
         with make_store(device_bytes=error.least_device_bytes, host_bytes=error.least_host_bytes) as store:
             store.fill_with(fill)
             train(store, 1)

@@ -4,9 +4,8 @@ import tempfile
 import unittest
 
 import numpy
-from support import MIB
-
 import terrace
+from support import MIB
 
 WIDTH, BATCH, STEPS = 64, 16, 5
 LAYERS = ["in", "hidden", "out"]
@@ -41,8 +40,14 @@ def run(type_="fp32", announced=False, device_bytes=2 * MIB, micro_batches=1, op
     """Losses, norms, and all values in the end."""
     tensors = [terrace.Tensor(name, shape, type_) for name, shape in SHAPES.items()]
     units = [terrace.Use(layer, [layer]) for layer in LAYERS] if announced else None
-    settings = {"host_bytes": 8 * MIB, "threads": 2, "chunk_elements": 4096, "optimizer": optimizer,
-                "accumulation_steps": micro_batches, **options}
+    settings = {
+        "host_bytes": 8 * MIB,
+        "threads": 2,
+        "chunk_elements": 4096,
+        "optimizer": optimizer,
+        "accumulation_steps": micro_batches,
+        **options,
+    }
     found = []
     with terrace.Store(tensors, terrace.SimulatedDevice(device_bytes), units, **settings) as store:
         store.fill_arrays({name: values_of_random(len(name), shape) / 8 for name, shape in SHAPES.items()})
@@ -62,7 +67,7 @@ def run(type_="fp32", announced=False, device_bytes=2 * MIB, micro_batches=1, op
 class Placements(unittest.TestCase):
     def test_every_placement_gives_the_same_bits(self):
         wanted = run(parameters="device", states="device")
-        losses = wanted[0:2 * STEPS:2]
+        losses = wanted[0 : 2 * STEPS : 2]
         self.assertLess(losses[-1], losses[0])  # it learns
         # Nothing is the same by mistake; an fp32 parameter is its master.
         self.assertEqual(len(set(map(str, wanted))), len(wanted) - len(LAYERS))
@@ -74,18 +79,35 @@ class Placements(unittest.TestCase):
                     case = f"{parameters} {states} {device_bytes}"
                     with self.subTest(case), tempfile.TemporaryDirectory() as folder:
                         options = {"nvme_paths": [folder]} if "nvme" in case else {}
-                        found = run(parameters=parameters, states=states, device_bytes=device_bytes,
-                                    announced=announced, **options)
+                        found = run(
+                            parameters=parameters,
+                            states=states,
+                            device_bytes=device_bytes,
+                            announced=announced,
+                            **options,
+                        )
                         self.assertEqual(found, wanted)
 
     def test_host_budgets_strictness_and_the_time_of_the_update_change_no_bit(self):
         wanted = run(micro_batches=3)
         units = [terrace.Use(layer, [layer]) for layer in LAYERS]
-        for options in ({"threads": 1}, {"update_when": "next_forward"}, {"update_when": "during_backward"},
-                        {"io_engine": "threads"}, {"durable": True}, {"no_checksums": True}):
+        for options in (
+            {"threads": 1},
+            {"update_when": "next_forward"},
+            {"update_when": "during_backward"},
+            {"io_engine": "threads"},
+            {"durable": True},
+            {"no_checksums": True},
+        ):
             with self.subTest(str(options)), tempfile.TemporaryDirectory() as folder:
-                placed = {"parameters": "nvme", "states": "nvme", "nvme_paths": [folder], "accumulation_steps": 3,
-                          "chunk_elements": 4096, **options}
+                placed = {
+                    "parameters": "nvme",
+                    "states": "nvme",
+                    "nvme_paths": [folder],
+                    "accumulation_steps": 3,
+                    "chunk_elements": 4096,
+                    **options,
+                }
                 tensors = [terrace.Tensor(name, shape) for name, shape in SHAPES.items()]
                 with self.assertRaises(terrace.CapacityError) as caught:
                     terrace.plan(tensors, terrace.SimulatedDevice(2 * MIB), units, host_bytes=1, **placed)
@@ -109,8 +131,9 @@ class Views(unittest.TestCase):
         self.tensors = [terrace.Tensor("a", (2, 3)), terrace.Tensor("b", (4,))]
         self.store = terrace.Store(self.tensors, terrace.SimulatedDevice(MIB), host_bytes=8 * MIB)
         self.addCleanup(self.store.close)
-        self.store.fill_arrays({"a": numpy.arange(6, dtype="float32").reshape(2, 3),
-                                "b": (numpy.arange(4, dtype="float16"), "fp16")})
+        self.store.fill_arrays(
+            {"a": numpy.arange(6, dtype="float32").reshape(2, 3), "b": (numpy.arange(4, dtype="float16"), "fp16")}
+        )
         self.store.begin_evaluation()
 
     def test_dlpack_is_the_memory_itself_and_outlives_nothing(self):

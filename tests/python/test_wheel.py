@@ -14,11 +14,10 @@ import unittest.mock
 import zipfile
 
 from support import ROOT
-
 from terrace import _lib
 
 sys.path.insert(0, str(ROOT / "python"))
-import build_backend  # noqa: E402
+import build_backend
 
 PROGRAM = """
 import os, terrace
@@ -45,8 +44,14 @@ class InFolder(unittest.TestCase):
     def run_in(self, environment, *arguments):
         """Of a process that finds nothing but what is installed."""
         names = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
-        done = subprocess.run([environment / "bin/python", "-I", *arguments], cwd=self.folder, text=True, env=names,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            [environment / "bin/python", "-I", *arguments],
+            cwd=self.folder,
+            text=True,
+            env=names,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
 
@@ -73,14 +78,19 @@ class Wheels(InFolder):
                 content = archive.read(name)
                 self.assertEqual((digest, int(size)), ("sha256=" + build_backend._digest(content), len(content)))
         self.assertIn("terrace/config_keys.tsv", names)
-        self.assertEqual([name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
-                         [f"terrace/lib/{_lib.SONAME}"])
+        self.assertEqual(
+            [name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
+            [f"terrace/lib/{_lib.SONAME}"],
+        )
 
     def test_auditwheel_repairs_it_where_that_can_be_done(self):
         """A program in its place, which repairs or fails, and which the settings may turn off."""
         program = self.folder / "auditwheel"
-        for repairs, settings, wanted in ((True, {}, "manylinux"), (False, {}, "linux"),
-                                          (True, {"auditwheel": "no"}, "linux")):
+        for repairs, settings, wanted in (
+            (True, {}, "manylinux"),
+            (False, {}, "linux"),
+            (True, {"auditwheel": "no"}, "linux"),
+        ):
             called = '[ "$1 $2" = "repair --wheel-dir" ] && [ -z "$PYTHONPATH" ] || exit 2'
             repair = 'mkdir "$3" && cp "$4" "$3/$(basename "$4" | sed s/linux/manylinux/)"' if repairs else "exit 1"
             program.write_text(f"#!/bin/sh\n{called}\n{repair}\n")
@@ -117,11 +127,24 @@ class Wheels(InFolder):
     def test_pip_installs_it_without_network_and_it_runs_by_itself(self):
         environment = self.folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-        install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check",
-                   "--config-settings", f"library={self.library}", "--config-settings", "auditwheel=no", str(ROOT)]
+        install = [
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+            "--no-compile",
+            "--disable-pip-version-check",
+            "--config-settings",
+            f"library={self.library}",
+            "--config-settings",
+            "auditwheel=no",
+            str(ROOT),
+        ]
         # pip runs from the wheel that Python brings along: to install it first takes longer than all else here.
-        run_pip = f"import runpy, sys; sys.path.insert(0, {str(pip_wheel())!r}); sys.argv[0] = 'pip'; " \
-                  "runpy.run_module('pip', run_name='__main__')"
+        run_pip = (
+            f"import runpy, sys; sys.path.insert(0, {str(pip_wheel())!r}); sys.argv[0] = 'pip'; "
+            "runpy.run_module('pip', run_name='__main__')"
+        )
         self.run_in(environment, "-c", run_pip, *install)
         package, library, values = self.run_in(environment, "-c", PROGRAM).split(" ", 2)
         self.assertTrue(package.startswith(str(environment)), package)
@@ -141,8 +164,9 @@ class Sources(InFolder):
 
     def answer_of(self, call):
         code = f"import sys; sys.path.insert(0, 'python'); import build_backend; print(build_backend.{call})"
-        return subprocess.run([sys.executable, "-c", code], cwd=self.tree, check=True, text=True,
-                              stdout=subprocess.PIPE).stdout.strip()
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=self.tree, check=True, text=True, stdout=subprocess.PIPE
+        ).stdout.strip()
 
     def test_an_editable_install_points_at_the_tree_and_at_the_library(self):
         settings = {"library": str(self.library)}

@@ -8,6 +8,7 @@ parameters go out. A peer does it in four passes (cast, unscale, its step, cast 
 operation; Terrace in one. In every round everybody runs once, one after the other, with as many threads. Needs torch
 and deepspeed (which compiles its operation on first use) and 20 bytes of memory per parameter and peer.
 """
+
 import argparse
 import json
 import os
@@ -62,8 +63,12 @@ class Peer:
     def __init__(self, name, parameters, threads):
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--peer", name, "--parameters", str(parameters), "--threads", str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
         if self.process.stdout.readline() != "ready\n":
             sys.exit(f"{name} cannot run here: see `{sys.executable} {__file__} --peer {name} --threads 1`")
 
@@ -78,11 +83,21 @@ class Peer:
 
 def terrace(program, parameters, threads, extra):
     """Seconds of a step, and the kernel's share of the bandwidth of simple in-place kernels."""
-    command = [program, "bench", "adam", "--parameters", str(parameters), "--threads", str(threads), "--rounds", "1",
-               "--json", *extra]
+    command = [
+        program,
+        "bench",
+        "adam",
+        "--parameters",
+        str(parameters),
+        "--threads",
+        str(threads),
+        "--rounds",
+        "1",
+        "--json",
+        *extra,
+    ]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["results"][0]
-    return (result["ns_per_parameter"]["median"] * 1e-9 * parameters,
-            result["share_of_read_modify_write"]["median"])
+    return (result["ns_per_parameter"]["median"] * 1e-9 * parameters, result["share_of_read_modify_write"]["median"])
 
 
 def report(threads, parameters, seconds, shares):
@@ -92,8 +107,11 @@ def report(threads, parameters, seconds, shares):
         ratios = sorted(value / ours for value, ours in zip(values, seconds["terrace"]))
         line = f"  {name:16} {statistics.median(ns):7.3f} ns per parameter ({ns[0]:.3f} to {ns[-1]:.3f})"
         print(line + f"   {statistics.median(ratios):5.2f} x terrace ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    print(f"  terrace's share of the read-modify-write bandwidth: {statistics.median(shares):.3f} "
-          f"({min(shares):.3f} to {max(shares):.3f})", flush=True)
+    print(
+        f"  terrace's share of the read-modify-write bandwidth: {statistics.median(shares):.3f} "
+        f"({min(shares):.3f} to {max(shares):.3f})",
+        flush=True,
+    )
 
 
 def main():

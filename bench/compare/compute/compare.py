@@ -23,9 +23,17 @@ GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_pos
 MODELS = {
     "gpt2-85m": GPT2 | {"vocab_size": 256},
     "gpt2-124m": GPT2 | {"vocab_size": 50257},
-    "llama-160m": {"model_type": "llama", "num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768,
-                   "intermediate_size": 3072, "vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-                   "tie_word_embeddings": False},
+    "llama-160m": {
+        "model_type": "llama",
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -96,7 +104,9 @@ class TorchModel(nn.Module):
     def __init__(self, config, tokens):
         super().__init__()
         gpt2 = config["model_type"] == "gpt2"
-        width, layers = (config["n_embd"], config["n_layer"]) if gpt2 else (config["hidden_size"], config["num_hidden_layers"])
+        width, layers = (
+            (config["n_embd"], config["n_layer"]) if gpt2 else (config["hidden_size"], config["num_hidden_layers"])
+        )
         self.table = nn.Embedding(config["vocab_size"], width)
         self.places = nn.Embedding(config["n_positions"], width) if gpt2 else None
         self.turn = None if gpt2 else Rotation(tokens, width // config["num_attention_heads"])
@@ -109,7 +119,7 @@ class TorchModel(nn.Module):
     def forward(self, ids, targets):
         x = self.table(ids)
         if self.places is not None:
-            x = x + self.places.weight[:ids.shape[1]]
+            x = x + self.places.weight[: ids.shape[1]]
         for layer in self.layers:
             x = layer(x, self.turn)
         return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
@@ -134,8 +144,9 @@ class Terrace:
     def __init__(self, program, config, dtype, threads, tokens, folder):
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
-        self.process = subprocess.Popen([program, path, dtype, str(threads), str(tokens)], text=True, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [program, path, dtype, str(threads), str(tokens)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def step(self):
         self.process.stdin.write("\n")
@@ -155,7 +166,9 @@ def text_of(times):
 def main():
     options = parse()
     print(f"torch {torch.__version__}, {options.rounds} rounds behind a first one\n")
-    print("model       type  threads  tokens  Terrace, s                torch, s                  torch / Terrace  work memory")
+    print(
+        "model       type  threads  tokens  Terrace, s                torch, s                  torch / Terrace  work memory"
+    )
     for name in options.models:
         for tokens in options.tokens:
             for dtype in options.types:
@@ -167,8 +180,11 @@ def main():
                         terrace.end()
                     ours, theirs = zip(*rounds)
                     ratio = statistics.median(theirs) / statistics.median(ours)
-                    print(f"{name:<11} {dtype}  {threads:<7}  {tokens:<6}  {text_of(ours):<25} {text_of(theirs):<25} "
-                          f"{ratio:<15.2f}  {terrace.work_bytes / 2**20:.0f} MiB", flush=True)
+                    print(
+                        f"{name:<11} {dtype}  {threads:<7}  {tokens:<6}  {text_of(ours):<25} {text_of(theirs):<25} "
+                        f"{ratio:<15.2f}  {terrace.work_bytes / 2**20:.0f} MiB",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ tests/runtime/config/known_keys.txt lacks; prints nothing and exits 0 when there
 Sections without a class (aio, checkpoint, activation_checkpointing, the top level) are compared by the constants
 that DeepSpeed looks keys up with.
 """
+
 import inspect
 import logging
 import re
@@ -38,13 +39,17 @@ CLASSES = {
     "csv_monitor.": CSVConfig,
 }
 CONSTRUCTORS = {
-    "scheduler.params.": [getattr(lr_schedules, name) for name in
-                          ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")],
+    "scheduler.params.": [
+        getattr(lr_schedules, name)
+        for name in ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+    ],
     "optimizer.params.": [DeepSpeedCPUAdam, FusedAdam],
 }
 # Arguments that are no settings, and constants that are values or names of something else.
 NO_KEYS = {"self", "optimizer", "params", "model_params"}
-NO_CONSTANTS = re.compile("ROUTE_|PIPE_|DATA_PARALLEL_GROUP|GLOBAL_RANK|CHECK_OVERFLOW|GRADIENT_ALLREDUCE_OP_|.*_DEFAULT")
+NO_CONSTANTS = re.compile(
+    "ROUTE_|PIPE_|DATA_PARALLEL_GROUP|GLOBAL_RANK|CHECK_OVERFLOW|GRADIENT_ALLREDUCE_OP_|.*_DEFAULT"
+)
 
 
 def wanted():

@@ -29,15 +29,31 @@ ELEMENT_BOUND, TENSOR_BOUND = LEARNING_RATE, 0.01
 
 
 def gpt2():
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=96, n_layer=4, n_head=6, n_positions=CONTEXT, attn_pdrop=0.0,
-        embd_pdrop=0.0, resid_pdrop=0.0))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=96,
+            n_layer=4,
+            n_head=6,
+            n_positions=CONTEXT,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+        )
+    )
 
 
 def small(**changes):
-    settings = dict(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=256, num_hidden_layers=4,
-                    num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=CONTEXT,
-                    tie_word_embeddings=False)
+    settings = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=False,
+    )
     return {**settings, **changes}
 
 
@@ -59,8 +75,13 @@ def qwen3():
 
 FAMILIES = {"gpt2": gpt2, "llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3}
 # With targets of adapters.
-ADAPTED = {"gpt2": ["c_attn", "c_fc"], "llama": ["q_proj", "v_proj"], "mistral": ["*_proj"], "qwen2": ["*_proj"],
-           "qwen3": ["*_proj"]}
+ADAPTED = {
+    "gpt2": ["c_attn", "c_fc"],
+    "llama": ["q_proj", "v_proj"],
+    "mistral": ["*_proj"],
+    "qwen2": ["*_proj"],
+    "qwen3": ["*_proj"],
+}
 RANK, ALPHA = 8, 16
 
 
@@ -111,10 +132,15 @@ def train_with_terrace(program, folder, tokens, *, steps=STEPS, targets=None):
         "train_micro_batch_size_per_gpu": MICRO_BATCH,
         "gradient_accumulation_steps": ACCUMULATION,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {
-            "lr": LEARNING_RATE, "weight_decay": 0.0 if targets else WEIGHT_DECAY}},
-        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": str(folder)},
-                              "offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": LEARNING_RATE, "weight_decay": 0.0 if targets else WEIGHT_DECAY},
+        },
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": {"device": "nvme", "nvme_path": str(folder)},
+            "offload_optimizer": {"device": "nvme", "nvme_path": str(folder)},
+        },
         "terrace": {"seed": SEED},
     }
     if targets:
@@ -122,10 +148,34 @@ def train_with_terrace(program, folder, tokens, *, steps=STEPS, targets=None):
     (folder / "ds_config.json").write_text(json.dumps(config))
     tokens.tofile(folder / "train.bin")
     log, checkpoints, export = folder / "steps.jsonl", folder / f"checkpoints{steps}", folder / f"export{steps}"
-    run(program, "train", "--config", folder / "ds_config.json", "--model", folder / "model", "--data",
-        folder / "train.bin", "--validation-fraction", "0", "--steps", str(steps), "--save", checkpoints, "--log", log)
-    run(program, "export", checkpoints, "--out", export, "--dtype", "fp32",
-        *(["--adapter", "--base", folder / "model"] if targets else []))
+    run(
+        program,
+        "train",
+        "--config",
+        folder / "ds_config.json",
+        "--model",
+        folder / "model",
+        "--data",
+        folder / "train.bin",
+        "--validation-fraction",
+        "0",
+        "--steps",
+        str(steps),
+        "--save",
+        checkpoints,
+        "--log",
+        log,
+    )
+    run(
+        program,
+        "export",
+        checkpoints,
+        "--out",
+        export,
+        "--dtype",
+        "fp32",
+        *(["--adapter", "--base", folder / "model"] if targets else []),
+    )
     records = [json.loads(line) for line in log.read_text().splitlines()]
     return np.array([record["loss"] for record in records if record["event"] == "step"])[-steps:]
 
@@ -134,8 +184,9 @@ def train_with_torch(model, tokens, weight_decay=WEIGHT_DECAY):
     trained = [p for p in model.parameters() if p.requires_grad]
     decayed = [p for p in trained if p.dim() > 1]
     plain = [p for p in trained if p.dim() == 1]
-    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=weight_decay),
-                                   dict(params=plain, weight_decay=0.0)], lr=LEARNING_RATE)
+    optimizer = torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=weight_decay), dict(params=plain, weight_decay=0.0)], lr=LEARNING_RATE
+    )
     tokens = torch.from_numpy(tokens.astype(np.int64))
     losses, consumed = [], 0
     model.train()
@@ -144,7 +195,7 @@ def train_with_torch(model, tokens, weight_decay=WEIGHT_DECAY):
         for _ in range(ACCUMULATION):
             samples = [sample_at(consumed + i) for i in range(MICRO_BATCH)]
             consumed += MICRO_BATCH
-            windows = torch.stack([tokens[s * CONTEXT:(s + 1) * CONTEXT + 1] for s in samples])
+            windows = torch.stack([tokens[s * CONTEXT : (s + 1) * CONTEXT + 1] for s in samples])
             logits = model(windows[:, :-1]).logits
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
             (loss / ACCUMULATION).backward()

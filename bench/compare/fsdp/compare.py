@@ -65,9 +65,19 @@ def make_model(options):
             batch, tokens, _ = x.shape
             y = self.norm1(x)
             q, k, v = (part.view(batch, tokens, -1, head).transpose(1, 2) for part in (self.q(y), self.k(y), self.v(y)))
-            q, k = (torch.cat((t[..., : head // 2] * cos - t[..., head // 2:] * sin,
-                               t[..., head // 2:] * cos + t[..., : head // 2] * sin), -1) for t in (q, k))
-            seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=key_value_heads != heads)
+            q, k = (
+                torch.cat(
+                    (
+                        t[..., : head // 2] * cos - t[..., head // 2 :] * sin,
+                        t[..., head // 2 :] * cos + t[..., : head // 2] * sin,
+                    ),
+                    -1,
+                )
+                for t in (q, k)
+            )
+            seen = nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=key_value_heads != heads
+            )
             x = x + self.o(seen.transpose(1, 2).reshape(batch, tokens, width))
             y = self.norm2(x)
             return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
@@ -87,9 +97,13 @@ def make_model(options):
             # In pieces, as a user with little device memory would: logits of the whole batch are the largest tensor.
             x, sum_of_losses = self.norm(x).flatten(0, 1), 0
             for piece, wanted in zip(x.split(1024), targets.flatten().split(1024)):
+
                 def loss(piece, wanted):
                     return nn.functional.cross_entropy(self.head(piece).float(), wanted, reduction="sum")
-                sum_of_losses = sum_of_losses + torch.utils.checkpoint.checkpoint(loss, piece, wanted, use_reentrant=False)
+
+                sum_of_losses = sum_of_losses + torch.utils.checkpoint.checkpoint(
+                    loss, piece, wanted, use_reentrant=False
+                )
             return sum_of_losses / targets.numel()
 
     return Model(), vocabulary, head
@@ -142,18 +156,45 @@ def run_peer(options):
 def run_terrace(options, scratch):
     log = scratch / "steps.jsonl"
     log.unlink(missing_ok=True)
-    command = [options.terrace, "train", "--device", "cuda" if options.device == "cuda" else "simulated", "--model", options.model,
-               *(["--layers", options.layers] if options.layers else []), "--config", scratch / "ds.json",
-               "--data", scratch / "tokens.bin", "--validation-fraction", "0", "--context", options.context, "--micro-batch",
-               options.micro_batch, "--steps", options.steps + WARM_UP, "--offload-param", "cpu", "--offload-optimizer", "cpu",
-               "--device-memory", f"{int(options.device_memory_gib * 1024)}MiB", "--log", log, "--json"]
+    command = [
+        options.terrace,
+        "train",
+        "--device",
+        "cuda" if options.device == "cuda" else "simulated",
+        "--model",
+        options.model,
+        *(["--layers", options.layers] if options.layers else []),
+        "--config",
+        scratch / "ds.json",
+        "--data",
+        scratch / "tokens.bin",
+        "--validation-fraction",
+        "0",
+        "--context",
+        options.context,
+        "--micro-batch",
+        options.micro_batch,
+        "--steps",
+        options.steps + WARM_UP,
+        "--offload-param",
+        "cpu",
+        "--offload-optimizer",
+        "cpu",
+        "--device-memory",
+        f"{int(options.device_memory_gib * 1024)}MiB",
+        "--log",
+        log,
+        "--json",
+    ]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
     steps = [json.loads(line) for line in log.read_text().splitlines()]
     peak = next(tier["peak_bytes"] for tier in json.loads(done.stdout)["tiers"] if tier["tier"] == "device")
-    return {"seconds": statistics.median([step["seconds"] for step in steps if step["event"] == "step"][WARM_UP:]),
-            "device_peak": peak}
+    return {
+        "seconds": statistics.median([step["seconds"] for step in steps if step["event"] == "step"][WARM_UP:]),
+        "device_peak": peak,
+    }
 
 
 def main():
@@ -171,8 +212,11 @@ def main():
             ours, theirs = run_terrace(options, scratch), run_peer(options)
             ratios.append(theirs["seconds"] / ours["seconds"])
             for name, run in (("Terrace", ours), ("FSDP", theirs)):
-                print(f"{name:8} {run['seconds']:.3f} s/step, {tokens / run['seconds']:,.1f} tokens/s, "
-                      f"{run['device_peak'] / 2**30:.2f} GiB of device memory", flush=True)
+                print(
+                    f"{name:8} {run['seconds']:.3f} s/step, {tokens / run['seconds']:,.1f} tokens/s, "
+                    f"{run['device_peak'] / 2**30:.2f} GiB of device memory",
+                    flush=True,
+                )
     print(f"Terrace is {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})")
 
 

@@ -85,7 +85,7 @@ class Program:
 
         for settings in self.settings():
             measure(settings, 1, options.search_bytes)
-        finalists = sorted(rates, key=lambda s: -rates[s][0])[:options.finalists]
+        finalists = sorted(rates, key=lambda s: -rates[s][0])[: options.finalists]
         for settings in finalists:
             rates.pop(settings), costs.pop(settings, None)  # a short run says little of a fast one
             measure(json.loads(settings), 3, options.final_bytes)
@@ -96,8 +96,9 @@ class Program:
             measure(json.loads(settings), 3, options.final_bytes)
         known = finalists + [v for v in variants if 0.0 not in rates[v]]
         fastest = max(middle(s) for s in known)
-        best = min((s for s in known if middle(s) >= NEARLY * fastest),
-                   key=lambda s: statistics.median(costs.get(s, [0.0])))
+        best = min(
+            (s for s in known if middle(s) >= NEARLY * fastest), key=lambda s: statistics.median(costs.get(s, [0.0]))
+        )
         if 0.0 in rates[best]:
             raise RuntimeError(f"{self.name} cannot {mode} with any settings")
         self.best[mode] = json.loads(best)
@@ -117,8 +118,24 @@ class Terrace(Program):
                 yield ["--bs", block, "--iodepth", depth]
 
     def run_with(self, mode, settings, total):
-        job = json.loads(child_output([self.program, "bench", "io", "--filename", self.path, "--overwrite", "--rw",
-                                       mode, "--io-size", str(total), "--json", *settings]))["jobs"][0]
+        job = json.loads(
+            child_output(
+                [
+                    self.program,
+                    "bench",
+                    "io",
+                    "--filename",
+                    self.path,
+                    "--overwrite",
+                    "--rw",
+                    mode,
+                    "--io-size",
+                    str(total),
+                    "--json",
+                    *settings,
+                ]
+            )
+        )["jobs"][0]
         moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
         assert moved >= total, moved
         return Run(job["terrace"]["gb_per_second"], job["terrace"]["cpu_seconds_per_gb"])
@@ -147,13 +164,25 @@ class Fio(Program):
 
     def run_with(self, mode, settings, total):
         each = total // 2 if "--numjobs=2" in settings else total
-        command = ["fio", "--name=peer", f"--filename={self.path}", f"--size={self.file_bytes}", "--direct=1",
-                   f"--io_size={each}", f"--rw={FIO_NAMES[mode]}", "--rwmixread=50", "--scramble_buffers=0",
-                   "--group_reporting", "--thread", "--output-format=json", *settings]
+        command = [
+            "fio",
+            "--name=peer",
+            f"--filename={self.path}",
+            f"--size={self.file_bytes}",
+            "--direct=1",
+            f"--io_size={each}",
+            f"--rw={FIO_NAMES[mode]}",
+            "--rwmixread=50",
+            "--scramble_buffers=0",
+            "--group_reporting",
+            "--thread",
+            "--output-format=json",
+            *settings,
+        ]
         before = os.times()
         text = child_output(command)
         after = os.times()
-        job = json.loads(text[text.index("{"):])["jobs"][0]
+        job = json.loads(text[text.index("{") :])["jobs"][0]
         if job["error"] != 0:
             raise RuntimeError(f"fio: error {job['error']}")
         moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
@@ -168,6 +197,7 @@ class Fio(Program):
 
 # ---- DeepSpeed, in a process of its own that lives as long as the comparison ----
 
+
 def serve_deepspeed(path, file_bytes):
     """Reads one JSON request a line: settings, mode, bytes; answers with seconds and processor seconds."""
     answers = os.fdopen(os.dup(1), "w")
@@ -181,8 +211,9 @@ def serve_deepspeed(path, file_bytes):
     print(json.dumps({"ready": True}), file=answers, flush=True)
 
     def make(s):
-        handle = library.aio_handle(s["block_size"], s["queue_depth"], s["single_submit"], s["overlap_events"],
-                                    s["intra_op_parallelism"])
+        handle = library.aio_handle(
+            s["block_size"], s["queue_depth"], s["single_submit"], s["overlap_events"], s["intra_op_parallelism"]
+        )
         buffer = handle.new_cpu_locked_tensor(s["buffer_bytes"], torch.empty(0, dtype=torch.uint8))
         buffer.fill_(7)
         return handle, buffer
@@ -226,19 +257,28 @@ class DeepSpeed(Program):
         super().__init__(total)
         command = [sys.executable, __file__, "--serve-deepspeed", path, str(file_bytes)]
         with_ninja = dict(os.environ, PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True, env=with_ninja)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=with_ninja
+        )
         if not self.process.stdout.readline():
-            raise RuntimeError("DeepSpeed's async_io does not load: python -c 'from deepspeed.ops.op_builder import "
-                               "AsyncIOBuilder; AsyncIOBuilder().load()' says why")
+            raise RuntimeError(
+                "DeepSpeed's async_io does not load: python -c 'from deepspeed.ops.op_builder import "
+                "AsyncIOBuilder; AsyncIOBuilder().load()' says why"
+            )
 
     def settings(self):
         for buffer_bytes in (16 * MIB, 128 * MIB, 512 * MIB):
             for block in (MIB, 8 * MIB):
                 for threads in (1, 2, 4):
                     if block * threads <= buffer_bytes:
-                        yield dict(buffer_bytes=buffer_bytes, block_size=block, queue_depth=32,
-                                   intra_op_parallelism=threads, single_submit=False, overlap_events=True)
+                        yield dict(
+                            buffer_bytes=buffer_bytes,
+                            block_size=block,
+                            queue_depth=32,
+                            intra_op_parallelism=threads,
+                            single_submit=False,
+                            overlap_events=True,
+                        )
 
     def variants(self, best):
         yield dict(best, block_size=256 << 10)
@@ -259,6 +299,7 @@ class DeepSpeed(Program):
 
 
 # ---- pairs ----
+
 
 def interval(values, seed=1, count=4000):
     """The 90 % interval of the median, by bootstrap."""
@@ -286,15 +327,18 @@ def compare(ours, theirs, mode, options, rows):
     pairs = pairs_of(ours, theirs, mode, options.pairs)
     ratios = [a.rate / b.rate for a, b in pairs]
     low, high = interval(ratios)
-    mine, other = ([statistics.median(getattr(p[side], what) for p in pairs) for what in ("rate", "cpu")]
-                   for side in (0, 1))
+    mine, other = (
+        [statistics.median(getattr(p[side], what) for p in pairs) for what in ("rate", "cpu")] for side in (0, 1)
+    )
     target = TARGET_DEEPSPEED if isinstance(theirs, DeepSpeed) else TARGET_FIO
     ratio = statistics.median(ratios)
     cheap = mine[1] <= other[1] or isinstance(theirs, DeepSpeed)
     met = ratio >= target and cheap
     verdict = "met" if met else "within noise" if high >= target and cheap else "MISSED"
-    rows.append(f"| {mode} | {theirs.name} | {mine[0]:.2f} | {other[0]:.2f} | {ratio:.2f} [{low:.2f}, {high:.2f}] | "
-                f"{target:.1f} | {mine[1]:.4f} | {other[1]:.4f} | {verdict} |")
+    rows.append(
+        f"| {mode} | {theirs.name} | {mine[0]:.2f} | {other[0]:.2f} | {ratio:.2f} [{low:.2f}, {high:.2f}] | "
+        f"{target:.1f} | {mine[1]:.4f} | {other[1]:.4f} | {verdict} |"
+    )
     print(rows[-1], flush=True)
     return met
 
@@ -328,8 +372,13 @@ def main():
     parser.add_argument("--short", action="store_true", help="1 GiB and 5 pairs: about six minutes")
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--against", nargs="+", choices=PEERS, default=PEERS,
-                        help="huge: fio with explicit huge pages, where some are reserved")
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        choices=PEERS,
+        default=PEERS,
+        help="huge: fio with explicit huge pages, where some are reserved",
+    )
     parser.add_argument("--reserve-huge-pages", type=int, default=0, metavar="N")
     options = parser.parse_args()
     file_bytes = (1 << 30) if options.short else (2 << 30)
@@ -358,7 +407,10 @@ def main():
         Path(path).unlink(missing_ok=True)
         if before is not None:
             NR_HUGE.write_text(before)
-    print(f"\n{options.pairs} pairs of {run_bytes / 1e9:.1f} GB a run (DeepSpeed {file_bytes / 1e9:.1f}), {time.perf_counter() - begun:.0f} s in all\n")
+    print(
+        f"\n{options.pairs} pairs of {run_bytes / 1e9:.1f} GB a run (DeepSpeed {file_bytes / 1e9:.1f}), "
+        f"{time.perf_counter() - begun:.0f} s in all\n"
+    )
     print("| mode | against | Terrace GB/s | theirs | ratio, 90 % | target | CPU s per GB | theirs | |")
     print("|---|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))

@@ -22,39 +22,88 @@ LOSS_BOUND, GRADIENT_BOUND, LOGIT_BOUND = 1e-4, 1e-4, 1e-2
 
 
 def llama(**changes):
-    settings = dict(vocab_size=1003, hidden_size=96, intermediate_size=200, num_hidden_layers=3,
-                    num_attention_heads=6, num_key_value_heads=2, head_dim=24, max_position_embeddings=128,
-                    rms_norm_eps=1e-5, tie_word_embeddings=False, attn_implementation="eager")
+    settings = dict(
+        vocab_size=1003,
+        hidden_size=96,
+        intermediate_size=200,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=24,
+        max_position_embeddings=128,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
     settings.update(changes)
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings))
 
 
 def mistral():
-    return transformers.MistralForCausalLM(transformers.MistralConfig(
-        vocab_size=1003, hidden_size=96, intermediate_size=200, num_hidden_layers=3, num_attention_heads=6,
-        num_key_value_heads=3, head_dim=16, max_position_embeddings=128, sliding_window=None,
-        attn_implementation="eager"))
+    return transformers.MistralForCausalLM(
+        transformers.MistralConfig(
+            vocab_size=1003,
+            hidden_size=96,
+            intermediate_size=200,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=3,
+            head_dim=16,
+            max_position_embeddings=128,
+            sliding_window=None,
+            attn_implementation="eager",
+        )
+    )
 
 
 def qwen2():
-    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
-        vocab_size=1003, hidden_size=96, intermediate_size=200, num_hidden_layers=3, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True,
-        attn_implementation="eager"))
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(
+            vocab_size=1003,
+            hidden_size=96,
+            intermediate_size=200,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            tie_word_embeddings=True,
+            attn_implementation="eager",
+        )
+    )
 
 
 def qwen3(**changes):
-    settings = dict(vocab_size=1003, hidden_size=96, intermediate_size=200, num_hidden_layers=3,
-                    num_attention_heads=6, num_key_value_heads=2, head_dim=24, max_position_embeddings=128,
-                    tie_word_embeddings=True, attn_implementation="eager")
+    settings = dict(
+        vocab_size=1003,
+        hidden_size=96,
+        intermediate_size=200,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=24,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
     settings.update(changes)
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings))
 
 
 def gpt2(**changes):
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=1003, n_embd=96, n_layer=3, n_head=6, n_positions=128, attn_pdrop=0.0, embd_pdrop=0.0,
-        resid_pdrop=0.0, attn_implementation="eager", **changes))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=1003,
+            n_embd=96,
+            n_layer=3,
+            n_head=6,
+            n_positions=128,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            attn_implementation="eager",
+            **changes,
+        )
+    )
 
 
 def rope(kind, **factors):
@@ -68,8 +117,9 @@ MODELS = {
     "llama, tied, biases": lambda: llama(tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
     "llama, linear": lambda: llama(**rope("linear", factor=2.0)),
     "llama, dynamic": lambda: llama(max_position_embeddings=32, **rope("dynamic", factor=2.0)),
-    "llama, llama3": lambda: llama(**rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                                          original_max_position_embeddings=32)),
+    "llama, llama3": lambda: llama(
+        **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+    ),
     "llama, yarn": lambda: llama(**rope("yarn", factor=4.0, original_max_position_embeddings=32)),
     "mistral": mistral,
     "qwen2": qwen2,
@@ -89,8 +139,12 @@ def spread(model):
 def train_with_torch(model, tokens):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=0.1), dict(params=plain, weight_decay=0.0)],
-                                  lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=0.1), dict(params=plain, weight_decay=0.0)],
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+    )
     losses, norms, gradients = [], [], {}
     model.train()
     for step in range(STEPS):
@@ -130,19 +184,27 @@ def compare(name, make, program):
     losses, norms, gradients, logits = train_with_torch(model, tokens)
     names, values = found[0]
     same = np.array_equal(values, found[128 * 96][1])
-    steps, values = values[:2 * STEPS].reshape(STEPS, 2), values[2 * STEPS:]
+    steps, values = values[: 2 * STEPS].reshape(STEPS, 2), values[2 * STEPS :]
     loss_difference = np.max(np.abs(steps[:, 0] - losses) / losses)
     norm_difference = np.max(np.abs(steps[:, 1] - norms) / norms)
     worst = 0.0
     for weight in names:
         expected = gradients[weight]
-        mine, values = values[:expected.size].reshape(expected.shape), values[expected.size:]
+        mine, values = values[: expected.size].reshape(expected.shape), values[expected.size :]
         worst = max(worst, np.linalg.norm(mine - expected) / np.linalg.norm(expected))
     logit_difference = np.max(np.abs(values - logits)) / np.max(np.abs(logits))
-    print(f"| {name} | {losses[0]:.4f} -> {losses[-1]:.4f} | {loss_difference:.1e} | {norm_difference:.1e} "
-          f"| {worst:.1e} | {logit_difference:.1e} | {'equal' if same else 'DIFFERENT'} |", flush=True)
-    return (loss_difference < LOSS_BOUND and worst < GRADIENT_BOUND and logit_difference < LOGIT_BOUND and same
-            and set(names) == set(gradients))
+    print(
+        f"| {name} | {losses[0]:.4f} -> {losses[-1]:.4f} | {loss_difference:.1e} | {norm_difference:.1e} "
+        f"| {worst:.1e} | {logit_difference:.1e} | {'equal' if same else 'DIFFERENT'} |",
+        flush=True,
+    )
+    return (
+        loss_difference < LOSS_BOUND
+        and worst < GRADIENT_BOUND
+        and logit_difference < LOGIT_BOUND
+        and same
+        and set(names) == set(gradients)
+    )
 
 
 def main():

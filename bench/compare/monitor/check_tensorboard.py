@@ -6,6 +6,7 @@ Needs the package tensorboard. The run is stopped at step 4, goes on to step 8, 
 after a crash: every step must be there once, with the values of the last run. Prints one line per tag; exits 1 where
 the two differ.
 """
+
 import csv
 import json
 import pathlib
@@ -25,9 +26,33 @@ config = {"train_batch_size": 4, "wall_clock_breakdown": True, "tensorboard": ta
 
 
 def train(steps, checkpoint, *more):
-    subprocess.run([terrace, "train", "--config", folder / "ds.json", "--data", folder / "text.txt", "--layers", "1",
-                    "--width", "32", "--heads", "2", "--context", "16", "--eval-every", "2", "--steps", str(steps),
-                    "--save", folder / checkpoint, *more], check=True, capture_output=True)
+    subprocess.run(
+        [
+            terrace,
+            "train",
+            "--config",
+            folder / "ds.json",
+            "--data",
+            folder / "text.txt",
+            "--layers",
+            "1",
+            "--width",
+            "32",
+            "--heads",
+            "2",
+            "--context",
+            "16",
+            "--eval-every",
+            "2",
+            "--steps",
+            str(steps),
+            "--save",
+            folder / checkpoint,
+            *more,
+        ],
+        check=True,
+        capture_output=True,
+    )
 
 
 train(4, "first")
@@ -45,7 +70,8 @@ for tag in events.Tags()["scalars"]:
     written = [(int(step), float(value)) for step, value in rows[1:]]
     wanted = [4 * step for step in range(1, 9)] if tag.startswith("Train") else [8, 16, 24, 32]
     same = [step for step, _ in shown] == wanted == [step for step, _ in written] and all(
-        abs(a - b) <= 1e-6 * abs(b) for (_, a), (_, b) in zip(shown, written))
+        abs(a - b) <= 1e-6 * abs(b) for (_, a), (_, b) in zip(shown, written)
+    )
     failures += not same
     print("same" if same else "DIFFERENT", tag, len(shown))
 shutil.rmtree(folder)

@@ -4,6 +4,7 @@ option of Adam, AdamW, Adagrad and SGD; and Lion after its paper (arXiv:2302.066
 
     python bench/compare/optimizers/make_expected.py > tests/optimizer_cpu/torch_steps.h
 """
+
 import itertools
 
 import torch
@@ -41,24 +42,37 @@ def cases():
         common = dict(lr=LR, weight_decay=decay)
         setting = f".lr = {LR}, .beta1 = {BETAS[0]}, .beta2 = {BETAS[1]}, .eps = {EPS}, .weight_decay = {decay}"
         for name, one, adamw in (("Adam", torch.optim.Adam, "false"), ("AdamW", torch.optim.AdamW, "true")):
-            yield (f"{name}, decay {decay}", f".kind = OptimizerKind::adam, {setting}, .adamw_mode = {adamw}",
-                   lambda p, one=one: one(p, betas=BETAS, eps=EPS, **common))
-        yield (f"Adagrad, decay {decay}", f".kind = OptimizerKind::adagrad, {setting}",
-               lambda p: torch.optim.Adagrad(p, eps=EPS, **common))
-        yield (f"Lion, decay {decay}", f".kind = OptimizerKind::lion, {setting}", lambda p: Lion(p, betas=BETAS, **common))
+            yield (
+                f"{name}, decay {decay}",
+                f".kind = OptimizerKind::adam, {setting}, .adamw_mode = {adamw}",
+                lambda p, one=one: one(p, betas=BETAS, eps=EPS, **common),
+            )
+        yield (
+            f"Adagrad, decay {decay}",
+            f".kind = OptimizerKind::adagrad, {setting}",
+            lambda p: torch.optim.Adagrad(p, eps=EPS, **common),
+        )
+        yield (
+            f"Lion, decay {decay}",
+            f".kind = OptimizerKind::lion, {setting}",
+            lambda p: Lion(p, betas=BETAS, **common),
+        )
         for momentum, dampening, nesterov in itertools.product((0.0, 0.9), (0.0, 0.3), (False, True)):
             if (nesterov and (momentum == 0 or dampening != 0)) or (momentum == 0 and dampening != 0):
                 continue
             options = dict(momentum=momentum, dampening=dampening, nesterov=nesterov)
-            yield (f"SGD, decay {decay}, {options}".replace('"', "'"),
-                   f".kind = OptimizerKind::sgd, {setting}, .momentum = {momentum}, .dampening = {dampening}, "
-                   f".nesterov = {str(nesterov).lower()}",
-                   lambda p, options=options: torch.optim.SGD(p, **common, **options))
+            yield (
+                f"SGD, decay {decay}, {options}".replace('"', "'"),
+                f".kind = OptimizerKind::sgd, {setting}, .momentum = {momentum}, .dampening = {dampening}, "
+                f".nesterov = {str(nesterov).lower()}",
+                lambda p, options=options: torch.optim.SGD(p, **common, **options),
+            )
 
 
 print("// Made by bench/compare/optimizers/make_expected.py with torch", torch.__version__.split("+")[0] + ";")
 print("// not to be changed by hand.")
-print("""#pragma once
+print(
+    """#pragma once
 
 #include <terrace/optimizer_cpu/optimizer.h>
 
@@ -71,7 +85,9 @@ struct TorchSteps {
 };
 
 // clang-format off
-inline const TorchSteps kTorchSteps[] = {""" % (STEPS, WEIGHTS))
+inline const TorchSteps kTorchSteps[] = {"""
+    % (STEPS, WEIGHTS)
+)
 for name, settings, make in cases():
     p = torch.nn.Parameter(start())
     optimizer = make([p])

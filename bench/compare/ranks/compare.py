@@ -17,7 +17,12 @@ HERE = Path(__file__).parent
 
 
 def lines_of(command):
-    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stdout + done.stderr)
@@ -36,10 +41,22 @@ def main():
     for ranks in flags.ranks:
         figures = collections.defaultdict(list)
         remarks = set()
-        commands = [["mpirun", "--oversubscribe", "--bind-to", "none", "-n", ranks, flags.program, flags.rounds, flags.mib]]
+        commands = [
+            ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", ranks, flags.program, flags.rounds, flags.mib]
+        ]
         if flags.python:
-            commands.append([flags.python, "-m", "torch.distributed.run", "--nproc-per-node", ranks, HERE / "gloo.py",
-                             flags.rounds, flags.mib])
+            commands.append(
+                [
+                    flags.python,
+                    "-m",
+                    "torch.distributed.run",
+                    "--nproc-per-node",
+                    ranks,
+                    HERE / "gloo.py",
+                    flags.rounds,
+                    flags.mib,
+                ]
+            )
         for _ in range(flags.turns):
             for command in commands:
                 for line in lines_of(command):
@@ -52,8 +69,10 @@ def main():
         print(f"{'':26}{'median ms':>11}{'best ms':>9}{'processor ms, median':>22}{'best':>8}")
         for name, of_name in figures.items():
             seconds, processor = zip(*of_name)
-            print(f"{name:26}{1e3 * statistics.median(seconds):11.2f}{1e3 * min(seconds):9.2f}"
-                  f"{1e3 * statistics.median(processor):22.2f}{1e3 * min(processor):8.2f}")
+            print(
+                f"{name:26}{1e3 * statistics.median(seconds):11.2f}{1e3 * min(seconds):9.2f}"
+                f"{1e3 * statistics.median(processor):22.2f}{1e3 * min(processor):8.2f}"
+            )
 
 
 main()

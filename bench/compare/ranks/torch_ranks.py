@@ -64,8 +64,10 @@ def make_model(options):
 
         def forward(self, x):
             batch, tokens, width = x.shape
-            q, k, v = (part.view(batch, tokens, options.heads, -1).transpose(1, 2)
-                       for part in self.qkv(self.norm1(x)).split(width, 2))
+            q, k, v = (
+                part.view(batch, tokens, options.heads, -1).transpose(1, 2)
+                for part in self.qkv(self.norm1(x)).split(width, 2)
+            )
             seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(seen.transpose(1, 2).reshape(batch, tokens, width))
             return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -73,7 +75,10 @@ def make_model(options):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.places = nn.Embedding(VOCABULARY, options.width), nn.Embedding(options.context, options.width)
+            self.tokens, self.places = (
+                nn.Embedding(VOCABULARY, options.width),
+                nn.Embedding(options.context, options.width),
+            )
             self.layers = nn.ModuleList(Layer() for _ in range(options.layers))
             self.norm = nn.LayerNorm(options.width)
 
@@ -94,18 +99,28 @@ def wrapped(options, model):
 
     if options.peer == "deepspeed":
         import deepspeed
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
-            "train_micro_batch_size_per_gpu": options.micro_batch, "zero_optimization": {"stage": 2},
-            "zero_force_ds_cpu_optimizer": False, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}})
+
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=model.parameters(),
+            config={
+                "train_micro_batch_size_per_gpu": options.micro_batch,
+                "zero_optimization": {"stage": 2},
+                "zero_force_ds_cpu_optimizer": False,
+                "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+            },
+        )
 
         def step(*batch):
             engine.backward(engine(*batch))
             engine.step()
+
         return step
     if options.peer == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     else:
         from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
         offload = CPUOffloadPolicy(pin_memory=False) if options.peer == "fsdp2 offload" else OffloadPolicy()
         mesh = torch.distributed.init_device_mesh("cpu", (options.ranks,))
         for part in [*model.layers, model]:
@@ -116,6 +131,7 @@ def wrapped(options, model):
         model(*batch).backward()
         optimizer.step()
         optimizer.zero_grad()
+
     return step
 
 
@@ -144,8 +160,13 @@ def peer(options):
 
 
 def output_of(command):
-    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1",
-                   "DS_ACCELERATOR": "cpu"}
+    environment = {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+    }
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stdout[-1000:] + done.stderr[-3000:])
@@ -153,8 +174,19 @@ def output_of(command):
 
 
 def run_peer(options, case):
-    lines = output_of([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", options.ranks, __file__, *sys.argv[1:],
-                       "--peer", case]).splitlines()
+    lines = output_of(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            options.ranks,
+            __file__,
+            *sys.argv[1:],
+            "--peer",
+            case,
+        ]
+    ).splitlines()
     return {**json.loads(next(line for line in reversed(lines) if line.startswith("{"))), "taken": None}
 
 
@@ -166,16 +198,49 @@ def run_terrace(options, case):
         stage = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     config.write_text(json.dumps({"train_micro_batch_size_per_gpu": options.micro_batch, "zero_optimization": stage}))
     crossed = loopback_bytes()
-    output_of(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", options.ranks, options.terrace, "train", "--model", "gpt2",
-               "--layers", options.layers, "--width", options.width, "--heads", options.heads, "--context", options.context,
-               "--config", config, "--data", options.folder / "tokens.bin", "--validation-fraction", 0, "--threads", 1,
-               "--steps", options.steps + WARM_UP, "--log", log])
+    output_of(
+        [
+            "mpirun",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-n",
+            options.ranks,
+            options.terrace,
+            "train",
+            "--model",
+            "gpt2",
+            "--layers",
+            options.layers,
+            "--width",
+            options.width,
+            "--heads",
+            options.heads,
+            "--context",
+            options.context,
+            "--config",
+            config,
+            "--data",
+            options.folder / "tokens.bin",
+            "--validation-fraction",
+            0,
+            "--threads",
+            1,
+            "--steps",
+            options.steps + WARM_UP,
+            "--log",
+            log,
+        ]
+    )
     crossed = loopback_bytes() - crossed
     steps = [json.loads(line) for line in log.read_text().splitlines()]
     steps = [step for step in steps if step["event"] == "step"][WARM_UP:]
     taken = [options.ranks * (step["gather_in_bytes"] + step["exchange_in_bytes"]) for step in steps]
-    return {"seconds": [step["seconds"] for step in steps], "loopback": crossed / (options.steps + WARM_UP),
-            "taken": statistics.median(taken)}
+    return {
+        "seconds": [step["seconds"] for step in steps],
+        "loopback": crossed / (options.steps + WARM_UP),
+        "taken": statistics.median(taken),
+    }
 
 
 def main():
@@ -199,9 +264,11 @@ def main():
     for case, of_case in runs.items():
         rates = [tokens / seconds for run in of_case for seconds in run["seconds"]]
         taken = of_case[0]["taken"]
-        print(f"{case:14} {statistics.median(rates):8.1f} tokens/s ({min(rates):.1f} to {max(rates):.1f}); loopback "
-              f"{statistics.median(run['loopback'] for run in of_case) / 1e6:8.1f} MB a step"
-              + (f", taken from other ranks {taken / 1e6:.1f} MB" if taken is not None else ""))
+        print(
+            f"{case:14} {statistics.median(rates):8.1f} tokens/s ({min(rates):.1f} to {max(rates):.1f}); loopback "
+            f"{statistics.median(run['loopback'] for run in of_case) / 1e6:8.1f} MB a step"
+            + (f", taken from other ranks {taken / 1e6:.1f} MB" if taken is not None else "")
+        )
 
 
 main()

@@ -40,13 +40,14 @@ GIB = 1 << 30
 
 # ---- DeepSpeed, in a process of its own for each settings ----
 
+
 class Peer:
     """The states of one model behind DeepSpeed's swapper."""
 
     def __init__(self, settings, parameters, folder):
+        import deepspeed.comm
         import torch
         import torch.distributed
-        import deepspeed.comm
         from deepspeed.ops.adam import DeepSpeedCPUAdam
         from deepspeed.runtime.swap_tensor.partitioned_optimizer_swapper import PartitionedOptimizerSwapper
         from deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper import PipelinedOptimizerSwapper
@@ -65,14 +66,32 @@ class Peer:
         self.optimizer = DeepSpeedCPUAdam([{"params": self.groups}], lr=1e-3, weight_decay=0.01, adamw_mode=True)
         for options in self.optimizer.param_groups:
             options["params"] = []
-        config = DeepSpeedZeroOffloadOptimizerConfig(device="nvme", nvme_path=folder, buffer_count=settings["buffers"],
-                                                     pipeline_read=settings["pipeline_read"],
-                                                     pipeline_write=settings["pipeline_write"])
-        aio = dict(block_size=settings["block"], queue_depth=settings["depth"], intra_op_parallelism=settings["threads"],
-                   single_submit=False, overlap_events=settings["overlap"], use_gds=False)
+        config = DeepSpeedZeroOffloadOptimizerConfig(
+            device="nvme",
+            nvme_path=folder,
+            buffer_count=settings["buffers"],
+            pipeline_read=settings["pipeline_read"],
+            pipeline_write=settings["pipeline_write"],
+        )
+        aio = dict(
+            block_size=settings["block"],
+            queue_depth=settings["depth"],
+            intra_op_parallelism=settings["threads"],
+            single_submit=False,
+            overlap_events=settings["overlap"],
+            use_gds=False,
+        )
         kind = PipelinedOptimizerSwapper if config.pipeline else PartitionedOptimizerSwapper
-        self.swapper = kind(swap_config=config, aio_config=aio, base_folder=folder, optimizer=self.optimizer,
-                            largest_numel=self.numel, device="cpu", dtype=torch.float32, timers=None)
+        self.swapper = kind(
+            swap_config=config,
+            aio_config=aio,
+            base_folder=folder,
+            optimizer=self.optimizer,
+            largest_numel=self.numel,
+            device="cpu",
+            dtype=torch.float32,
+            timers=None,
+        )
         self.bf16 = [torch.zeros(self.numel, dtype=torch.bfloat16) for _ in self.groups]
         self.gradients_in = settings["gradients"]
         self.gradient = torch.randn(self.numel) * 1e-3
@@ -124,8 +143,11 @@ def serve(settings, parameters, folder):
     for _ in sys.stdin:
         written = peer.backward()
         seconds, cpu = peer.step()
-        print(json.dumps({"seconds": seconds, "cpu": cpu, "backward": written, "memory": peer.memory_bytes()}),
-              file=answers, flush=True)
+        print(
+            json.dumps({"seconds": seconds, "cpu": cpu, "backward": written, "memory": peer.memory_bytes()}),
+            file=answers,
+            flush=True,
+        )
 
 
 class DeepSpeed:
@@ -135,7 +157,12 @@ class DeepSpeed:
         with_ninja = dict(os.environ, PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", json.dumps(settings), str(parameters), self.folder],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=with_ninja)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=with_ninja,
+        )
         line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
@@ -158,8 +185,16 @@ class DeepSpeed:
 
 def grid():
     for groups, threads, block in itertools.product((8, 16, 32), (1, 2, 4), (1 << 20, 8 << 20)):
-        yield dict(sub_groups=groups, threads=threads, block=block, depth=32, overlap=True, pipeline_read=True,
-                   pipeline_write=True, buffers=12)
+        yield dict(
+            sub_groups=groups,
+            threads=threads,
+            block=block,
+            depth=32,
+            overlap=True,
+            pipeline_read=True,
+            pipeline_write=True,
+            buffers=12,
+        )
 
 
 def variants(best):
@@ -202,21 +237,43 @@ def search(gradients, parameters, folder):
 
 # ---- Terrace ----
 
+
 def run_terrace(program, flags, parameters, folder):
     nvme = tempfile.mkdtemp(prefix="terrace-compare-step-", dir=folder)
     try:
-        done = subprocess.run([program, "bench", "step", "--nvme-path", nvme, "--parameters", str(parameters), "--rounds",
-                               "2", "--json", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [
+                program,
+                "bench",
+                "step",
+                "--nvme-path",
+                nvme,
+                "--parameters",
+                str(parameters),
+                "--rounds",
+                "2",
+                "--json",
+                *flags,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if done.returncode != 0:
             sys.exit(done.stderr)
         report = json.loads(done.stdout)
-        return {"seconds": report["seconds"], "cpu": report["cpu_seconds"], "memory": report["process_bytes"],
-                "bytes": report["nvme_bytes"]}
+        return {
+            "seconds": report["seconds"],
+            "cpu": report["cpu_seconds"],
+            "memory": report["process_bytes"],
+            "bytes": report["nvme_bytes"],
+        }
     finally:
         shutil.rmtree(nvme, ignore_errors=True)
 
 
 # ---- rounds ----
+
 
 def interval(values, seed=1, count=4000):
     """The 90 % interval of the median, by bootstrap."""
@@ -236,10 +293,14 @@ def verdicts(rounds):
         for gradients, target in zip(DEEPSPEED, (on_disk, in_memory)):
             ratios = [r[gradients]["seconds"] / r[name]["seconds"] for r in rounds]
             ratio, (low, high) = statistics.median(ratios), interval(ratios)
-            verdict = "" if target is None else ("met" if ratio >= target else "within noise" if high >= target else "MISSED")
+            verdict = (
+                "" if target is None else ("met" if ratio >= target else "within noise" if high >= target else "MISSED")
+            )
             met = met and verdict in ("", "met")
-            rows.append(f"| {name} | {gradients} | {ratio:.2f} [{low:.2f}, {high:.2f}] | "
-                        f"{'' if target is None else target} | {verdict} |")
+            rows.append(
+                f"| {name} | {gradients} | {ratio:.2f} [{low:.2f}, {high:.2f}] | "
+                f"{'' if target is None else target} | {verdict} |"
+            )
     return met, rows
 
 
@@ -256,19 +317,28 @@ def main():
     try:
         for gradients in DEEPSPEED:
             begun = time.perf_counter()
-            best = dict(options.settings, gradients=gradients) if options.settings else search(
-                gradients, options.search_parameters or options.parameters, options.folder)
-            print(f"DeepSpeed, gradients in {gradients}: {json.dumps(best)}  ({time.perf_counter() - begun:.0f} s of search)",
-                  flush=True)
+            best = (
+                dict(options.settings, gradients=gradients)
+                if options.settings
+                else search(gradients, options.search_parameters or options.parameters, options.folder)
+            )
+            print(
+                f"DeepSpeed, gradients in {gradients}: {json.dumps(best)}  ({time.perf_counter() - begun:.0f} s of search)",
+                flush=True,
+            )
             peers[gradients] = DeepSpeed(best, options.parameters, options.folder)
         contenders = [(g, peers[g].run) for g in DEEPSPEED] + [
             (name, lambda flags=flags: run_terrace(options.terrace, flags, options.parameters, options.folder))
-            for name, flags, _, _ in TERRACE]
+            for name, flags, _, _ in TERRACE
+        ]
         for r in range(options.rounds):
-            turned = contenders[r % len(contenders):] + contenders[:r % len(contenders)]
+            turned = contenders[r % len(contenders) :] + contenders[: r % len(contenders)]
             rounds.append({name: run() for name, run in turned})
-            print(f"round {r + 1}: " + ", ".join(f"{n} {rounds[-1][n]['seconds']:.3f} s" for n, _ in contenders),
-                  file=sys.stderr, flush=True)
+            print(
+                f"round {r + 1}: " + ", ".join(f"{n} {rounds[-1][n]['seconds']:.3f} s" for n, _ in contenders),
+                file=sys.stderr,
+                flush=True,
+            )
     finally:
         for peer in peers.values():
             peer.close()
@@ -276,12 +346,18 @@ def main():
     print("| | seconds | processor s | memory of the process |")
     print("|---|---|---|---|")
     for gradients in DEEPSPEED:
-        print(f"| DeepSpeed, gradients in {gradients} | {median_of(rounds, gradients, 'seconds'):.3f} | "
-              f"{median_of(rounds, gradients, 'cpu'):.2f} | {median_of(rounds, gradients, 'memory') / GIB:.2f} GiB |")
+        print(
+            f"| DeepSpeed, gradients in {gradients} | {median_of(rounds, gradients, 'seconds'):.3f} | "
+            f"{median_of(rounds, gradients, 'cpu'):.2f} | {median_of(rounds, gradients, 'memory') / GIB:.2f} GiB |"
+        )
     for name, *_ in TERRACE:
-        print(f"| Terrace, {name} | {median_of(rounds, name, 'seconds'):.3f} | {median_of(rounds, name, 'cpu'):.2f} | "
-              f"{median_of(rounds, name, 'memory') / GIB:.2f} GiB |")
-    print(f"\nDeepSpeed's gradient files in backward: {median_of(rounds, 'nvme', 'backward'):.3f} s on top, of every step.\n")
+        print(
+            f"| Terrace, {name} | {median_of(rounds, name, 'seconds'):.3f} | {median_of(rounds, name, 'cpu'):.2f} | "
+            f"{median_of(rounds, name, 'memory') / GIB:.2f} GiB |"
+        )
+    print(
+        f"\nDeepSpeed's gradient files in backward: {median_of(rounds, 'nvme', 'backward'):.3f} s on top, of every step.\n"
+    )
     met, rows = verdicts(rounds)
     print("| Terrace | DeepSpeed's gradients in | times as fast, 90 % | target | |")
     print("|---|---|---|---|---|")

@@ -13,17 +13,22 @@ import sys
 import tempfile
 import time
 
+import texts
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-import texts
-
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
-QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-         r"|\s+(?!\S)|\s+")
-O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def split(pattern, behavior="isolated", invert=False):
@@ -61,24 +66,61 @@ def marked_kinds():
     ends = special("<s>", "</s>")
     yield "llama2", marks(first=True), None, marked_decoder(strips=True), ends, bytes_too
     yield "mistral", None, metaspace("first", False), marked_decoder(strips=True), ends, bytes_too
-    yield "gemma", marks(first=False), pre_tokenizers.Split(" ", "merged_with_previous"), marked_decoder(
-        strips=False), ends + [AddedToken(t, normalized=False) for t in ["\n", "\n\n", MARK * 2, MARK * 3]], bytes_too
-    yield "phi3", marks(first=True), None, marked_decoder(strips=True), [
-        AddedToken("<|endoftext|>", special=True, normalized=False, rstrip=True),
-        AddedToken("<|im_end|>", special=True, normalized=False, lstrip=True),
-        AddedToken("lone", normalized=True, single_word=True), AddedToken("<tool>", normalized=True)], bytes_too
-    yield "metaspace_split", None, metaspace("always", True), decoders.Metaspace(
-        replacement=MARK, prepend_scheme="always", split=True), ends, bytes_too
+    yield (
+        "gemma",
+        marks(first=False),
+        pre_tokenizers.Split(" ", "merged_with_previous"),
+        marked_decoder(strips=False),
+        ends + [AddedToken(t, normalized=False) for t in ["\n", "\n\n", MARK * 2, MARK * 3]],
+        bytes_too,
+    )
+    yield (
+        "phi3",
+        marks(first=True),
+        None,
+        marked_decoder(strips=True),
+        [
+            AddedToken("<|endoftext|>", special=True, normalized=False, rstrip=True),
+            AddedToken("<|im_end|>", special=True, normalized=False, lstrip=True),
+            AddedToken("lone", normalized=True, single_word=True),
+            AddedToken("<tool>", normalized=True),
+        ],
+        bytes_too,
+    )
+    yield (
+        "metaspace_split",
+        None,
+        metaspace("always", True),
+        decoders.Metaspace(replacement=MARK, prepend_scheme="always", split=True),
+        ends,
+        bytes_too,
+    )
     yield "metaspace_nfc", normalizers.NFC(), metaspace("first", False), marked_decoder(strips=True), ends, bytes_too
-    yield "metaspace_digits", None, pre_tokenizers.Sequence(
-        [split(QWEN2, "removed", True), pre_tokenizers.Digits(), metaspace("first", True)]), marked_decoder(
-        strips=True), special("<|endoftext|>"), bytes_too
-    yield "unknown_fused", marks(first=True), None, marked_decoder(strips=True), ends, dict(
-        unk_token="<unk>", fuse_unk=True)
+    yield (
+        "metaspace_digits",
+        None,
+        pre_tokenizers.Sequence([split(QWEN2, "removed", True), pre_tokenizers.Digits(), metaspace("first", True)]),
+        marked_decoder(strips=True),
+        special("<|endoftext|>"),
+        bytes_too,
+    )
+    yield (
+        "unknown_fused",
+        marks(first=True),
+        None,
+        marked_decoder(strips=True),
+        ends,
+        dict(unk_token="<unk>", fuse_unk=True),
+    )
     yield "unknown", None, metaspace("never", False), marked_decoder(strips=False), ends, dict(unk_token="<unk>")
-    yield "merged_next", marks(first=False), pre_tokenizers.Sequence(
-        [split(r"\n+", "merged_with_next"), split(r"\p{N}", "merged_with_previous")]), marked_decoder(
-        strips=False), ends, bytes_too
+    yield (
+        "merged_next",
+        marks(first=False),
+        pre_tokenizers.Sequence([split(r"\n+", "merged_with_next"), split(r"\p{N}", "merged_with_previous")]),
+        marked_decoder(strips=False),
+        ends,
+        bytes_too,
+    )
 
 
 def train_marked(normalizer, pre_tokenizer, decoder, added, model, trained_on):
@@ -107,23 +149,45 @@ def kinds():
     plain = dict(add_prefix_space=False, use_regex=False)
     yield "gpt2", None, byte_level(add_prefix_space=False), special("<|endoftext|>")
     yield "gpt2_prefix_space", None, byte_level(add_prefix_space=True), special("<|endoftext|>")
-    yield "llama3", None, pre_tokenizers.Sequence([split(LLAMA3), byte_level(**plain)]), special(
-        "<|begin_of_text|>", "<|end_of_text|>")
-    yield "qwen2", normalizers.NFC(), pre_tokenizers.Sequence([split(QWEN2), byte_level(**plain)]), special(
-        "<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    yield (
+        "llama3",
+        None,
+        pre_tokenizers.Sequence([split(LLAMA3), byte_level(**plain)]),
+        special("<|begin_of_text|>", "<|end_of_text|>"),
+    )
+    yield (
+        "qwen2",
+        normalizers.NFC(),
+        pre_tokenizers.Sequence([split(QWEN2), byte_level(**plain)]),
+        special("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    )
     yield "o200k", None, pre_tokenizers.Sequence([split(O200K), byte_level(**plain)]), special("<|endoftext|>")
-    yield "removed_inverted", None, pre_tokenizers.Sequence(
-        [split(QWEN2, "removed", True), byte_level(**plain)]), special("<|endoftext|>")
-    yield "digits", None, pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), byte_level(add_prefix_space=True)]), special("<|endoftext|>")
-    yield "added", normalizers.NFC(), byte_level(add_prefix_space=False), [
-        AddedToken("<|endoftext|>", special=True, normalized=False, lstrip=True),
-        AddedToken("<|im_end|>", special=True, normalized=False, rstrip=True),
-        AddedToken("lone", single_word=True, normalized=False),
-        AddedToken("A\u030angstro\u0308m", normalized=True),
-        AddedToken("<tool>", normalized=True, lstrip=True, rstrip=True),
-        AddedToken("<tool", normalized=False, single_word=True),
-        AddedToken("[MASK]", normalized=True)]
+    yield (
+        "removed_inverted",
+        None,
+        pre_tokenizers.Sequence([split(QWEN2, "removed", True), byte_level(**plain)]),
+        special("<|endoftext|>"),
+    )
+    yield (
+        "digits",
+        None,
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level(add_prefix_space=True)]),
+        special("<|endoftext|>"),
+    )
+    yield (
+        "added",
+        normalizers.NFC(),
+        byte_level(add_prefix_space=False),
+        [
+            AddedToken("<|endoftext|>", special=True, normalized=False, lstrip=True),
+            AddedToken("<|im_end|>", special=True, normalized=False, rstrip=True),
+            AddedToken("lone", single_word=True, normalized=False),
+            AddedToken("A\u030angstro\u0308m", normalized=True),
+            AddedToken("<tool>", normalized=True, lstrip=True, rstrip=True),
+            AddedToken("<tool", normalized=False, single_word=True),
+            AddedToken("[MASK]", normalized=True),
+        ],
+    )
 
 
 def train(normalizer, pre_tokenizer, added, corpus, ignore_merges):
@@ -133,8 +197,10 @@ def train(normalizer, pre_tokenizer, added, corpus, ignore_merges):
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizer.train([str(path) for path in corpus], trainers.BpeTrainer(
-        vocab_size=6000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.train(
+        [str(path) for path in corpus],
+        trainers.BpeTrainer(vocab_size=6000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+    )
     tokenizer.add_tokens(added)
     return tokenizer
 
@@ -150,8 +216,10 @@ def encode(program, tokenizer, all_texts):
     data = b"".join(b"%d\n%s" % (len(t), t) for t in (text.encode() for text in all_texts))
     result = subprocess.run([program, str(tokenizer), "--decode"], input=data, stdout=subprocess.PIPE, check=True)
     lines = result.stdout.decode().split("\n")
-    return ([[int(token) for token in line.split()] for line in lines[:-1:2]],
-            [bytes.fromhex(line).decode() for line in lines[1::2]])
+    return (
+        [[int(token) for token in line.split()] for line in lines[:-1:2]],
+        [bytes.fromhex(line).decode() for line in lines[1::2]],
+    )
 
 
 def compare(program, name, tokenizer, path, all_texts):
@@ -182,6 +250,7 @@ def main():
     folder = options.keep or pathlib.Path(tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
     wrong = 0
+
     def check(name, tokenizer, *, older=False, times=False):
         path = folder / f"{name}.json"
         tokenizer.save(str(path))
@@ -200,12 +269,18 @@ def main():
     for name, normalizer, pre_tokenizer, added in kinds():
         for ignore_merges in (False, True):
             tokenizer = train(normalizer, pre_tokenizer, added, corpus, ignore_merges)
-            wrong += check(f"{name}{'_ignore_merges' if ignore_merges else ''}", tokenizer, older=ignore_merges,
-                           times=not ignore_merges)
+            wrong += check(
+                f"{name}{'_ignore_merges' if ignore_merges else ''}",
+                tokenizer,
+                older=ignore_merges,
+                times=not ignore_merges,
+            )
 
     def trained_on_corpus(tokenizer, reserved):
-        tokenizer.train([str(path) for path in corpus], trainers.BpeTrainer(
-            vocab_size=6000, show_progress=False, special_tokens=reserved))
+        tokenizer.train(
+            [str(path) for path in corpus],
+            trainers.BpeTrainer(vocab_size=6000, show_progress=False, special_tokens=reserved),
+        )
 
     for name, *parts in marked_kinds():
         wrong += check(name, train_marked(*parts, trained_on_corpus), times=True)

@@ -10,12 +10,64 @@ WORDS = """the quick brown fox don't I'll we've they're it's I'M CAN'T naïve ca
 Ελληνικά עברית العربية हिन्दी ไทย ქართული Հայերեն 12345 3.14159 1,000,000 x=y+z; foo(bar) #include <a> ```py
 https://example.org/a?b=c&d=%20 e-mail@host.tld snake_case camelCase SCREAMING \\n \\t ''' \"\"\" -- ---- ==== !!! ... …
 ½ ² Ⅷ ٣ ० 𝟘 ⓐ ſ 'ſ 'S 'LL 'Re K ﬆ ß ẞ İ ı ǆ""".split()
-SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", " \n \n", "\u00a0", "\u2003", "\u3000", "\u2028",
-          "\u0085", "\u180e", "\u200b", "\ufeff", "\x0b", "\x0c", "\x1c", "\x1f"]
-MARKS = ["\u0301", "\u0308", "\u0327", "\u05b0", "\u064b", "\u0e31", "\u3099", "\u20dd", "\ufe0f", "\u200d", "\u1100\u1161\u11a8",
-         "\u212b", "\u2126", "\uac00\u11a8", "\u0958", "\u0340", "\u0344", "\u0f73", "\u1d15e"]
+SPACES = [
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\t",
+    " \n",
+    "\n ",
+    " \n \n",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\u2028",
+    "\u0085",
+    "\u180e",
+    "\u200b",
+    "\ufeff",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1f",
+]
+MARKS = [
+    "\u0301",
+    "\u0308",
+    "\u0327",
+    "\u05b0",
+    "\u064b",
+    "\u0e31",
+    "\u3099",
+    "\u20dd",
+    "\ufe0f",
+    "\u200d",
+    "\u1100\u1161\u11a8",
+    "\u212b",
+    "\u2126",
+    "\uac00\u11a8",
+    "\u0958",
+    "\u0340",
+    "\u0344",
+    "\u0f73",
+    "\u1d15e",
+]
 EMOJI = ["😀", "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "❤️", "👍🏽", "𓀀", "𝔘"]
-TAGS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|end", "oftext|>", "<tool>", "[MASK]", "Ångström", "lone"]
+TAGS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin_of_text|>",
+    "<|end",
+    "oftext|>",
+    "<tool>",
+    "[MASK]",
+    "Ångström",
+    "lone",
+]
 
 
 def known(text):
@@ -45,7 +97,13 @@ def random_text(rng):
         elif kind < 0.88:
             parts.append(rng.choice(TAGS))
         elif kind < 0.91:
-            parts.append(chr(rng.choice([rng.randrange(0, 0x80), rng.randrange(0x80, 0xD800), rng.randrange(0xE000, 0x11000 * 3)])))
+            parts.append(
+                chr(
+                    rng.choice(
+                        [rng.randrange(0, 0x80), rng.randrange(0x80, 0xD800), rng.randrange(0xE000, 0x11000 * 3)]
+                    )
+                )
+            )
         elif kind < 0.94:
             parts.append("".join(rng.choice("0123456789") for _ in range(rng.randrange(1, 12))))
         elif kind < 0.97:

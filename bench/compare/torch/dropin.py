@@ -15,7 +15,6 @@ import os
 import time
 
 import torch
-
 from terrace.torch import OffloadAdamW
 
 MIB = 1 << 20
@@ -78,8 +77,9 @@ def contenders(flags):
     made["Terrace cpu"] = OffloadAdamW(copies_of(base), threads=flags.threads, **settings)
     if flags.nvme:
         host = flags.host_mib * MIB if flags.host_mib else None
-        made["Terrace nvme"] = OffloadAdamW(copies_of(base), states="nvme", path=flags.nvme, host_bytes=host,
-                                            threads=flags.threads, **settings)
+        made["Terrace nvme"] = OffloadAdamW(
+            copies_of(base), states="nvme", path=flags.nvme, host_bytes=host, threads=flags.threads, **settings
+        )
     return made
 
 
@@ -130,9 +130,11 @@ def main():
     if flags.nvme:
         moved = moved_bytes(optimizers["Terrace nvme"])
         bound = 1e3 * moved / rate
-        print(f"drive: {rate / MIB:.0f} MiB/s; a step moves {moved / MIB:.0f} MiB, {bound:.0f} ms at that rate; "
-              f"steps take {min(walls['Terrace nvme']) / bound:.2f} (least), "
-              f"{median(walls['Terrace nvme']) / bound:.2f} (median) of it")
+        print(
+            f"drive: {rate / MIB:.0f} MiB/s; a step moves {moved / MIB:.0f} MiB, {bound:.0f} ms at that rate; "
+            f"steps take {min(walls['Terrace nvme']) / bound:.2f} (least), "
+            f"{median(walls['Terrace nvme']) / bound:.2f} (median) of it"
+        )
 
 
 if __name__ == "__main__":

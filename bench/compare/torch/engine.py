@@ -17,11 +17,10 @@ import os
 import time
 import warnings
 
+import terrace
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-import terrace
 
 # Layers, width, heads, words, places, batch, by millions of parameters. The modules of the first are many and
 # small.
@@ -133,8 +132,10 @@ class DeepSpeed:
         import deepspeed
 
         config = config_of(place, folder, stage3_param_persistence_threshold=0)
-        config.update(train_batch_size=1, aio={"block_size": MIB, "queue_depth": 32, "single_submit": False,
-                                               "overlap_events": True})
+        config.update(
+            train_batch_size=1,
+            aio={"block_size": MIB, "queue_depth": 32, "single_submit": False, "overlap_events": True},
+        )
         if place == "nvme":
             largest = max(one.numel() for one in model_of(flags.size).parameters())
             config["zero_optimization"]["offload_param"].update(buffer_count=8, buffer_size=largest + 1024)
@@ -162,8 +163,14 @@ class Fsdp(Plain):
 
 
 def join_group_of_one():
-    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29561"), ("RANK", "0"),
-                        ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("DS_ACCELERATOR", "cpu")):
+    for name, value in (
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29561"),
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_RANK", "0"),
+        ("DS_ACCELERATOR", "cpu"),
+    ):
         os.environ.setdefault(name, value)
     torch.distributed.init_process_group("gloo")
 
@@ -214,15 +221,20 @@ def spread(values, plain, leaves):
 
 def print_table(found, leaves):
     plain = list(zip(*found["torch fused"]))
-    print(f"{'':22}{'step, ms: least':>16}{'median':>9}{'processor':>11}{'of torch':>10}"
-          f"{'hooks, us: least':>18}{'median':>9}{'processor: least':>18}{'median':>9}{'(spread)':>14}")
+    print(
+        f"{'':22}{'step, ms: least':>16}{'median':>9}{'processor':>11}{'of torch':>10}"
+        f"{'hooks, us: least':>18}{'median':>9}{'processor: least':>18}{'median':>9}{'(spread)':>14}"
+    )
     for name, rows in found.items():
         passes, thread, step, process = zip(*rows)
         ratio = median(process) / median(plain[3])
         line = f"{min(step) / 1e3:16.1f}{median(step) / 1e3:9.1f}{median(process) / 1e3:11.1f}{ratio:10.2f}"
         if name != "torch fused":
-            hooks = [(of(times) - of(ours)) / leaves
-                     for times, ours in ((passes, plain[0]), (thread, plain[1])) for of in (min, median)]
+            hooks = [
+                (of(times) - of(ours)) / leaves
+                for times, ours in ((passes, plain[0]), (thread, plain[1]))
+                for of in (min, median)
+            ]
             line += "{:18.1f}{:9.1f}{:18.1f}{:9.1f}".format(*hooks) + f"{spread(thread, plain[1], leaves):>14}"
         print(f"{name:22}{line}")
 
@@ -252,8 +264,10 @@ def main():
                 found[name].append(figures)
     leaves = leaves_of(models["torch fused"].run)
     parameters = sum(one.numel() for one in models["torch fused"].run.parameters())
-    print(f"{leaves} leaf modules, {parameters / 1e6:.1f} M parameters, batch {batch} x {places}, "
-          f"{flags.steps} steps, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{leaves} leaf modules, {parameters / 1e6:.1f} M parameters, batch {batch} x {places}, "
+        f"{flags.steps} steps, load {os.getloadavg()[0]:.1f}"
+    )
     print_table(found, leaves)
     print("last loss: " + ", ".join(f"{name} {loss:.6f}" for name, loss in losses.items()))
 

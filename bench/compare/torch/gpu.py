@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fsdp"))
-import compare  # noqa: E402
+import compare
 
 WARM_UP = 2
 CONTENDERS = ("terrace", "fsdp", "torch")
@@ -86,7 +86,7 @@ def run(options):
     angles = torch.outer(torch.arange(options.context), 1e4 ** (-torch.arange(0, head, 2) / head)).cuda()
     cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
     seconds, losses = [], []
-    for step in range(options.steps + WARM_UP):
+    for _ in range(options.steps + WARM_UP):
         ids = torch.randint(vocabulary, (options.micro_batch, options.context + 1)).cuda()
         torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -111,15 +111,20 @@ def main():
     tokens = options.micro_batch * options.context
     for _ in range(options.rounds):
         for name in options.contenders:
-            done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--run", name], capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, __file__, *sys.argv[1:], "--run", name], capture_output=True, text=True
+            )
             if done.returncode != 0:
                 print(f"{name} failed:\n{done.stderr[-3000:]}", flush=True)
                 continue
             told = json.loads(done.stdout.splitlines()[-1])
             medians[name].append(statistics.median(told["seconds"]))
-            print(f"{name:8} {medians[name][-1]:.3f} s/step ({min(told['seconds']):.3f} to {max(told['seconds']):.3f}), "
-                  f"{tokens / medians[name][-1]:,.0f} tokens/s, {told['gpu_bytes'] / 2**30:.2f} GiB of the GPU, "
-                  f"losses {told['losses'][0]:.4f} to {told['losses'][-1]:.4f}", flush=True)
+            print(
+                f"{name:8} {medians[name][-1]:.3f} s/step ({min(told['seconds']):.3f} to {max(told['seconds']):.3f}), "
+                f"{tokens / medians[name][-1]:,.0f} tokens/s, {told['gpu_bytes'] / 2**30:.2f} GiB of the GPU, "
+                f"losses {told['losses'][0]:.4f} to {told['losses'][-1]:.4f}",
+                flush=True,
+            )
     ours = medians.get("terrace")
     for name, theirs in medians.items():
         if name != "terrace" and ours and theirs:

@@ -24,10 +24,28 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def models(large):
     width, layers, vocabulary = (768, 8, 32000) if large else (48, 3, 301)
-    llama = dict(hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers, num_attention_heads=4,
-                 num_key_value_heads=2, vocab_size=vocabulary, max_position_embeddings=128)
-    yield "gpt2", GPT2Config(n_embd=width, n_layer=layers, n_head=4, vocab_size=vocabulary, n_positions=64,
-                             attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+    llama = dict(
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=vocabulary,
+        max_position_embeddings=128,
+    )
+    yield (
+        "gpt2",
+        GPT2Config(
+            n_embd=width,
+            n_layer=layers,
+            n_head=4,
+            vocab_size=vocabulary,
+            n_positions=64,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+        ),
+    )
     yield "llama", LlamaConfig(**llama, tie_word_embeddings=False)
     yield "llama-tied", LlamaConfig(**llama, tie_word_embeddings=True)
     yield "mistral", MistralConfig(**llama, tie_word_embeddings=False)
@@ -78,9 +96,34 @@ def compare(terrace, folder, name, config, stored, exported, shards):
     (folder / "nvme").mkdir()
     precision = folder / "config.json"
     precision.write_text('{"%s": {"enabled": true}}' % stored if stored != "fp32" else "{}")
-    written, _, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", tokens, "--validation-fraction", 0, "--context", 16,
-                       "--micro-batch", 1, "--steps", 1, "--lr", 0, "--save", saved, "--offload-param", "nvme",
-                       "--offload-optimizer", "nvme", "--nvme-path", folder / "nvme")
+    written, _, _ = run(
+        terrace,
+        "train",
+        "--model",
+        source,
+        "--config",
+        precision,
+        "--data",
+        tokens,
+        "--validation-fraction",
+        0,
+        "--context",
+        16,
+        "--micro-batch",
+        1,
+        "--steps",
+        1,
+        "--lr",
+        0,
+        "--save",
+        saved,
+        "--offload-param",
+        "nvme",
+        "--offload-optimizer",
+        "nvme",
+        "--nvme-path",
+        folder / "nvme",
+    )
     arguments = ["--max-shard-size", shards] if shards else []
     load_time = re.search(r"loaded the weights of .* in (.*)", written).group(1)
     _, export_time, memory = run(terrace, "export", saved, "--out", out, "--dtype", exported, *arguments)
@@ -88,22 +131,46 @@ def compare(terrace, folder, name, config, stored, exported, shards):
     wrong = differences(expected, again.state_dict(), DTYPES[exported])
     files = len(list(out.glob("*.safetensors")))
     size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
-    print(f"{name:11} {stored} -> {exported}  {files} file(s), {size / 1e6:8.1f} MB  loaded in {load_time:>8}  "
-          f"export {export_time:5.1f} s, {memory:.0f} MiB resident  "
-          + ("equal" if not wrong else f"DIFFERS: {wrong[:5]}"), flush=True)
+    print(
+        f"{name:11} {stored} -> {exported}  {files} file(s), {size / 1e6:8.1f} MB  loaded in {load_time:>8}  "
+        f"export {export_time:5.1f} s, {memory:.0f} MiB resident  "
+        + ("equal" if not wrong else f"DIFFERS: {wrong[:5]}"),
+        flush=True,
+    )
     return not wrong
 
 
 def compare_adapter(terrace, folder, name, config):
     """Adapters that Terrace trained, merged by Terrace and by PEFT."""
     from peft import PeftModel
+
     torch.manual_seed(7)
     source, saved, tokens, settings = (folder / part for part in ("source", "saved", "tokens.bin", "lora.json"))
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(source)
     tokens.write_bytes(array.array("H", range(300)).tobytes())
     settings.write_text('{"terrace": {"lora": {"rank": 4, "alpha": 8}}}')
-    run(terrace, "train", "--model", source, "--config", settings, "--data", tokens, "--validation-fraction", 0,
-        "--context", 16, "--micro-batch", 1, "--steps", 5, "--lr", 0.05, "--save", saved)
+    run(
+        terrace,
+        "train",
+        "--model",
+        source,
+        "--config",
+        settings,
+        "--data",
+        tokens,
+        "--validation-fraction",
+        0,
+        "--context",
+        16,
+        "--micro-batch",
+        1,
+        "--steps",
+        5,
+        "--lr",
+        0.05,
+        "--save",
+        saved,
+    )
     run(terrace, "export", saved, "--out", folder / "merged")
     run(terrace, "export", saved, "--out", folder / "adapter", "--adapter", "--base", source)
     base = AutoModelForCausalLM.from_pretrained(source)
@@ -113,8 +180,11 @@ def compare_adapter(terrace, folder, name, config):
     changed = sum(not torch.equal(expected[key], before[key]) for key in before)
     worst = max((expected[key] - found[key]).abs().max().item() for key in expected)
     good = expected.keys() == found.keys() and changed > 0 and worst < 1e-6
-    print(f"{name:11} adapters: {changed} of {len(before)} tensors changed, merged by PEFT and by Terrace they differ by "
-          f"at most {worst:.1e}  {'good' if good else 'DIFFERS'}", flush=True)
+    print(
+        f"{name:11} adapters: {changed} of {len(before)} tensors changed, merged by PEFT and by Terrace they differ by "
+        f"at most {worst:.1e}  {'good' if good else 'DIFFERS'}",
+        flush=True,
+    )
     return good
 
 
@@ -126,8 +196,14 @@ def main():
     parser.add_argument("--only", help="one of the models")
     arguments = parser.parse_args()
     good = True
-    cases = [("fp32", "fp32", None), ("bf16", "bf16", None), ("bf16", "bf16", "200KB"), ("fp16", "fp16", None),
-             ("fp32", "bf16", None), ("bf16", "fp32", "200KB")]
+    cases = [
+        ("fp32", "fp32", None),
+        ("bf16", "bf16", None),
+        ("bf16", "bf16", "200KB"),
+        ("fp16", "fp16", None),
+        ("fp32", "bf16", None),
+        ("bf16", "fp32", "200KB"),
+    ]
     if arguments.large:
         cases = [("bf16", "bf16", "100MB")]
     for name, config in models(arguments.large):

@@ -1,10 +1,12 @@
 """DeepSpeed's ops: its optimizers by name. They compute in the engine that terrace.initialize makes."""
 
-from . import adam
+from . import adam as adam
 
 
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
-    raise AttributeError(f"terrace.ops has no {name!r}: name the optimizer in the configuration (optimizer.type), or give "
-                         "one of torch.optim to terrace.initialize")
+    raise AttributeError(
+        f"terrace.ops has no {name!r}: name the optimizer in the configuration (optimizer.type), or give "
+        "one of torch.optim to terrace.initialize"
+    )

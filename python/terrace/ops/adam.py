@@ -3,8 +3,17 @@
 from ..errors import ConfigError
 
 
-def DeepSpeedCPUAdam(model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
-                     amsgrad=False, adamw_mode=True, fp32_optimizer_states=True):
+def DeepSpeedCPUAdam(
+    model_params,
+    lr=1e-3,
+    bias_correction=True,
+    betas=(0.9, 0.999),
+    eps=1e-8,
+    weight_decay=0,
+    amsgrad=False,
+    adamw_mode=True,
+    fp32_optimizer_states=True,
+):
     """An optimizer of torch for terrace.initialize, which updates on the processor; by itself it is torch's."""
     for name, value, advice in (
         ("bias_correction", not bias_correction, "set optimizer.params.bias_correction to false in the configuration"),
@@ -19,7 +28,16 @@ def DeepSpeedCPUAdam(model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.
     return kind(model_params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
-def FusedAdam(params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, adam_w_mode=True, weight_decay=0.0,
-              amsgrad=False, set_grad_none=True):
+def FusedAdam(
+    params,
+    lr=1e-3,
+    bias_correction=True,
+    betas=(0.9, 0.999),
+    eps=1e-8,
+    adam_w_mode=True,
+    weight_decay=0.0,
+    amsgrad=False,
+    set_grad_none=True,
+):
     """DeepSpeedCPUAdam, which see; `set_grad_none` has no effect."""
     return DeepSpeedCPUAdam(params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode)

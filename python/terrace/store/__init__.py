@@ -4,4 +4,15 @@ that C and Python both see, and Store over them."""
 from .spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
 from .store import KINDS, Store, plan
 
-__all__ = ["KINDS", "CudaDevice", "Optimizer", "Plan", "SimulatedDevice", "Store", "Tensor", "UpdateResult", "Use", "plan"]
+__all__ = [
+    "KINDS",
+    "CudaDevice",
+    "Optimizer",
+    "Plan",
+    "SimulatedDevice",
+    "Store",
+    "Tensor",
+    "UpdateResult",
+    "Use",
+    "plan",
+]

@@ -19,10 +19,17 @@ class _Buffer(ctypes.Structure):
     """Py_buffer, which the stable ABI of CPython fixes."""
 
     _fields_ = [
-        ("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
     ]
 
 
@@ -41,7 +48,9 @@ class Memory:
             )
         except (BufferError, TypeError, ValueError) as error:
             raise ConfigError(
-                what, f"an object of type {type(buffer).__name__}", str(error),
+                what,
+                f"an object of type {type(buffer).__name__}",
+                str(error),
                 "give a contiguous buffer" + (" that can be written" if writable else "") + ", or an address",
             ) from None
         self._is_held = True
@@ -69,12 +78,15 @@ def memory_for(source, type_, elements, what, subject, writable=False):
     memory = Memory(source, what, writable)
     if not memory.is_raw and memory.type != type_:
         raise ConfigError(
-            what, subject, f"the buffer's elements are of format {memory.format!r}, and {type_} is wanted",
+            what,
+            subject,
+            f"the buffer's elements are of format {memory.format!r}, and {type_} is wanted",
             f"convert them to {type_}, or give the raw bytes",
         )
     if memory.bytes != elements * ELEMENT_BYTES[type_]:
         raise ConfigError(
-            what, subject,
+            what,
+            subject,
             f"the buffer has {memory.bytes} bytes, and {elements} elements of {type_} have "
             f"{elements * ELEMENT_BYTES[type_]}",
             "give exactly these elements",

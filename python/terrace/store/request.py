@@ -105,7 +105,9 @@ class _Device:
             check(library().terrace_device_cuda(settings, ctypes.byref(self._handle)))
         else:
             raise ConfigError(
-                "cannot use a device", repr(device), f"it is of type {type(device).__name__}",
+                "cannot use a device",
+                repr(device),
+                f"it is of type {type(device).__name__}",
                 "give a terrace.SimulatedDevice or a terrace.CudaDevice",
             )
         return self._handle
@@ -122,12 +124,16 @@ def plan_of(result):
 def _c_tensor(tensor):
     if tensor.home not in ("managed", "caller") or (tensor.home == "caller") != bool(tensor.address):
         raise ConfigError(
-            "cannot place a tensor", tensor.name, f"home is {tensor.home!r} and address {tensor.address!r}",
+            "cannot place a tensor",
+            tensor.name,
+            f"home is {tensor.home!r} and address {tensor.address!r}",
             'give home="managed" without an address, or home="caller" with one',
         )
     if tensor.address_is_device:
         raise ConfigError(
-            "cannot place a tensor", tensor.name, "its address is in the memory of a GPU",
+            "cannot place a tensor",
+            tensor.name,
+            "its address is in the memory of a GPU",
             "copy the parameters to host memory",
         )
     try:
@@ -144,7 +150,9 @@ def _c_tensor(tensor):
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            "cannot use a tensor", tensor.name, f"one of {tuple(tensor)[1:]!r}: {error}",
+            "cannot use a tensor",
+            tensor.name,
+            f"one of {tuple(tensor)[1:]!r}: {error}",
             "give a tuple of whole numbers as shape, and whole numbers as group and backward_uses",
         ) from None
 
@@ -153,8 +161,9 @@ def _c_options(options):
     result = new(c.terrace_options)
     for name, value in {"parameters": "cpu", "states": "cpu", **options}.items():
         if name not in OPTIONS:
-            raise ConfigError("cannot use an option", name, "there is no option of this name",
-                              did_you_mean(name, OPTIONS))
+            raise ConfigError(
+                "cannot use an option", name, "there is no option of this name", did_you_mean(name, OPTIONS)
+            )
         if value is None:
             continue
         if name in OPTION_ENUMS:
@@ -178,23 +187,37 @@ def _c_options(options):
 def log_function(log):
     """The function of C that gives lines to `log`."""
     if not callable(log):
-        raise ConfigError("cannot use an option", "log", f"{log!r} is not callable",
-                          "give a function of level and line")
+        raise ConfigError(
+            "cannot use an option", "log", f"{log!r} is not callable", "give a function of level and line"
+        )
     return c.terrace_log_fn(lambda _, level, line: log(word_of("terrace_log_level", level), text_of(line)))
 
 
 def update_settings(groups, step, clip_norm, loss_scale):
     groups = [groups] if isinstance(groups, Optimizer) else list(groups)
     members = (c.terrace_optimizer * len(groups))(*map(_c_optimizer, groups))
-    return new(c.terrace_update_settings, groups=members, group_count=len(groups), step=step, clip_norm=clip_norm,
-               loss_scale=loss_scale)
+    return new(
+        c.terrace_update_settings,
+        groups=members,
+        group_count=len(groups),
+        step=step,
+        clip_norm=clip_norm,
+        loss_scale=loss_scale,
+    )
 
 
 def _c_optimizer(group):
     return new(
         c.terrace_optimizer,
         kind=value_of("terrace_optimizer_kind", group.kind, "kind of an optimizer"),
-        lr=group.lr, beta1=group.betas[0], beta2=group.betas[1], eps=group.eps, weight_decay=group.weight_decay,
-        momentum=group.momentum, dampening=group.dampening, nesterov=bool(group.nesterov),
-        no_bias_correction=not group.bias_correction, exact=1,
+        lr=group.lr,
+        beta1=group.betas[0],
+        beta2=group.betas[1],
+        eps=group.eps,
+        weight_decay=group.weight_decay,
+        momentum=group.momentum,
+        dampening=group.dampening,
+        nesterov=bool(group.nesterov),
+        no_bias_correction=not group.bias_correction,
+        exact=1,
     )

@@ -80,7 +80,9 @@ class Store:
 
     def __reduce_ex__(self, protocol):
         raise MisuseError(
-            "cannot copy or pickle a store", "terrace.Store", "it holds memory, files and threads of this process",
+            "cannot copy or pickle a store",
+            "terrace.Store",
+            "it holds memory, files and threads of this process",
             "save its values (read_values, terrace.safetensors) or commit, and create a store where it is wanted",
         )
 
@@ -106,15 +108,26 @@ class Store:
                 type_ = type_in(source, "cannot fill a tensor") or spec.type
             address, memory = memory_for(source, type_, spec.elements, "cannot fill a tensor", spec.name)
             kept.append(memory)
-            parts.append(new(c.terrace_array, tensor=self.index(tensor), data=address,
-                             type=value_of("terrace_type", type_, spec.name)))
+            parts.append(
+                new(
+                    c.terrace_array,
+                    tensor=self.index(tensor),
+                    data=address,
+                    type=value_of("terrace_type", type_, spec.name),
+                )
+            )
         check(self._lib.terrace_fill_arrays(self._handle, (c.terrace_array * len(parts))(*parts), len(parts)))
 
     def fill_files(self, parts):
         """Fills all tensors from [(tensor, path, offset in bytes, type)]."""
         parts = [
-            new(c.terrace_file_part, tensor=self.index(tensor), path=raw_of(path, "path"), offset=offset,
-                type=value_of("terrace_type", type_, f"type of {tensor}"))
+            new(
+                c.terrace_file_part,
+                tensor=self.index(tensor),
+                path=raw_of(path, "path"),
+                offset=offset,
+                type=value_of("terrace_type", type_, f"type of {tensor}"),
+            )
             for tensor, path, offset, type_ in parts
         ]
         check(self._lib.terrace_fill_files(self._handle, (c.terrace_file_part * len(parts))(*parts), len(parts)))
@@ -319,8 +332,11 @@ class Store:
         spec = self._spec(tensor)
         type_ = type or spec.type
         address, memory = memory_for(gradient, type_, spec.elements, "cannot hand over a gradient", spec.name)
-        check(self._lib.terrace_hand_over(self._handle, self.index(tensor), address,
-                                          value_of("terrace_type", type_, spec.name), flags))
+        check(
+            self._lib.terrace_hand_over(
+                self._handle, self.index(tensor), address, value_of("terrace_type", type_, spec.name), flags
+            )
+        )
         if self._borrowed is not None:
             self._borrowed.append(memory)
 
@@ -425,7 +441,9 @@ class Store:
     def _view(self, number, address, writable):
         if self._cuda_ordinal is not None:
             raise MisuseError(
-                "cannot show a tensor", self.tensors[number].name, "it is in the memory of a GPU",
+                "cannot show a tensor",
+                self.tensors[number].name,
+                "it is in the memory of a GPU",
                 "take store.dlpack(tensor), or its address",
             )
         return view_of(address, self.tensors[number], writable)

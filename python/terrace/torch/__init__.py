@@ -5,5 +5,16 @@ from .engine.initialize import SMALL_ELEMENTS, initialize
 from .large_models import init, load
 from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadOptions, OffloadSGD
 
-__all__ = ["Engine", "OffloadAdagrad", "OffloadAdam", "OffloadAdamW", "OffloadLion", "OffloadOptions", "OffloadSGD",
-           "SMALL_ELEMENTS", "init", "initialize", "load"]
+__all__ = [
+    "Engine",
+    "OffloadAdagrad",
+    "OffloadAdam",
+    "OffloadAdamW",
+    "OffloadLion",
+    "OffloadOptions",
+    "OffloadSGD",
+    "SMALL_ELEMENTS",
+    "init",
+    "initialize",
+    "load",
+]

@@ -14,9 +14,7 @@ class HandedOver(torch.Tensor):
 
     @staticmethod
     def __new__(cls, parameter, name, reason, advice):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, parameter.shape, dtype=parameter.dtype, device=parameter.device
-        )
+        made = torch.Tensor._make_wrapper_subclass(cls, parameter.shape, dtype=parameter.dtype, device=parameter.device)
         made.label, made.reason, made.advice = name, reason, advice
         return made
 
@@ -33,8 +31,9 @@ class HandedOver(torch.Tensor):
         raise MisuseError("cannot share a gradient by DLPack", self.label, self.reason, self.advice)
 
     def __reduce_ex__(self, protocol):
-        raise MisuseError("cannot copy or save a gradient", self.label, self.reason,
-                          "set the gradients to None (zero_grad) before")
+        raise MisuseError(
+            "cannot copy or save a gradient", self.label, self.reason, "set the gradients to None (zero_grad) before"
+        )
 
 
 # Why p.grad has no values, and what has.

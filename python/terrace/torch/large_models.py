@@ -64,7 +64,7 @@ def load(model, path, strict=True):
         )
     entries = safetensors.find(path)
     used, maps, done = set(), {}, {}
-    for owner, name, full_name, tensor in _slots(model):
+    for _, _, full_name, tensor in _slots(model):
         entry = entries.get(full_name)
         if entry is not None:
             used.add(full_name)
@@ -113,7 +113,7 @@ def _require_same_shape(name, entry, tensor):
         raise ConfigError(
             "cannot load a model",
             name,
-            f"its shape in {entry.path} is {tuple(entry.shape)}, and that of the model " f"{tuple(tensor.shape)}",
+            f"its shape in {entry.path} is {tuple(entry.shape)}, and that of the model {tuple(tensor.shape)}",
             "load the weights of the same model",
         )
     if entry.dtype not in _DTYPES:

@@ -113,9 +113,7 @@ def clip():
         vision_config=dict(_VISION, projection_dim=16),
         projection_dim=16,
     )
-    return model, lambda step: dict(
-        input_ids=tokens(step), pixel_values=numbers(step, 2, 3, 16, 16), return_loss=True
-    )
+    return model, lambda step: dict(input_ids=tokens(step), pixel_values=numbers(step, 2, 3, 16, 16), return_loss=True)
 
 
 def siglip():
@@ -125,9 +123,7 @@ def siglip():
         text_config=dict(_ENCODER, max_position_embeddings=16, pad_token_id=1, bos_token_id=2, eos_token_id=2),
         vision_config=_VISION,
     )
-    return model, lambda step: dict(
-        input_ids=tokens(step), pixel_values=numbers(step, 2, 3, 16, 16), return_loss=True
-    )
+    return model, lambda step: dict(input_ids=tokens(step), pixel_values=numbers(step, 2, 3, 16, 16), return_loss=True)
 
 
 def llava():
@@ -239,7 +235,11 @@ class UNet(Net):
 class Lstm(Net):
     def __init__(self):
         super().__init__()
-        self.first, self.rnn, self.last = nn.Linear(8, WIDTH), nn.LSTM(WIDTH, WIDTH, 2, batch_first=True), nn.Linear(WIDTH, 8)
+        self.first, self.rnn, self.last = (
+            nn.Linear(8, WIDTH),
+            nn.LSTM(WIDTH, WIDTH, 2, batch_first=True),
+            nn.Linear(WIDTH, 8),
+        )
 
     def run(self, x):
         return self.last(self.rnn(self.first(x))[0])
@@ -273,7 +273,9 @@ class Branches(Net):
     def __init__(self):
         super().__init__()
         self.first = nn.Linear(8, WIDTH)
-        self.ways = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDTH)) for _ in range(3)])
+        self.ways = nn.ModuleList(
+            [nn.Sequential(nn.Linear(WIDTH, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDTH)) for _ in range(3)]
+        )
 
     def run(self, x):
         x = self.first(x)
@@ -310,7 +312,12 @@ class Wqkv(Net):
         super().__init__()
         self.table = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(
-            [nn.ModuleDict({"norm": nn.RMSNorm(WIDTH), "wqkv": nn.Linear(WIDTH, 2 * WIDTH), "wo": nn.Linear(WIDTH, WIDTH)}) for _ in range(2)]
+            [
+                nn.ModuleDict(
+                    {"norm": nn.RMSNorm(WIDTH), "wqkv": nn.Linear(WIDTH, 2 * WIDTH), "wo": nn.Linear(WIDTH, WIDTH)}
+                )
+                for _ in range(2)
+            ]
         )
 
     def run(self, x):
@@ -393,6 +400,7 @@ class ConvBatchNorm(Net):
 
 
 _MOE = dict(num_local_experts=4, num_experts_per_tok=2)
+# fmt: off
 _STATE_SPACE = dict(vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
 ARCHITECTURES = {
@@ -455,6 +463,7 @@ ARCHITECTURES = {
     "torch transformer": own(TorchTransformer, 2, 8),
     "conv before batch norm": own(ConvBatchNorm, 2, 3, 8, 8),
 }
+# fmt: on
 
 # What differs in the training of one of them, as in settings.py. The gradient of a bias before a batch norm is 0, and what
 # is computed of it is rounding alone. Adam would make steps of the learning rate of it, in a direction of chance, and

@@ -27,17 +27,18 @@ import time
 import traceback
 import warnings
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[3] / "python")]
+sys.path[:0] = [
+    str(pathlib.Path(__file__).resolve().parent),
+    str(pathlib.Path(__file__).resolve().parents[3] / "python"),
+]
 
-import torch  # noqa: E402
+import terrace
+import torch
 
 # Every optimizer of torch imports it, and the child of each case would do so again.
-import torch._dynamo  # noqa: E402,F401
-
-import terrace  # noqa: E402
-
-from architectures import ARCHITECTURES, TRAINED_BY  # noqa: E402
-from settings import SETTINGS  # noqa: E402
+import torch._dynamo
+from architectures import ARCHITECTURES, TRAINED_BY
+from settings import SETTINGS
 
 FACTORS = (1, 1.1, 1.25, 1.5, 2)
 STEPS, TOLERANCE, DEVIATIONS = 4, 4e-7, 4
@@ -242,8 +243,8 @@ def quiet():
     warnings.simplefilter("ignore")
     try:
         import transformers
-        import transformers.modeling_utils  # here, and not in the child of each case
         import transformers.masking_utils
+        import transformers.modeling_utils  # here, and not in the child of each case
 
         transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     except ImportError:

@@ -1,10 +1,9 @@
 """Ways of training of the census, over a few models: checkpointing, adapters, schedules, types and times of updates."""
 
 import torch
+from architectures import WIDTH, Answer, Net, decoder, own
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
-from architectures import WIDTH, Answer, Net, decoder, own
 
 LLAMA = decoder("LlamaForCausalLM", "LlamaConfig", num_hidden_layers=3)
 GPT2 = decoder(
@@ -85,9 +84,11 @@ class Called(nn.Module):
         return getattr(self.layer, name)
 
     def forward(self, *arguments, **named):
-        return checkpoint(self.layer, *arguments, use_reentrant=self.reentrant, **named) if not (
-            self.reentrant and named
-        ) else checkpoint(lambda *given: self.layer(*given, **named), *arguments, use_reentrant=True)
+        return (
+            checkpoint(self.layer, *arguments, use_reentrant=self.reentrant, **named)
+            if not (self.reentrant and named)
+            else checkpoint(lambda *given: self.layer(*given, **named), *arguments, use_reentrant=True)
+        )
 
 
 def adapted(kind, make=LLAMA, reentrant=None, **settings):
@@ -168,7 +169,10 @@ SETTINGS = {
         adapted("LoraConfig", r=4, target_modules=["q_proj", "embed_tokens"], modules_to_save=["lm_head"]),
         {},
     ),
-    "ia3": (adapted("IA3Config", feedforward_modules=["down_proj"], target_modules=["k_proj", "v_proj", "down_proj"]), {}),
+    "ia3": (
+        adapted("IA3Config", feedforward_modules=["down_proj"], target_modules=["k_proj", "v_proj", "down_proj"]),
+        {},
+    ),
     "loha": (adapted("LoHaConfig", r=4, **_Q_AND_V), {}),
     "oft": (adapted("OFTConfig", oft_block_size=8, **_Q_AND_V), {}),
     "prompt tuning": (adapted("PromptTuningConfig", task_type="CAUSAL_LM", num_virtual_tokens=4), {}),

@@ -9,8 +9,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "torch"))
 
-import support_torch  # noqa: E402
-from support_torch import MIB, EngineTest, Gpt, Mlp, config_of, isolated, masters, seeded, terrace, torch  # noqa: E402
+import support_torch
+from support_torch import MIB, EngineTest, Gpt, Mlp, config_of, isolated, masters, seeded, terrace, torch
 
 # In a process of its own: this one must not begin to use the GPU, or its children could not.
 if subprocess.run([sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]).returncode:
@@ -156,17 +156,21 @@ class OnGpu(EngineTest):
     def test_states_of_parameters_on_the_gpu(self):
         """The drop-in optimizer: parameters stay torch's."""
         for precision in (torch.float32, torch.bfloat16):
+            first_told = None
             for states in ("cpu", "nvme"):
                 with tempfile.TemporaryDirectory() as folder:
                     model = seeded(large_gpt).cuda().to(precision)
                     where = {"states": states, **({"path": folder} if states == "nvme" else {})}
                     told = support_torch.train_plain(
-                        model, 4, optimizer=terrace.torch.OffloadAdamW(
-                            model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3, **where)
+                        model,
+                        4,
+                        optimizer=terrace.torch.OffloadAdamW(
+                            model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3, **where
+                        ),
                     )
                     if precision is torch.float32:
                         self.assert_near_plain(told, support_torch.train_plain(seeded(large_gpt).cuda(), 4))
-                    first = first_told = told if states == "cpu" else first_told  # noqa: F841
+                    first_told = first_told or told
                     self.assertEqual(told, first_told)
 
 

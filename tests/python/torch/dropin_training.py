@@ -6,7 +6,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "python"))
 
-import torch  # noqa: E402
+import torch
 
 # Threads of OpenMP spin while they wait, and would take the processor from those of the store.
 torch.set_num_threads(1)

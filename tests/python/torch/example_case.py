@@ -17,9 +17,7 @@ class ExampleCase(unittest.TestCase):
         for needed in ("torch", module):
             if importlib.util.find_spec(needed) is None:
                 self.skipTest(f"{needed} is not installed")
-        environment = dict(
-            os.environ, PYTHONPATH=str(ROOT / "python"), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore"
-        )
+        environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         run = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "python" / name), *arguments],
             env=environment,

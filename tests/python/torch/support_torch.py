@@ -24,14 +24,13 @@ try:
 except ImportError:
     raise unittest.SkipTest("torch is not installed") from None
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import terrace  # noqa: E402
-import terrace.torch  # noqa: E402
+import terrace
+import terrace.torch
 
 # Every optimizer of torch imports it, and a child would do so again.
-import torch._dynamo  # noqa: E402,F401
+import torch._dynamo
+from torch import nn
+from torch.nn import functional as F
 
 torch.set_num_threads(1)
 MIB = 1 << 20
@@ -210,9 +209,7 @@ def train(engine, steps, first=0, run=None):
 def masters(engine):
     """A digest of the bits of each master."""
     return {
-        one.name: hashlib.sha256(
-            bytes(engine.master(one.parameter).view(torch.uint8).flatten().tolist())
-        ).hexdigest()
+        one.name: hashlib.sha256(bytes(engine.master(one.parameter).view(torch.uint8).flatten().tolist())).hexdigest()
         for one in engine._tracked
         if one.is_trainable
     }

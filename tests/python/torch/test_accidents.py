@@ -290,9 +290,7 @@ class Accidents(EngineTest):
         }
         for word, change in changes.items():
             self.assertIn(word, str(self.raised(terrace.ConfigError, engine_of, model(change))))
-        quantised = nn.Parameter(
-            torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8), requires_grad=False
-        )
+        quantised = nn.Parameter(torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8), requires_grad=False)
         self.assertIn(
             "quantised",
             str(self.raised(terrace.ConfigError, engine_of, model(lambda m: setattr(m, "odd", quantised)))),
@@ -477,9 +475,7 @@ class Accidents(EngineTest):
                 engine = self.engine(strict=strict)
                 with torch.no_grad():
                     kept = []
-                    engine.module.first.register_forward_hook(
-                        lambda module, a, b: kept.append(module.weight.data.t())
-                    )
+                    engine.module.first.register_forward_hook(lambda module, a, b: kept.append(module.weight.data.t()))
                     engine.module.first._forward_hooks.move_to_end(
                         next(reversed(engine.module.first._forward_hooks)), last=False
                     )

@@ -116,9 +116,7 @@ class Names(CheckpointTest):
         shutil.move(folder / "first", folder / ".first.replaced")
         self.assertEqual(self.engine().load_checkpoint(self.folder)[0], str(folder / ".first.replaced"))
         engine.save_checkpoint(self.folder, "fourth")
-        self.assertEqual(
-            sorted(os.listdir(folder)), [".mine.partial", ".third.partial", "first", "fourth", "latest"]
-        )
+        self.assertEqual(sorted(os.listdir(folder)), [".mine.partial", ".third.partial", "first", "fourth", "latest"])
         self.assertTrue(any(".third.partial is left alone: it holds notes.txt" in line for line in self.said))
 
     @isolated

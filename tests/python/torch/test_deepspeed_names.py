@@ -131,12 +131,20 @@ class Scripts(EngineTest):
         parser = deepspeed.add_config_arguments(parser)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "ds.json")
-            path.write_text(json.dumps({
-                "train_batch_size": 8, "steps_per_print": 2000, "gradient_clipping": 1.0, "prescale_gradients": False,
-                "optimizer": {"type": "Adam", "params": {"lr": 0.003, "betas": [0.8, 0.999], "eps": 1e-8}},
-                "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.003, "warmup_num_steps": 5}},
-                "zero_optimization": {"stage": 2, "cpu_offload": False}, "wall_clock_breakdown": False,
-            }))
+            path.write_text(
+                json.dumps(
+                    {
+                        "train_batch_size": 8,
+                        "steps_per_print": 2000,
+                        "gradient_clipping": 1.0,
+                        "prescale_gradients": False,
+                        "optimizer": {"type": "Adam", "params": {"lr": 0.003, "betas": [0.8, 0.999], "eps": 1e-8}},
+                        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.003, "warmup_num_steps": 5}},
+                        "zero_optimization": {"stage": 2, "cpu_offload": False},
+                        "wall_clock_breakdown": False,
+                    }
+                )
+            )
             args = parser.parse_args(["--deepspeed", "--deepspeed_config", str(path)])
             self.assertTrue(args.deepspeed)
             deepspeed.init_distributed()
@@ -162,15 +170,22 @@ class Scripts(EngineTest):
     @isolated
     def test_a_pipeline_of_one_stage_trains_as_the_loop_does(self):
         pipe = importlib.import_module("terrace.pipe")
-        square = lambda output, labels: (output - labels).square().mean()  # noqa: E731
+        square = lambda output, labels: (output - labels).square().mean()
 
         def made(interval):
             torch.manual_seed(7)
             tied = {"forward_fn": lambda module, x: x @ module.weight}
             return pipe.PipelineModule(
-                [pipe.TiedLayerSpec("in", nn.Linear, 32, 96, bias=False), torch.tanh, pipe.LayerSpec(nn.Linear, 96, 96),
-                 nn.GELU(), pipe.TiedLayerSpec("in", nn.Linear, 32, 96, bias=False, **tied)],
-                num_stages=1, loss_fn=square, activation_checkpoint_interval=interval,
+                [
+                    pipe.TiedLayerSpec("in", nn.Linear, 32, 96, bias=False),
+                    torch.tanh,
+                    pipe.LayerSpec(nn.Linear, 96, 96),
+                    nn.GELU(),
+                    pipe.TiedLayerSpec("in", nn.Linear, 32, 96, bias=False, **tied),
+                ],
+                num_stages=1,
+                loss_fn=square,
+                activation_checkpoint_interval=interval,
             )
 
         def data():
@@ -250,16 +265,24 @@ class Names(EngineTest):
     @isolated
     def test_what_is_not_there_is_said_of_the_engine(self):
         engine = engine_of(seeded(Mlp))
-        for name, words in (("tput_timer", "torch.profiler"), ("offload_states", "configuration"),
-                            ("get_momm", 'did you mean "get_mom"'), ("wandb_logger", "from_deepspeed.md")):
+        for name, words in (
+            ("tput_timer", "torch.profiler"),
+            ("offload_states", "configuration"),
+            ("get_momm", 'did you mean "get_mom"'),
+            ("wandb_logger", "from_deepspeed.md"),
+        ):
             with self.assertRaises(AttributeError) as caught:
                 getattr(engine, name)
             self.assertIn(f"Terrace's engine has no '{name}'", str(caught.exception))
             self.assertIn(words, str(caught.exception))
         self.assertFalse(hasattr(engine, "tput_timer"))
         self.assertIs(engine.layers, engine.module.layers)  # what the model has passes through
-        for owner, name in ((terrace, "init_inference"), (terrace.comm, "all_to_all"), (terrace.ops, "lamb"),
-                            (terrace.checkpointing, "get_cuda_rng_tracker")):
+        for owner, name in (
+            (terrace, "init_inference"),
+            (terrace.comm, "all_to_all"),
+            (terrace.ops, "lamb"),
+            (terrace.checkpointing, "get_cuda_rng_tracker"),
+        ):
             with self.assertRaisesRegex(AttributeError, f"terrace.* has no '{name}'"):
                 getattr(owner, name)
 
@@ -289,7 +312,9 @@ class Names(EngineTest):
             engine.set_gradient_accumulation_boundary(True)
             engine.backward(loss_of(engine.module, batch_of(engine.module, 1)), scale_wrt_gas=False)
             engine.step()
-            (loss_of(other.module, batch_of(other.module, 0)) + loss_of(other.module, batch_of(other.module, 1))).backward()
+            (
+                loss_of(other.module, batch_of(other.module, 0)) + loss_of(other.module, batch_of(other.module, 1))
+            ).backward()
             other.step()
         self.assertEqual((engine.global_steps, other.global_steps), (2, 2))
         for name, master in ((one.name, engine.master(one.name)) for one in engine._tracked if one.is_trainable):

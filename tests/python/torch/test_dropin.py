@@ -10,9 +10,8 @@ import unittest
 import warnings
 from unittest import mock
 
-from dropin_training import ROOT, bits, loss_of, network, torch, train, worst
-
 import terrace
+from dropin_training import ROOT, bits, loss_of, network, torch, train, worst
 from terrace.torch import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
 
 PAIRS = (
@@ -63,14 +62,19 @@ class BesideTorch(unittest.TestCase):
 
     def test_settings_are_read_at_every_step(self):
         """Schedulers of torch, and a group that is changed by hand."""
+
         def scheduled(kind):
             model = network()
-            groups = [{"params": model[0].parameters(), "weight_decay": 0.0},
-                      {"params": model[2].parameters(), "lr": 1e-2, "betas": (0.5, 0.9)},
-                      {"params": model[4].parameters()}]
+            groups = [
+                {"params": model[0].parameters(), "weight_decay": 0.0},
+                {"params": model[2].parameters(), "lr": 1e-2, "betas": (0.5, 0.9)},
+                {"params": model[4].parameters()},
+            ]
             optimizer = kind(groups, lr=torch.tensor(3e-3))
-            rates = [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4),
-                     torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)]
+            rates = [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4),
+                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20),
+            ]
             scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, rates, [4])
             losses = []
             for step in range(24):
@@ -158,14 +162,18 @@ class Placements(unittest.TestCase):
             OffloadAdamW(network().parameters(), states="nvme", path=self.folder, host_bytes=1)
         except terrace.CapacityError as error:
             least = error.least_host_bytes
-        homes = ({}, {"states": "nvme", "path": self.folder},
-                 {"states": "nvme", "path": [self.folder], "host_bytes": 2 * least, "threads": 1})
+        homes = (
+            {},
+            {"states": "nvme", "path": self.folder},
+            {"states": "nvme", "path": [self.folder], "host_bytes": 2 * least, "threads": 1},
+        )
         for dtype, micro_batches in itertools.product((torch.float32, torch.bfloat16), (1, 3)):
             found = {}
             for number, home in enumerate(homes):
                 found[number, "step"] = self.trained(micro_batches, dtype, **home)
-                found[number, "backward"] = self.trained(micro_batches, dtype, hand_over="backward",
-                                                         accumulation_steps=micro_batches, **home)
+                found[number, "backward"] = self.trained(
+                    micro_batches, dtype, hand_over="backward", accumulation_steps=micro_batches, **home
+                )
             self.assertEqual(len(set(found[0, "step"][0])), 8 * micro_batches)
             self.assertGreater(max(found[0, "step"][1]), 0.5)
             for (number, hand_over), result in found.items():
@@ -283,9 +291,17 @@ class Parameters(unittest.TestCase):
         def made():
             torch.manual_seed(3)
             square = torch.randn(9, 8, 7)
-            return [torch.nn.Parameter(tensor) for tensor in (
-                square.transpose(0, 2), torch.randn(40, 30)[::2, 3:9], torch.tensor(1.5), torch.randn(0, 4),
-                torch.randn(5), torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last))]
+            return [
+                torch.nn.Parameter(tensor)
+                for tensor in (
+                    square.transpose(0, 2),
+                    torch.randn(40, 30)[::2, 3:9],
+                    torch.tensor(1.5),
+                    torch.randn(0, 4),
+                    torch.randn(5),
+                    torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last),
+                )
+            ]
 
         def run(kind):
             parameters = made()
@@ -306,6 +322,7 @@ class Parameters(unittest.TestCase):
 
     def test_what_the_program_writes_counts(self):
         """In place, by another tensor, and by a load: also of 16-bit parameters, whose masters have to follow."""
+
         def changed(kind, dtype):
             model = network(dtype)
             optimizer = kind(model.parameters(), lr=1e-2)

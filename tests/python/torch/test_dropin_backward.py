@@ -4,9 +4,8 @@ import gc
 import unittest
 import warnings
 
-from dropin_training import batch, bits, loss_of, network, torch, train, worst
-
 import terrace
+from dropin_training import batch, bits, loss_of, network, torch, train, worst
 from terrace.torch import OffloadAdamW
 from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +41,11 @@ class Placeholders(unittest.TestCase):
             lambda: torch.optim.Adam(parameters).step(),
             lambda: torch.optim.Adam(parameters, foreach=True).step(),
             lambda: torch.optim.Adam(parameters, fused=True).step(),
-            lambda: grad + 1, lambda: grad.zero_(), lambda: grad.detach(), lambda: grad.clone(), grad.norm,
+            lambda: grad + 1,
+            lambda: grad.zero_(),
+            lambda: grad.detach(),
+            lambda: grad.clone(),
+            grad.norm,
             lambda: self.model.zero_grad(set_to_none=False),
         ):
             with self.assertRaises(terrace.MisuseError) as raised:
@@ -131,6 +134,7 @@ class Dropping(unittest.TestCase):
 class MicroBatches(unittest.TestCase):
     def test_they_are_told_apart_by_the_gradients_that_come_again(self):
         """Micro-batches that use different parts of the model, and fewer of them than the step may have."""
+
         def run(kind, **options):
             model = network()
             optimizer = kind(model.parameters(), lr=1e-2, **options)
@@ -160,6 +164,7 @@ class MicroBatches(unittest.TestCase):
 
     def test_shared_layers_and_checkpoints_give_their_gradients_once(self):
         for reentrant in (False, True):
+
             def run(kind, **options):
                 model = network()
                 shared = torch.nn.Sequential(model[0], model[1], model[2], model[1])
@@ -213,6 +218,7 @@ class Refusals(unittest.TestCase):
 
     def test_a_write_between_gradient_and_step_counts_or_is_refused(self):
         """It counts where the parameter is its own master."""
+
         def written(model, optimizer):
             loss_of(model, 0).backward()
             with torch.no_grad():

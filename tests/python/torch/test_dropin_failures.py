@@ -11,9 +11,8 @@ import time
 import unittest
 from unittest import mock
 
-from dropin_training import bits, loss_of, network, torch, train, worst
-
 import terrace
+from dropin_training import bits, loss_of, network, torch, train, worst
 from terrace.torch import OffloadAdagrad, OffloadAdamW, OffloadSGD
 
 
@@ -36,17 +35,23 @@ class Refusals(unittest.TestCase):
             return lambda: optimizer(network().parameters(), **options)
 
         for subject, reason, attempt in (
-            ("amsgrad", "True", make(amsgrad=True)), ("maximize", "True", make(maximize=True)),
-            ("capturable", "True", make(capturable=True)), ("differentiable", "True", make(differentiable=True)),
+            ("amsgrad", "True", make(amsgrad=True)),
+            ("maximize", "True", make(maximize=True)),
+            ("capturable", "True", make(capturable=True)),
+            ("differentiable", "True", make(differentiable=True)),
             ("lr_decay", "0.1", make(OffloadAdagrad, lr_decay=0.1)),
             ("initial_accumulator_value", "1", make(OffloadAdagrad, initial_accumulator_value=1)),
             ("maximize", "True", make(OffloadSGD, maximize=True)),
             ("nesterov", "without a momentum", make(OffloadSGD, nesterov=True)),
-            ("lr", "0 or more", make(lr=-1.0)), ("eps", "0 or more", make(eps=float("nan"))),
-            ("betas", r"\[0, 1\)", make(betas=(0.9, 1.0))), ("weight_decay", "0 or more", make(weight_decay=-1)),
-            ("state", "no option", make(state="cpu")), ("states", "'cpu' or 'nvme'", make(states="disk")),
+            ("lr", "0 or more", make(lr=-1.0)),
+            ("eps", "0 or more", make(eps=float("nan"))),
+            ("betas", r"\[0, 1\)", make(betas=(0.9, 1.0))),
+            ("weight_decay", "0 or more", make(weight_decay=-1)),
+            ("state", "no option", make(state="cpu")),
+            ("states", "'cpu' or 'nvme'", make(states="disk")),
             ("hand_over", "'step' or 'backward'", make(hand_over="never")),
-            ("path", "a folder", make(states="nvme")), ("path", "left out", make(path="/")),
+            ("path", "a folder", make(states="nvme")),
+            ("path", "left out", make(path="/")),
             ("accumulation_steps", "1 or more", make(accumulation_steps=0, hand_over="backward")),
             ("accumulation_steps", "torch sums", make(accumulation_steps=2)),
             ("max_grad_norm", "0 or more", make(max_grad_norm=-1)),
@@ -164,7 +169,7 @@ class Room(unittest.TestCase):
             model = network()
             optimizer = OffloadAdamW(model.parameters(), lr=1e-2, states="nvme", path=folder)
             before = bits(model.parameters())
-            on_a_full_drive(lambda: train(model, optimizer, 1))
+            on_a_full_drive(lambda: train(model, optimizer, 1))  # noqa: F821, it is deleted at the end
             self.assertEqual((bits(model.parameters()), os.listdir(folder)), (before, []))
             losses = train(model, optimizer, 2)
             on_a_full_drive(optimizer.state_dict)
@@ -189,6 +194,7 @@ class Exceptions(unittest.TestCase):
 
     def test_interrupts_at_any_moment_leave_whole_steps(self):
         """A timer interrupts steps somewhere; in the end parameters and states are those of steps that were not."""
+
         def interrupt(*_):
             raise KeyboardInterrupt
 
@@ -234,8 +240,11 @@ class Exceptions(unittest.TestCase):
                     abandon_step()
                 raise KeyboardInterrupt
 
-            with mock.patch.object(store, "update", side_effect=KeyboardInterrupt), \
-                    mock.patch.object(store, "abandon_step", interrupted), self.assertRaises(KeyboardInterrupt):
+            with (
+                mock.patch.object(store, "update", side_effect=KeyboardInterrupt),
+                mock.patch.object(store, "abandon_step", interrupted),
+                self.assertRaises(KeyboardInterrupt),
+            ):
                 train(model, optimizer, 1, first=1)
             if hand_over == "step":
                 optimizer.zero_grad()
@@ -263,7 +272,7 @@ class Exceptions(unittest.TestCase):
 
             sys.settrace(trace)
             try:
-                optimizer.state_dict()
+                optimizer.state_dict()  # noqa: F821, it is deleted at the end
             except KeyboardInterrupt:
                 return True
             finally:

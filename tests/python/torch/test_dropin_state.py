@@ -8,9 +8,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-from dropin_training import bits, loss_of, network, torch, train, worst
-
 import terrace
+from dropin_training import bits, network, torch, train, worst
 from terrace.torch import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
 
 MOMENTUM = {"lr": 1e-2, "momentum": 0.9, "dampening": 0.5}
@@ -237,7 +236,7 @@ class LaterParameters(unittest.TestCase):
     def test_masters_of_16_bit_parameters_stay_as_they_are(self):
         """They are settled within the backward pass, where it takes gradients; its graph has saved the parameters."""
 
-        def run(add):
+        def run(add, hand_over):
             model, more = network(torch.bfloat16), torch.nn.Parameter(torch.ones(3))
             optimizer = OffloadAdamW(model.parameters(), lr=1e-4, hand_over=hand_over)
             train(model, optimizer, 4)
@@ -247,7 +246,7 @@ class LaterParameters(unittest.TestCase):
             return train(model, optimizer, 8, first=4), bits(model.parameters())
 
         for hand_over in ("step", "backward"):
-            self.assertEqual(run(True), run(False))
+            self.assertEqual(run(True, hand_over), run(False, hand_over))
 
     def test_a_parameter_may_change_its_group_and_its_type(self):
         def run(kind):

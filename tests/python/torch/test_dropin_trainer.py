@@ -6,9 +6,8 @@ import os
 import tempfile
 import unittest
 
-from dropin_training import torch
-
 import terrace
+from dropin_training import torch
 from terrace.torch import OffloadAdamW
 
 try:
@@ -23,8 +22,18 @@ SETTINGS = {"lr": 2e-3, "weight_decay": 0.05}
 
 def tiny_model():
     torch.manual_seed(11)
-    config = transformers.GPT2Config(vocab_size=97, n_positions=24, n_embd=48, n_layer=2, n_head=3, resid_pdrop=0.0,
-                                     embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+    config = transformers.GPT2Config(
+        vocab_size=97,
+        n_positions=24,
+        n_embd=48,
+        n_layer=2,
+        n_head=3,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -37,12 +46,23 @@ def texts():
 def trained(folder, optimizer, settings, resume=None, **arguments):
     """What the trainer has logged in every step, and the model."""
     given = transformers.TrainingArguments(
-        output_dir=folder, max_steps=12, per_device_train_batch_size=4, logging_steps=1, report_to=[],
-        disable_tqdm=True, use_cpu=True, lr_scheduler_type="cosine", warmup_steps=3, seed=5,
-        dataloader_pin_memory=False, **{"save_strategy": "no", **arguments})
+        output_dir=folder,
+        max_steps=12,
+        per_device_train_batch_size=4,
+        logging_steps=1,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        lr_scheduler_type="cosine",
+        warmup_steps=3,
+        seed=5,
+        dataloader_pin_memory=False,
+        **{"save_strategy": "no", **arguments},
+    )
     model = tiny_model()
-    trainer = transformers.Trainer(model=model, args=given, train_dataset=texts(),
-                                   optimizer_cls_and_kwargs=(optimizer, settings))
+    trainer = transformers.Trainer(
+        model=model, args=given, train_dataset=texts(), optimizer_cls_and_kwargs=(optimizer, settings)
+    )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         trainer.train(resume_from_checkpoint=resume)
     return [entry for entry in trainer.state.log_history if "loss" in entry], model

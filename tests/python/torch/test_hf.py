@@ -3,9 +3,8 @@
 import tempfile
 import unittest
 
-from support_torch import EngineTest, config_of, engine_of, isolated, seeded, torch
-
 from hf_models import AutoModelForCausalLM, bert, gpt2, llama, loss_of, mixtral, t5, vit
+from support_torch import EngineTest, config_of, engine_of, isolated, seeded, torch
 
 
 class Transformers(EngineTest):

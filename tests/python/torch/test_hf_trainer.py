@@ -7,14 +7,11 @@ import tempfile
 import types
 import unittest
 
-from support_torch import EngineTest, config_of, isolated, masters, seeded, terrace, torch
-
-from hf_models import AutoModelForCausalLM, Words, gpt2, transformers
-
-from transformers import Trainer, TrainingArguments
-
 import terrace.hf
+from hf_models import AutoModelForCausalLM, Words, gpt2, transformers
+from support_torch import EngineTest, config_of, isolated, masters, seeded, terrace, torch
 from terrace.hf import TerraceArguments, TerraceTrainer
+from transformers import Trainer, TrainingArguments
 
 # As the documents of DeepSpeed and of Hugging Face have it.
 AUTO = {
@@ -27,9 +24,7 @@ AUTO = {
     "optimizer": {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")},
     "scheduler": {
         "type": "WarmupDecayLR",
-        "params": dict.fromkeys(
-            ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps"), "auto"
-        ),
+        "params": dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps"), "auto"),
     },
 }
 
@@ -148,9 +143,9 @@ class TrainerOverAStore(EngineTest):
         """torch's clip_grad_norm_ is given one by who wants the norm alone. The configuration would clip."""
         model = seeded(gpt2)
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
-        engine = terrace.initialize(
-            model=model, config=dict(placement(), gradient_clipping=0.01), optimizer=optimizer
-        )[0]
+        engine = terrace.initialize(model=model, config=dict(placement(), gradient_clipping=0.01), optimizer=optimizer)[
+            0
+        ]
         before = {one.name: engine.master(one.name) for one in engine._tracked}
         norm = engine.clip_grad_norm_(float("inf"))
         engine(input_ids=torch.arange(12)[None], labels=torch.arange(12)[None]).loss.backward()
@@ -246,8 +241,17 @@ class TrainerOverAStore(EngineTest):
         ):
             with tempfile.TemporaryDirectory() as folder:
                 args = arguments(
-                    output_dir=folder, max_steps=12, logging_steps=1, report_to=[], use_cpu=True, save_strategy="no",
-                    disable_tqdm=True, per_device_train_batch_size=2, learning_rate=1e-3, adam_epsilon=1e-3, **more,
+                    output_dir=folder,
+                    max_steps=12,
+                    logging_steps=1,
+                    report_to=[],
+                    use_cpu=True,
+                    save_strategy="no",
+                    disable_tqdm=True,
+                    per_device_train_batch_size=2,
+                    learning_rate=1e-3,
+                    adam_epsilon=1e-3,
+                    **more,
                 )
                 logs.append(Logged())
                 kind(seeded(gpt2), args, Words(), 0.5, [logs[-1]]).train()

@@ -90,7 +90,6 @@ class Run:
             told.append((number, status, *seen))
         return told
 
-
     def commit(self, number=0):
         """A first step and its commit with an average, killed before a call from the commit on."""
         engine = self.engine_with_commits()

@@ -7,7 +7,6 @@ import random
 import unittest
 
 from support_torch import torch
-
 from terrace.torch.engine.passes.landing import Landing
 
 Tracked = collections.namedtuple("Tracked", "number parameter")

@@ -78,7 +78,6 @@ class Threads(EngineTest):
         undisturbed = engine_of(other, persistence_threshold=0)
         self.assertEqual((told, masters(engine)), (train(undisturbed, 3), masters(undisturbed)))
 
-
     @isolated
     def test_nothing_ends_the_pass_of_another_thread(self):
         engine = engine_of(seeded(Mlp), persistence_threshold=0)
@@ -283,7 +282,7 @@ class Models(EngineTest):
             self.assertEqual(told, train(engine_of(seeded(Mlp)), 3))
 
 
-class Writes(EngineTest):
+class WritesOfModels(EngineTest):
     """A model that writes to its own parameters in its forward pass."""
 
     @isolated
@@ -337,7 +336,6 @@ class Writes(EngineTest):
                         engine.module.write, engine.module.table.max_norm = (lambda model: None), None
                         self.assertEqual(masters(engine), before)
                         self.assertEqual(step(engine), expected)
-
 
 
 if __name__ == "__main__":

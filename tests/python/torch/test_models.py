@@ -3,9 +3,9 @@
 import unittest
 
 from support_torch import (
-    F,
     Block,
     EngineTest,
+    F,
     Gpt,
     Mlp,
     batch_of,
@@ -206,9 +206,7 @@ class Models(EngineTest):
     @isolated
     def test_schedules_of_torch_and_of_the_configuration(self):
         model, plain = seeded(Mlp), seeded(Mlp)
-        engine = engine_of(
-            model, config_of(), lr_scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5)
-        )
+        engine = engine_of(model, config_of(), lr_scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5))
         told = train(engine, 4)
         optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
@@ -247,7 +245,7 @@ class Models(EngineTest):
                 loss_of(one, batch_of(one, 0)).backward()
             by.step()
             by.zero_grad()
-            for name, parameter in one.named_parameters():
+            for parameter in one.parameters():
                 parameter.grad = torch.full(parameter.shape, 0.25)
             by.step()
         for (name, value), (_, other) in zip(model.state_dict().items(), plain.state_dict().items()):

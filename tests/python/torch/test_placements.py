@@ -75,7 +75,7 @@ class Placements(EngineTest):
     @isolated
     def test_which_parameters_are_small_matters_to_the_norms_last_bits_alone(self):
         """The order of its sum depends on it. Without clipping nothing else does."""
-        outcomes = []
+        outcomes, first_told = [], None
         for threshold in (0, 64, 1 << 20):
             engine = engine_of(seeded(Gpt), config_of(accumulation=2, clip=0.0), persistence_threshold=threshold)
             told = train(engine, 3)

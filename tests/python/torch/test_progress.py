@@ -181,8 +181,15 @@ class Progress(EngineTest):
         state = io.BytesIO()
         torch.save({"steps": 1}, state)
         bomb = text_of(bytes(300 << 20))
-        for text in ("", "no JSON", "[]", text_of(pickle.dumps(print)), text_of(evil.getvalue()), bomb,
-                     text_of(state.getvalue())):
+        for text in (
+            "",
+            "no JSON",
+            "[]",
+            text_of(pickle.dumps(print)),
+            text_of(evil.getvalue()),
+            bomb,
+            text_of(state.getvalue()),
+        ):
             engine = self.nvme(seeded(Mlp))
             engine.store.begin_commit(text)
             engine.finish_commit()

@@ -40,7 +40,6 @@ class Saves(EngineTest):
             error = self.raised(terrace.IoError, engine.save_safetensors, folder)
             self.assertEqual((error.subject, error.reason), (folder, os.strerror(errno.ENOSPC)))
 
-
     @isolated
     def test_weights_of_another_model_are_not_written_over(self):
         engine = engine_of(seeded(Mlp))

@@ -45,11 +45,7 @@ class State(EngineTest):
             self.assertEqual(state["head.weight"].data_ptr(), state["table.weight"].data_ptr())
             self.assert_same(
                 engine.module.blocks[1].state_dict(),
-                {
-                    name[len("blocks.1.") :]: value
-                    for name, value in expected.items()
-                    if name.startswith("blocks.1.")
-                },
+                {name[len("blocks.1.") :]: value for name, value in expected.items() if name.startswith("blocks.1.")},
             )
             loss = loss_of(engine.module, batch_of(engine.module, 0))
             self.assert_same(engine.state_dict(), expected)  # between forward and backward
@@ -126,9 +122,7 @@ class State(EngineTest):
                 loaded = Gpt()
                 terrace.torch.load(loaded, folder)
                 for one in engine._tracked:
-                    self.assertTrue(
-                        torch.equal(engine.master(one.parameter), loaded.get_parameter(one.name)), one.name
-                    )
+                    self.assertTrue(torch.equal(engine.master(one.parameter), loaded.get_parameter(one.name)), one.name)
                 engine.save_16bit_model(folder, "half.safetensors")
                 entries, _ = safetensors.read_header(os.path.join(folder, "half.safetensors"))
                 self.assertEqual({entry.dtype for entry in entries.values()}, {"BF16"})

@@ -4,7 +4,6 @@ import inspect
 import unittest
 
 from support_torch import EngineTest, Mlp, batch_of, engine_of, isolated, loss_of, masters, seeded, torch
-
 from terrace.torch import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadSGD
 from terrace.torch.engine import Engine
 from terrace.torch.engine.optimizer import EngineOptimizer

@@ -250,7 +250,7 @@ class Closed(EngineTest):
         for use in uses:
             self.assertIn("keep_values=True", self.raised(terrace.MisuseError, use).advice)
         model.load_state_dict(state, assign=True)
-        for (name, value) in model.state_dict().items():
+        for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, state[name]), name)
         model(batch_of(model, 0))
         copied = pickle.loads(pickle.dumps(model))

@@ -173,8 +173,15 @@ class EngineNames:
         return torch.stack(losses).mean()
 
     @torch.no_grad()
-    def eval_batch(self, data_iter, return_logits=False, compute_loss=True, reduce_output="avg", bcast_loss=True,
-                   num_micro_batches=None):
+    def eval_batch(
+        self,
+        data_iter,
+        return_logits=False,
+        compute_loss=True,
+        reduce_output="avg",
+        bcast_loss=True,
+        num_micro_batches=None,
+    ):
         """Evaluates gradient_accumulation_steps micro-batches. Returns the mean of their losses; with
         return_logits (loss, outputs); without compute_loss the outputs."""
         if reduce_output not in ("avg", None):
@@ -200,7 +207,9 @@ class EngineNames:
         if data_iter is None:
             if self.training_dataloader is None:
                 raise ConfigError(
-                    "cannot take a batch", "data_iter", "there is none, and no training_data",
+                    "cannot take a batch",
+                    "data_iter",
+                    "there is none, and no training_data",
                     "give an iterator, such as iter(loader), or training_data= to terrace.initialize",
                 )
             if self._own_batches is None:
@@ -208,7 +217,9 @@ class EngineNames:
             return self._own_batches
         if not hasattr(data_iter, "__next__"):
             raise ConfigError(
-                "cannot take a batch", "data_iter", f"a {type(data_iter).__name__} is no iterator",
+                "cannot take a batch",
+                "data_iter",
+                f"a {type(data_iter).__name__} is no iterator",
                 "give iter(loader), made once: a new one would begin with the first batch again",
             )
         return data_iter

@@ -339,9 +339,7 @@ class Engine(EngineNames):
     def load_optimizer_state_dict(self, state_dict):
         self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
 
-    def save_checkpoint(
-        self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
-    ):
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
         """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
         replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
         require_whole_save(save_dir, exclude_frozen_parameters)

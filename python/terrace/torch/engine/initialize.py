@@ -135,9 +135,7 @@ def _require_plain(model):
         )
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
-            raise ConfigError(
-                what, name, "it has no shape yet", "run the model forward once before terrace.initialize"
-            )
+            raise ConfigError(what, name, "it has no shape yet", "run the model forward once before terrace.initialize")
         if parameter.device.type != "meta":
             require_values(parameter, name, what)
 
@@ -271,9 +269,7 @@ class _Build:
             one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
             specs.append(
-                Tensor(
-                    one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory
-                )
+                Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory)
             )
         return specs
 
@@ -304,9 +300,7 @@ class _Build:
 
     def _try(self, units, options):
         self.chosen = choose_units(self.model, self.managed_of, units)
-        self.uses = expected_uses(
-            self.model, self.chosen, self.config.gradient_accumulation_steps, self.managed_of
-        )
+        self.uses = expected_uses(self.model, self.chosen, self.config.gradient_accumulation_steps, self.managed_of)
         device = self.device if self.managed_of else None
         if isinstance(device, type):
             device = device_that_holds_all(device, self.config, self.specs, self.uses, options)
@@ -326,9 +320,7 @@ class _Build:
             placeholders = Placeholders()
             for one in self.tracked:
                 if one.is_managed:
-                    real = tensor_at(
-                        store, one.number, one.parameter.shape, TORCH_TYPES[one.type], self.used_device
-                    )
+                    real = tensor_at(store, one.number, one.parameter.shape, TORCH_TYPES[one.type], self.used_device)
                     one.attach(real, real if self.used_device.strict else placeholders.like(real))
                 else:
                     one.attach(one.values, one.values)

@@ -71,7 +71,7 @@ def _is_harmless(path, place):
     return place + 1 < len(path) and path[place + 1] in _HARMLESS
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _paths(kind):
     """{(is_own, (attribute, ...))} of a class's forward and of the methods that it comes to."""
     found, seen, waiting = set(), set(), ["forward"]

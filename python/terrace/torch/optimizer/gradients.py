@@ -114,12 +114,15 @@ class InBackward:
     def _require_plain(self, gradient):
         if isinstance(gradient, HandedOver):
             raise MisuseError(
-                "cannot take a gradient", gradient.label, "another optimizer has taken it in this backward pass",
+                "cannot take a gradient",
+                gradient.label,
+                "another optimizer has taken it in this backward pass",
                 'use hand_over="step" for optimizers that share parameters',
             )
         if gradient.requires_grad:
             raise MisuseError(
-                "cannot take a gradient", f"of shape {tuple(gradient.shape)}",
+                "cannot take a gradient",
+                f"of shape {tuple(gradient.shape)}",
                 "it has a graph of its own (create_graph=True)",
                 'use hand_over="step" for derivatives of derivatives',
             )
@@ -135,7 +138,8 @@ class InBackward:
     def _next_micro_batch(self, slot):
         if self._micro_batch + 1 == self._accumulation_steps:
             raise MisuseError(
-                "cannot take a gradient", slot.name,
+                "cannot take a gradient",
+                slot.name,
                 f"backward passes since the last step: {self._accumulation_steps + 1}, accumulation_steps: "
                 f"{self._accumulation_steps}",
                 "call step() or zero_grad() before, or set accumulation_steps",
@@ -156,7 +160,8 @@ class InBackward:
             return
         name = self._states.slots[id(lost[0])].name
         raise MisuseError(
-            "cannot go on with the step", name,
+            "cannot go on with the step",
+            name,
             "its p.grad was dropped or replaced after its gradient had been handed over",
             'drop the gradients of all parameters by zero_grad(), or use hand_over="step"',
         )
@@ -165,14 +170,17 @@ class InBackward:
         with self._lock:
             self._heed_dropped()
             given = [
-                parameter for group in self._optimizer().param_groups for parameter in group["params"]
+                parameter
+                for group in self._optimizer().param_groups
+                for parameter in group["params"]
                 if parameter.grad is not None and id(parameter) not in self._handed
             ]
             for parameter in given:
                 self._take(parameter)
                 if id(parameter) not in self._states.slots and parameter.numel() != 0:
                     raise MisuseError(
-                        "cannot take a gradient", f"of shape {tuple(parameter.shape)}",
+                        "cannot take a gradient",
+                        f"of shape {tuple(parameter.shape)}",
                         "its parameter was frozen, or not in the optimizer, when the step began",
                         "change parameters between steps",
                     )
@@ -188,7 +196,8 @@ class InBackward:
         self._heed_dropped()
         if self._handed:
             raise MisuseError(
-                "cannot read optimizer states", f"{len(self._handed)} parameters",
+                "cannot read optimizer states",
+                f"{len(self._handed)} parameters",
                 "their gradients were handed over for a step that has not been made",
                 "call step(), or zero_grad() to drop them",
             )

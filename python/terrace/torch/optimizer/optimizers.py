@@ -25,10 +25,13 @@ from .state_view import StateView
 _HINTS = ("foreach", "fused")
 
 
-class OffloadOptions(namedtuple(
-    "OffloadOptions", "states path host_bytes max_grad_norm hand_over accumulation_steps threads",
-    defaults=("cpu", None, None, 0.0, "step", 1, 0),
-)):
+class OffloadOptions(
+    namedtuple(
+        "OffloadOptions",
+        "states path host_bytes max_grad_norm hand_over accumulation_steps threads",
+        defaults=("cpu", None, None, 0.0, "step", 1, 0),
+    )
+):
     """Where states are, and how gradients get there.
 
     states              "cpu", or "nvme" with files in `path`, a folder or a list of folders on several drives
@@ -46,8 +49,12 @@ class OffloadOptions(namedtuple(
     def of(cls, named):
         for name in named:
             if name not in cls._fields:
-                raise ConfigError("cannot use an option of the optimizer", name, "there is no option of this name",
-                                  did_you_mean(name, cls._fields))
+                raise ConfigError(
+                    "cannot use an option of the optimizer",
+                    name,
+                    "there is no option of this name",
+                    did_you_mean(name, cls._fields),
+                )
         options = cls(**named)
         for name, known in (("states", ("cpu", "nvme")), ("hand_over", ("step", "backward"))):
             require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
@@ -56,12 +63,19 @@ class OffloadOptions(namedtuple(
             is_default = name == "host_bytes" and value is None
             is_whole = isinstance(value, numbers.Integral) and value >= least
             require(is_default or is_whole, name, value, f"a whole number of {least} or more")
-        require(options.hand_over == "backward" or options.accumulation_steps == 1, "accumulation_steps",
-                 options.accumulation_steps, '1 with hand_over="step", where torch sums backward passes in p.grad')
-        require(number_of(options.max_grad_norm) >= 0, "max_grad_norm", options.max_grad_norm,
-                "a number of 0 or more")
-        require((options.path is not None) == (options.states == "nvme"), "path", options.path,
-                 'a folder with states="nvme", and left out with "cpu"')
+        require(
+            options.hand_over == "backward" or options.accumulation_steps == 1,
+            "accumulation_steps",
+            options.accumulation_steps,
+            '1 with hand_over="step", where torch sums backward passes in p.grad',
+        )
+        require(number_of(options.max_grad_norm) >= 0, "max_grad_norm", options.max_grad_norm, "a number of 0 or more")
+        require(
+            (options.path is not None) == (options.states == "nvme"),
+            "path",
+            options.path,
+            'a folder with states="nvme", and left out with "cpu"',
+        )
         options._require_folders()
         return options
 
@@ -71,8 +85,12 @@ class OffloadOptions(namedtuple(
         require(are_paths, "path", self.path, "a folder or a list of folders")
         for path in paths:
             if not os.path.isdir(path):
-                raise IoError("cannot use the path for optimizer states", os.fspath(path), "it is no folder",
-                              "create it on a fast local drive")
+                raise IoError(
+                    "cannot use the path for optimizer states",
+                    os.fspath(path),
+                    "it is no folder",
+                    "create it on a fast local drive",
+                )
 
 
 class OffloadOptimizer(torch.optim.Optimizer):
@@ -87,9 +105,16 @@ class OffloadOptimizer(torch.optim.Optimizer):
     def __init__(self, params, defaults, given, options):
         self.options = OffloadOptions.of(options)
         o = self.options
-        self._states = StateStore(self.kind, len(self.moment_names), o.states, o.path, o.host_bytes,
-                                  "borrowed" if o.hand_over == "step" else "handed_over", o.accumulation_steps,
-                                  o.threads)
+        self._states = StateStore(
+            self.kind,
+            len(self.moment_names),
+            o.states,
+            o.path,
+            o.host_bytes,
+            "borrowed" if o.hand_over == "step" else "handed_over",
+            o.accumulation_steps,
+            o.threads,
+        )
         if o.hand_over == "backward":
             self._gradients = InBackward(self._states, self, o.accumulation_steps)
         else:
@@ -148,9 +173,12 @@ class OffloadOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none=True):
         if self.options.hand_over == "backward":
             if not set_to_none:
-                raise ConfigError("cannot set gradients to zero", "set_to_none=False",
-                                  'with hand_over="backward" there is no gradient that could stay as zeros',
-                                  "leave set_to_none out; parameters without a gradient are left as they are")
+                raise ConfigError(
+                    "cannot set gradients to zero",
+                    "set_to_none=False",
+                    'with hand_over="backward" there is no gradient that could stay as zeros',
+                    "leave set_to_none out; parameters without a gradient are left as they are",
+                )
             self._gradients.drop()
         super().zero_grad(set_to_none)
 
@@ -171,8 +199,12 @@ class OffloadOptimizer(torch.optim.Optimizer):
         states = {}
         for number, state in state_dict["state"].items():
             if number not in parameters:
-                raise ConfigError("cannot load optimizer states", f"parameter {number}",
-                                  "no parameter group has it", "load what state_dict() gave, as a whole")
+                raise ConfigError(
+                    "cannot load optimizer states",
+                    f"parameter {number}",
+                    "no parameter group has it",
+                    "load what state_dict() gave, as a whole",
+                )
             parsed = self.state.parsed(parameters[number], state, f"parameter {number}")
             if parsed is not None:
                 states[id(parameters[number])] = parsed
@@ -186,8 +218,12 @@ class OffloadOptimizer(torch.optim.Optimizer):
         """This optimizer's parameters with the settings that were saved, where they are those of a group."""
         sizes, saved_sizes = ([len(group["params"]) for group in groups] for groups in (self.param_groups, saved))
         if sizes != saved_sizes:
-            raise ConfigError("cannot load optimizer states", f"parameter groups of {saved_sizes} parameters",
-                              f"this optimizer has groups of {sizes}", "make it with the groups that were saved")
+            raise ConfigError(
+                "cannot load optimizer states",
+                f"parameter groups of {saved_sizes} parameters",
+                f"this optimizer has groups of {sizes}",
+                "make it with the groups that were saved",
+            )
         loaded = []
         for ours, theirs in zip(self.param_groups, saved):
             own = {key: ours[key] for key in ("params", "param_names", *self._fixed) if key in ours}
@@ -202,9 +238,12 @@ class OffloadOptimizer(torch.optim.Optimizer):
         return settings_of(self.kind, group)
 
     def __reduce_ex__(self, protocol):
-        raise MisuseError("cannot copy or pickle an optimizer", f"terrace.torch.{type(self).__name__}",
-                          "it holds memory, files and threads of this process",
-                          "save its state_dict(), and load that into an optimizer made where it is wanted")
+        raise MisuseError(
+            "cannot copy or pickle an optimizer",
+            f"terrace.torch.{type(self).__name__}",
+            "it holds memory, files and threads of this process",
+            "save its state_dict(), and load that into an optimizer made where it is wanted",
+        )
 
 
 class OffloadAdam(OffloadOptimizer):
@@ -254,8 +293,13 @@ class OffloadSGD(OffloadOptimizer):
     kind, moment_names = "sgd", ("momentum_buffer",)
 
     def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options):
-        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-                    "nesterov": nesterov}
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
         super().__init__(params, defaults, _own(options, "maximize", "differentiable"), options)
 
 
@@ -273,6 +317,10 @@ def _refuse_repeated(param_group, groups):
     for number, entry in enumerate(given):
         parameter = entry[1] if isinstance(entry, tuple) else entry
         if id(parameter) in seen:
-            raise ConfigError("cannot take a parameter twice", f"group {len(groups)}, parameter {number}",
-                              "it is in this group or an earlier one already", "give every parameter once")
+            raise ConfigError(
+                "cannot take a parameter twice",
+                f"group {len(groups)}, parameter {number}",
+                "it is in this group or an earlier one already",
+                "give every parameter once",
+            )
         seen.add(id(parameter))

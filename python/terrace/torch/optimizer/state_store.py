@@ -29,8 +29,18 @@ _NVME_HOST_BYTES = 256 << 20
 class Slot:
     """A parameter, and the tensor of the store that it is."""
 
-    __slots__ = ("parameter", "number", "group", "name", "type", "has_moments", "mirror", "landing", "address",
-                 "version")
+    __slots__ = (
+        "parameter",
+        "number",
+        "group",
+        "name",
+        "type",
+        "has_moments",
+        "mirror",
+        "landing",
+        "address",
+        "version",
+    )
 
     def __init__(self, number, parameter, group, name, has_moments):
         self.parameter = parameter
@@ -66,9 +76,14 @@ class StateStore:
         self._host_bytes = host_bytes
         self._nvme = states == "nvme"
         self._options = {
-            "optimizer": kind, "parameters": "cpu", "states": states, "nvme_paths": path or (),
-            "gradients": gradients, "unused_gradients": "skip",
-            "accumulation_steps": accumulation_steps, "threads": threads,
+            "optimizer": kind,
+            "parameters": "cpu",
+            "states": states,
+            "nvme_paths": path or (),
+            "gradients": gradients,
+            "unused_gradients": "skip",
+            "accumulation_steps": accumulation_steps,
+            "threads": threads,
         }
         self._moment_count = moment_count
         self.store = None
@@ -127,24 +142,40 @@ class StateStore:
             names = group.get("param_names")
             names = names or [f"group {number}, parameter {place}" for place in range(len(group["params"]))]
             for name, parameter in zip(names, group["params"]):
-                if not (parameter.requires_grad or parameter.grad is not None or id(parameter) in self.slots
-                        or id(parameter) in also):
+                if not (
+                    parameter.requires_grad
+                    or parameter.grad is not None
+                    or id(parameter) in self.slots
+                    or id(parameter) in also
+                ):
                     continue
                 name = name if name not in names_taken else f"{name} of group {number}"
                 names_taken.add(name)
                 check_parameter(parameter, name)
                 if parameter.numel() != 0:
                     found.append((parameter, number, name, has_moments))
-                    layout.append((id(parameter), number, has_moments, parameter.dtype, parameter.device,
-                                   parameter.shape, parameter.is_contiguous()))
+                    layout.append(
+                        (
+                            id(parameter),
+                            number,
+                            has_moments,
+                            parameter.dtype,
+                            parameter.device,
+                            parameter.shape,
+                            parameter.is_contiguous(),
+                        )
+                    )
         return found, layout
 
     def _options_for(self, layout):
         has_moments = any(entry[2] for entry in layout)
         # A copy of fp32 masters would be read and written for nothing.
         are_masters = has_moments and all(entry[3] == torch.float32 for entry in layout)
-        return {**self._options, "masters": "parameter" if are_masters else "whole",
-                "sgd_momentum": int(has_moments and self._options["optimizer"] == "sgd")}
+        return {
+            **self._options,
+            "masters": "parameter" if are_masters else "whole",
+            "sgd_momentum": int(has_moments and self._options["optimizer"] == "sgd"),
+        }
 
     def _replace(self, found, layout, fill):
         if not found:
@@ -185,7 +216,7 @@ class StateStore:
             if not (old.has_moments and slot.has_moments):
                 continue
             steps[slot.number] = old_steps[old.number]
-            for what in MOMENTS[:self.moment_count]:
+            for what in MOMENTS[: self.moment_count]:
                 for first, count in _pieces(slot):
                     values = self._piece(old, what, first, count)
                     store.write_values(slot.number, values.data_ptr(), what, first, count)
@@ -213,9 +244,12 @@ class StateStore:
             written_counts = self._are_masters and slot.mirror is None
             is_written = slot.parameter._version != slot.version and not written_counts
             if slot.parameter.data_ptr() != slot.address or is_written:
-                raise MisuseError("cannot update a parameter", slot.name,
-                                  "it was written or moved between its gradient and the step",
-                                  'write parameters after step(), or use hand_over="step"')
+                raise MisuseError(
+                    "cannot update a parameter",
+                    slot.name,
+                    "it was written or moved between its gradient and the step",
+                    'write parameters after step(), or use hand_over="step"',
+                )
 
     def begin(self):
         self.is_open = True
@@ -292,18 +326,30 @@ def check_parameter(parameter, name):
     elif parameter.is_quantized or parameter.dtype not in TYPES:
         reason = f"its type is {parameter.dtype}"
     if reason is not None:
-        raise ConfigError(what, name, reason, "give dense parameters of float32, bfloat16 or float16, or freeze it "
-                                              "with requires_grad_(False)")
+        raise ConfigError(
+            what,
+            name,
+            reason,
+            "give dense parameters of float32, bfloat16 or float16, or freeze it with requires_grad_(False)",
+        )
     if parameter.numel() != 0 and parameter.data_ptr() == 0:
-        raise MisuseError(what, name, f"it has no memory (device {parameter.device})",
-                          "give the parameter values before the step, for instance with to_empty() and a load")
+        raise MisuseError(
+            what,
+            name,
+            f"it has no memory (device {parameter.device})",
+            "give the parameter values before the step, for instance with to_empty() and a load",
+        )
 
 
 def _host_gradient(slot, gradient):
     """The gradient as the store takes it: contiguous, in host memory and of the parameter's type."""
     if gradient.layout != torch.strided:
-        raise ConfigError("cannot take a gradient", slot.name, f"it is sparse ({gradient.layout})",
-                          "set sparse=False where the model makes it, for instance in torch.nn.Embedding")
+        raise ConfigError(
+            "cannot take a gradient",
+            slot.name,
+            f"it is sparse ({gradient.layout})",
+            "set sparse=False where the model makes it, for instance in torch.nn.Embedding",
+        )
     if slot.landing is not None:
         return slot.landing.copy_(gradient.detach().reshape(-1))
     return gradient.detach().to(dtype=slot.parameter.dtype).contiguous()
@@ -314,13 +360,20 @@ def _check_overlap(found):
     for parameter, _, name, _ in found:
         require_values(parameter, name, "cannot optimize a parameter")
         if torch._debug_has_internal_overlap(parameter) == 1:
-            raise ConfigError("cannot optimize a parameter", name, "its elements share memory with each other",
-                              "give it memory of its own: parameter.data = parameter.data.clone()")
+            raise ConfigError(
+                "cannot optimize a parameter",
+                name,
+                "its elements share memory with each other",
+                "give it memory of its own: parameter.data = parameter.data.clone()",
+            )
     shared = overlapping([(parameter, name) for parameter, _, name, _ in found])
     if shared is not None:
-        raise ConfigError("cannot optimize two parameters in the same memory", " and ".join(shared),
-                          "an update of one would change the other",
-                          "use one torch.nn.Parameter in both places, or give one memory of its own")
+        raise ConfigError(
+            "cannot optimize two parameters in the same memory",
+            " and ".join(shared),
+            "an update of one would change the other",
+            "use one torch.nn.Parameter in both places, or give one memory of its own",
+        )
 
 
 def _pieces(slot):
@@ -336,7 +389,7 @@ def _settle_masters(store, slot, masters):
     """
     memory = slot.memory.data
     for first, count in _pieces(slot):
-        part = memory[first:first + count]
+        part = memory[first : first + count]
         kept = part.clone()
         given = kept if slot.type == "fp32" else masters(first, count)
         try:
@@ -353,11 +406,11 @@ def _load_slot(store, slot, moments, master):
     for what, values in zip(MOMENTS, moments):
         values = values.detach().reshape(-1)
         for first, count in _pieces(slot):
-            part = values[first:first + count].to(device="cpu", dtype=torch.float32).contiguous()
+            part = values[first : first + count].to(device="cpu", dtype=torch.float32).contiguous()
             store.write_values(slot.number, part.data_ptr(), what, first, count)
     if master is not None and slot.type != "fp32":
         values = master.detach().reshape(-1)
-        _settle_masters(store, slot, lambda first, count: values[first:first + count].to("cpu", torch.float32))
+        _settle_masters(store, slot, lambda first, count: values[first : first + count].to("cpu", torch.float32))
 
 
 def _planned_host_bytes(tensors, options):

@@ -30,9 +30,12 @@ class StateView(Mapping):
             self._is_free = False
 
     def _refuse_change(self, *_):
-        raise MisuseError("cannot change the states of an optimizer", "optimizer.state",
-                          "they are in a store, and these are copies",
-                          "change what state_dict() gives, and load it with load_state_dict()")
+        raise MisuseError(
+            "cannot change the states of an optimizer",
+            "optimizer.state",
+            "they are in a store, and these are copies",
+            "change what state_dict() gives, and load it with load_state_dict()",
+        )
 
     clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse_change
 
@@ -93,24 +96,39 @@ def parsed_state(moment_names, has_step, parameter, state, name):
     _refuse_others(state, name, ("step", MASTER, *moment_names))
     missing = [key for key in (*moment_names, *(("step",) if has_step else ())) if key not in state]
     if missing:
-        raise ConfigError("cannot load the states of a parameter", name, f"there is no {missing[0]}",
-                          "load what state_dict() of the same kind of optimizer gave")
+        raise ConfigError(
+            "cannot load the states of a parameter",
+            name,
+            f"there is no {missing[0]}",
+            "load what state_dict() of the same kind of optimizer gave",
+        )
     for key in (*moment_names, MASTER):
         if key in state and (not torch.is_tensor(state[key]) or state[key].shape != parameter.shape):
             shape = tuple(state[key].shape) if torch.is_tensor(state[key]) else type(state[key]).__name__
-            raise ConfigError("cannot load the states of a parameter", name,
-                              f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
-                              "load what was saved with a model of these shapes, parameters in the same order")
+            raise ConfigError(
+                "cannot load the states of a parameter",
+                name,
+                f"{key} is of shape {shape}, and the parameter of {tuple(parameter.shape)}",
+                "load what was saved with a model of these shapes, parameters in the same order",
+            )
     # Without a count of its own, a state that is there says that there was an update.
     steps = float(state["step"]) if has_step else 1
     if not (steps >= 0 and steps % 1 == 0):
-        raise ConfigError("cannot load the states of a parameter", name, f"its step is {steps}",
-                          "load what state_dict() gave, as it was")
+        raise ConfigError(
+            "cannot load the states of a parameter",
+            name,
+            f"its step is {steps}",
+            "load what state_dict() gave, as it was",
+        )
     return int(steps), [state[key] for key in moment_names], state.get(MASTER)
 
 
 def _refuse_others(state, name, known):
     for key in state:
         if key not in known:
-            raise ConfigError("cannot load the states of a parameter", name, f"this optimizer keeps no {key}",
-                              "load what state_dict() of the same kind of optimizer gave")
+            raise ConfigError(
+                "cannot load the states of a parameter",
+                name,
+                f"this optimizer keeps no {key}",
+                "load what state_dict() of the same kind of optimizer gave",
+            )

@@ -134,9 +134,7 @@ class Leases:
         """Closes what is over when a use begins to go backward."""
         task = use.task = _task()
         over = [
-            one
-            for one in self.backward
-            if one.entered > use.left or one.task != task and not _encloses(one, use.unit)
+            one for one in self.backward if one.entered > use.left or one.task != task and not _encloses(one, use.unit)
         ]
         for one in over:
             self.close_backward(one)

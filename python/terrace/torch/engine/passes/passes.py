@@ -278,8 +278,7 @@ class Passes:
                 f"all {self.accumulation_steps} micro-batches of the step have gone backward already; a second "
                 f"backward pass "
                 "through one graph counts as one more",
-                "call optimizer.step() first, or set gradient_accumulation_steps to the backward passes of an "
-                "update",
+                "call optimizer.step() first, or set gradient_accumulation_steps to the backward passes of an update",
                 "go backward",
             )
         self._before_pass()

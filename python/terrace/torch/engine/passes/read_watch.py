@@ -121,7 +121,6 @@ class Watch(TorchFunctionMode):
             elif isinstance(value, (list, tuple)):
                 self._look(value)
 
-
     def _refuse_writes(self, name, arguments, named):
         if arguments and is_write(name):
             self._refuse_write(arguments[0], name)

@@ -98,9 +98,7 @@ class Checkpoints:
             return
         self._is_new = False
         by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
-        by_time = (
-            config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
-        )
+        by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
         if not by_steps and not by_time:
             return
         try:

@@ -39,9 +39,7 @@ class Entries:
 
     def add(self, name, dtype, shape, parts):
         if dtype not in _DTYPES:
-            raise ConfigError(
-                "cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before"
-            )
+            raise ConfigError("cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before")
         self.tensors.append((name, _DTYPES[dtype], tuple(shape)))
         self._parts[name] = parts
 
@@ -192,9 +190,7 @@ class Exports:
             raise ConfigError(
                 what, "state", "it has no states and groups of an optimizer", "load what state_dict() of one gave"
             )
-        sizes = [len(group["params"]) for group in groups], [
-            len(group["params"]) for group in optimizer.param_groups
-        ]
+        sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
         if sizes[0] != sizes[1]:
             raise ConfigError(
                 what,
