@@ -4,6 +4,10 @@ Parameters, gradients and optimizer states of a training are kept in device memo
 budgets that you give. terrace.Store needs nothing but Python; terrace.initialize takes a model of PyTorch.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .errors import (
     CancelledError,
     CapacityError,
@@ -17,6 +21,12 @@ from .errors import (
 )
 from .store import Store, plan
 from .store.spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .torch.engine.engine import Engine
+    from .torch.engine.optimizer import EngineOptimizer
 
 __all__ = [
     "CancelledError",
@@ -43,14 +53,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def initialize(*arguments, **named):
+def initialize(*arguments: Any, **named: Any) -> tuple[Engine, EngineOptimizer, Any, Any]:
     """DeepSpeed's call over a model of PyTorch: see terrace.torch.initialize."""
     from .torch import initialize as of_torch
 
     return of_torch(*arguments, **named)
 
 
-def add_config_arguments(parser):
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds --deepspeed and --deepspeed_config to a parser of argparse, for initialize(args=...). Returns the parser."""
     group = parser.add_argument_group("Terrace", "where a training has its configuration")
     group.add_argument("--deepspeed", action="store_true", help="for the script itself; Terrace does not ask for it")
@@ -68,7 +78,7 @@ _WAYS = {
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _MODULES:

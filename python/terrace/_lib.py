@@ -4,13 +4,20 @@ It is TERRACE_LIBRARY's, else the one of this package, else the system's. It is 
 it, so that `import terrace` needs nothing but Python.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import _declarations
 from ._declarations import ABI, ENUMS, FUNCTIONS
 from .errors import BY_KIND, ConfigError, IoError, MisuseError, did_you_mean
 
+if TYPE_CHECKING:
+    from .errors import Error
+
+_Struct = TypeVar("_Struct", bound=ctypes.Structure)
 SONAME = f"libterrace.so.{ABI}"
 _library = None
 
@@ -22,7 +29,7 @@ _ADVICE = {
 }
 
 
-def library():
+def library() -> ctypes.CDLL:
     """The library, with the types of all its functions set."""
     global _library
     if _library is None:
@@ -30,7 +37,7 @@ def library():
     return _library
 
 
-def library_path():
+def library_path() -> str:
     """What a user names is meant; no other library steps in for it."""
     named = os.environ.get("TERRACE_LIBRARY")
     if named:
@@ -39,7 +46,7 @@ def library_path():
     return ours if os.path.exists(ours) else SONAME
 
 
-def _load():
+def _load() -> ctypes.CDLL:
     path = library_path()
     try:
         # Not PyDLL: a call may wait for threads that write to the log, and so for the interpreter's lock.
@@ -56,7 +63,7 @@ def _load():
     return _declared(loaded, path)
 
 
-def undeclared(name):
+def undeclared(name: str) -> Any:
     """A function that takes its arguments as they are, which saves half of the time of a short call: handles,
     addresses and numbers of 64 bits have to be objects of ctypes."""
     function = library()[name]
@@ -64,7 +71,7 @@ def undeclared(name):
     return function
 
 
-def _declared(loaded, path):
+def _declared(loaded: ctypes.CDLL, path: str) -> ctypes.CDLL:
     for name, (result, arguments) in FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
@@ -82,21 +89,21 @@ def _declared(loaded, path):
     return loaded
 
 
-def _refuse_without(name, path):
+def _refuse_without(name: str, path: str) -> NoReturn:
     raise ConfigError("cannot use the library of Terrace", path, f"it has no {name}", _matching_advice())
 
 
-def _matching_advice():
+def _matching_advice() -> str:
     return "install the package and the library from one source tree, or unset TERRACE_LIBRARY"
 
 
-def check(failure):
+def check(failure: int | None) -> None:
     """Raises what a function of the library has returned, unless it is None."""
     if failure is not None:
         raise error_of(failure)
 
 
-def error_of(failure):
+def error_of(failure: int) -> Error:
     """The exception for a terrace_error, which is freed."""
     lib = library()
     parts = new(_declarations.terrace_error_parts)
@@ -117,7 +124,7 @@ def error_of(failure):
     return error
 
 
-def _in_words_of_python(text):
+def _in_words_of_python(text: str) -> str:
     """Options and calls of C by the names that they have in this package."""
     if "terrace_" not in text and "TERRACE_" not in text:
         return text
@@ -139,17 +146,17 @@ _PYTHON_WORDS = (
 )
 
 
-def new(struct, **values):
+def new(struct: type[_Struct], **values: Any) -> _Struct:
     """A struct of C whose size is set."""
     return struct(size=ctypes.sizeof(struct), **values)
 
 
-def text_of(raw):
+def text_of(raw: bytes | None) -> str:
     """Paths may hold bytes that are no text: they are kept, as Python does."""
     return (raw or b"").decode("utf-8", "surrogateescape")
 
 
-def raw_of(text, what):
+def raw_of(text: object, what: str) -> bytes:
     """The bytes of a text for C, which ends at the first NUL."""
     raw = os.fsencode(text) if isinstance(text, os.PathLike) else text
     if isinstance(raw, str):
@@ -161,7 +168,7 @@ def raw_of(text, what):
     return raw
 
 
-def value_of(enum, word, what):
+def value_of(enum: str, word: object, what: str) -> int:
     """The number of a word of an enum, "nvme" of "terrace_placement"."""
     words = ENUMS[enum]
     if isinstance(word, str) and word in words:
@@ -171,5 +178,5 @@ def value_of(enum, word, what):
     )
 
 
-def word_of(enum, value):
+def word_of(enum: str, value: int) -> str:
     return next((word for word, number in ENUMS[enum].items() if number == value), "internal")

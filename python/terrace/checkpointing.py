@@ -1,20 +1,24 @@
 """DeepSpeed's activation checkpointing: torch's, of the kind that gives up each layer when its part is over."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 _configured = False
 
 
 def configure(
-    mpu_=None,
-    deepspeed_config=None,
-    partition_activations=None,
-    contiguous_checkpointing=None,
-    num_checkpoints=None,
-    checkpoint_in_cpu=None,
-    synchronize=None,
-    profile=None,
-):
+    mpu_: object = None,
+    deepspeed_config: object = None,
+    partition_activations: object = None,
+    contiguous_checkpointing: object = None,
+    num_checkpoints: object = None,
+    checkpoint_in_cpu: object = None,
+    synchronize: object = None,
+    profile: object = None,
+) -> None:
     """Remembers that it was called. What it asks for has no effect here, and a warning says so."""
     global _configured
     _configured = True
@@ -34,15 +38,15 @@ def configure(
         )
 
 
-def is_configured():
+def is_configured() -> bool:
     return _configured
 
 
-def reset():
+def reset() -> None:
     """Nothing is kept between steps."""
 
 
-def checkpoint(function, *arguments, **named):
+def checkpoint(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """function(*arguments), which is computed again in the backward pass."""
     from torch.utils.checkpoint import checkpoint as of_torch
 
@@ -52,7 +56,7 @@ def checkpoint(function, *arguments, **named):
 non_reentrant_checkpoint = checkpoint
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
     raise AttributeError(

@@ -1,12 +1,22 @@
 """Errors of four parts: what failed, on what, the reason, and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .store.spec import Plan
+
 
 class Error(Exception):
     """What every failure of Terrace is raised as."""
 
     kind = "error"
 
-    def __init__(self, what, subject="", reason="", advice="", kind=None):
+    def __init__(
+        self, what: str, subject: str = "", reason: str = "", advice: str = "", kind: str | None = None
+    ) -> None:
         super().__init__(what, subject, reason, advice)
         self.what = what
         self.subject = subject
@@ -15,7 +25,7 @@ class Error(Exception):
         if kind is not None:
             self.kind = kind
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = self.what
         if self.subject:
             text += f' "{self.subject}"'
@@ -25,7 +35,7 @@ class Error(Exception):
             text += f"\n  {self.advice}"
         return text
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.what, self.subject, self.reason, self.advice, self.kind), self.__dict__
 
 
@@ -44,7 +54,7 @@ class CapacityError(Error):
     least_host_bytes = 0
     least_nvme_bytes = 0
     # Of plan() and Store(): the Plan, as far as it goes.
-    plan = None
+    plan: Plan | None = None
 
 
 class IoError(Error):
@@ -86,7 +96,7 @@ class InternalError(Error):
 BY_KIND = {error.kind: error for error in Error.__subclasses__()}
 
 
-def did_you_mean(word, known):
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean "lr"?' where a known word is near, else "the known ones are ..."."""
     from .suggestions import suggestion_among
 

@@ -10,12 +10,24 @@ Versions differ in what create_optimizer is given, and in the method that clips.
 but what all call: create_optimizer, and accelerator.backward and accelerator.clip_grad_norm_.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import transformers
 from transformers import Trainer, TrainingArguments
 
+from ._types import not_yet
 from .errors import ConfigError
 from .hf_config import config_for, precision_for, require_deepspeed_away
 from .torch import initialize
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ._types import ConfigSource, Named
+    from .torch.engine.engine import Engine
 
 # The versions that were tried (docs/hugging_face.md), as (first, first that is not among them).
 SUPPORTED = ((4, 50), (6, 0))
@@ -28,15 +40,22 @@ class TerraceArguments(TrainingArguments):
     For another class of arguments: `class Arguments(TerraceArguments, trl.SFTConfig): pass`.
     """
 
-    def __post_init__(self):
-        self.terrace_config, self.deepspeed = self.deepspeed, None
+    def __post_init__(self) -> None:
+        self.terrace_config: Any = self.deepspeed
+        self.deepspeed: Any = None
         if self.terrace_config is not None:
             self.terrace_config = precision_for(self.terrace_config, self)
         super().__post_init__()
 
 
 class TerraceTrainer(Trainer):
-    def __init__(self, *arguments, terrace_config=None, terrace_options=None, **named):
+    def __init__(
+        self,
+        *arguments: Any,
+        terrace_config: ConfigSource | None = None,
+        terrace_options: Named | None = None,
+        **named: Any,
+    ) -> None:
         """`terrace_config`: a file or a dict; without it that of TrainingArguments.deepspeed.
         `terrace_options`: further arguments of terrace.initialize."""
         _require_version(transformers.__version__)
@@ -54,7 +73,7 @@ class TerraceTrainer(Trainer):
             require_deepspeed_away(given)
         self._terrace_config = terrace_config
         self._terrace_options = terrace_options or {}
-        self.engine = None
+        self.engine: Engine = not_yet()  # until create_optimizer
         super().__init__(*arguments, **named)
         if self.args.fp16:
             raise ConfigError(
@@ -64,38 +83,39 @@ class TerraceTrainer(Trainer):
                 "set fp16.enabled in terrace_config, or train in bf16",
             )
 
-    def create_optimizer(self, *arguments, **named):
+    def create_optimizer(self, *arguments: Any, **named: Any) -> torch.optim.Optimizer:
         """The Trainer's optimizer says what kind it is, and lends its parameter groups."""
         if self.engine is None:
             optimizer = super().create_optimizer(*arguments, **named)
-            self.engine, self.optimizer, _, _ = initialize(
+            self.engine, made, _, _ = initialize(
                 model=self.model,
                 optimizer=optimizer,
                 config=config_for(self._terrace_config, self.args, optimizer),
                 **self._terrace_options,
             )
+            self.optimizer: Any = made
             backward = self.accelerator.backward
             self.accelerator.backward = lambda loss, **named: backward(self.engine.scale(loss), **named)
             self.accelerator.clip_grad_norm_ = self._clip_in_update
         return self.optimizer
 
-    def _clip_in_update(self, parameters, max_norm, norm_type=2):
+    def _clip_in_update(self, parameters: object, max_norm: float, norm_type: float = 2) -> torch.Tensor:
         """In the place of accelerator.clip_grad_norm_, which the Trainer calls with an infinite norm where it wants to
         know the norm alone. A tensor that has the norm when the optimizer has stepped, before it is logged."""
         if norm_type != 2:
             raise ConfigError("cannot clip gradients", "norm_type", f"it is {norm_type}", "clip by the norm of order 2")
         return self.engine.clip_grad_norm_(max_norm)
 
-    def _clip_grad_norm(self, model):
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Of transformers 5, which would look at gradients to find meshes of devices."""
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model, grad_norm=None):
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         infinite = float("inf")
         return self.accelerator.clip_grad_norm_(model.parameters(), infinite) if grad_norm is None else grad_norm
 
 
-def _require_version(version):
+def _require_version(version: str) -> None:
     found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if not SUPPORTED[0] <= found < SUPPORTED[1]:
         first, end = (".".join(map(str, one)) for one in SUPPORTED)

@@ -1,11 +1,19 @@
 """The configuration of a Trainer of transformers, as its DeepSpeed integration reads it: "auto" is what
 TrainingArguments say, and a value that contradicts them is refused, since one of the two would be ignored."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 from . import config_text
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._types import ConfigSource, Named
 
 _WHAT = "cannot use the configuration"
 # The Trainer decides these.
@@ -26,13 +34,13 @@ _SCHEDULES = {
 }
 
 
-def read(source):
+def read(source: ConfigSource) -> Named:
     """A dict of its own, of a dict or a file."""
     found = source if isinstance(source, dict) else config_text.read_text(source)[0]
     return {name: dict(value) if isinstance(value, dict) else value for name, value in found.items()}
 
 
-def precision_for(source, arguments):
+def precision_for(source: ConfigSource, arguments: Any) -> Named:
     """The configuration with bf16.enabled and fp16.enabled filled in. The arguments' own are turned off: they are
     autocast, which keeps a copy of each parameter."""
     config = read(source)
@@ -53,7 +61,7 @@ def precision_for(source, arguments):
     return config
 
 
-def config_for(source, arguments, optimizer):
+def config_for(source: ConfigSource, arguments: Any, optimizer: torch.optim.Optimizer) -> Named:
     """What terrace.initialize gets: the placement of the configuration, and what the Trainer has no engine for."""
     config = read(source)
     for name, enabled in (("bf16", arguments.bf16 or arguments.bf16_full_eval), ("fp16", False)):
@@ -76,7 +84,7 @@ def config_for(source, arguments, optimizer):
     return dict(config, gradient_accumulation_steps=steps, gradient_clipping=0.0, optimizer={"type": "AdamW"})
 
 
-def _expected(config, arguments, optimizer):
+def _expected(config: Named, arguments: Any, optimizer: torch.optim.Optimizer) -> dict[str, tuple[Any, str]]:
     """{path in the configuration: (value, the argument that says it)}"""
     micro, steps = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     found = {
@@ -98,7 +106,7 @@ def _expected(config, arguments, optimizer):
     return found
 
 
-def _kind_of(optimizer, config):
+def _kind_of(optimizer: torch.optim.Optimizer, config: Named) -> str:
     """What the configuration calls the kind. DeepSpeed's Adam is AdamW unless adam_w_mode says otherwise."""
     kind = type(optimizer).__name__
     is_adamw = kind == "AdamW" and _found(config, "optimizer.params.adam_w_mode") is not False
@@ -106,13 +114,13 @@ def _kind_of(optimizer, config):
     return "Adam" if given == "adam" and is_adamw else kind
 
 
-def _found(config, path):
+def _found(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = config.get(name) if isinstance(config, dict) else None
     return config
 
 
-def _is_same(given, value):
+def _is_same(given: Any, value: Any) -> bool:
     if isinstance(value, list):
         return isinstance(given, (list, tuple)) and list(given) == value
     if isinstance(value, str):
@@ -120,7 +128,7 @@ def _is_same(given, value):
     return given == value
 
 
-def _require_schedule(kind, arguments):
+def _require_schedule(kind: Any, arguments: Any) -> None:
     here = getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type)
     if kind in (None, "auto") or _SCHEDULES.get(kind) == here:
         return
@@ -130,7 +138,7 @@ def _require_schedule(kind, arguments):
     raise ConfigError(_WHAT, "scheduler.type", f"it is {kind}, and lr_scheduler_type is {here}", advice)
 
 
-def require_deepspeed_away(arguments):
+def require_deepspeed_away(arguments: Any) -> None:
     """TrainingArguments(deepspeed=...), which transformers lets nobody make without the package deepspeed: takes the
     Trainer's own integration out of them, so that DeepSpeed does not start beside Terrace."""
     arguments.deepspeed = arguments.deepspeed_plugin = arguments.hf_deepspeed_config = None

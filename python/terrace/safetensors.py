@@ -5,7 +5,8 @@ have the names and the index of Hugging Face; while their files are renamed ther
 read: they have the permissions of any new file of the user.
 """
 
-import array
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -13,10 +14,12 @@ import os
 import re
 import stat
 import struct
-from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from .errors import ConfigError, CorruptError, Error, IoError
+from .rounding import rounded as rounded
 
 # What a tensor's dtype is called: in the file, its bytes, and in Terrace where Terrace has it.
 DTYPE_BYTES = {
@@ -46,14 +49,32 @@ _WRITER = {"writer": "terrace"}
 # What transformers reads as the weights of a model.
 _WEIGHTS = re.compile(r"(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 
-# A tensor in a file: .offset counts from the file's beginning; .type is None for what Terrace does not train.
-Entry = namedtuple("Entry", "path dtype shape offset bytes type")
+
+class Entry(NamedTuple):
+    """A tensor in a file: .offset counts from the file's beginning; .type is None for what Terrace does not train."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+    type: str | None
+
+
+# (name, dtype, shape) of a tensor to be written, and what gives the bytes of a name: a buffer, or several in turn.
+TensorInfo = tuple[str, str, Sequence[int]]
+if TYPE_CHECKING:
+    from ._types import Buffer, Path
+    from .store import Store
+    from .store.spec import Tensor
+
+    ValuesOf = Callable[[str], "Buffer | Iterable[Buffer]"]
 
 
 # --- Reading ---
 
 
-def read_header(path):
+def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     """({name: Entry}, {metadata}) of a file. What breaks a rule of the format is a CorruptError."""
     path = os.fspath(path)
     with failures("cannot read the weights", path), open(path, "rb") as file:
@@ -61,7 +82,7 @@ def read_header(path):
         return entries_of(path, size, lambda offset, count: os.pread(file.fileno(), count, offset))
 
 
-def entries_of(path, size, read):
+def entries_of(path: str, size: int, read: Callable[[int, int], bytes]) -> tuple[dict[str, Entry], dict[str, str]]:
     """read_header() of a file of `size` bytes, of which read(offset, count) gives some."""
     prefix = read(0, min(8, size))
     length = int.from_bytes(prefix, "little")
@@ -86,7 +107,7 @@ def entries_of(path, size, read):
     return entries, metadata
 
 
-def find(path):
+def find(path: Path) -> dict[str, Entry]:
     """{name: Entry} of a file, of a folder, or of all files that an index names."""
     path = os.fspath(path)
     if os.path.isdir(path):
@@ -110,8 +131,8 @@ def find(path):
     return found
 
 
-def _parsed(path, raw):
-    def unique(pairs):
+def _parsed(path: str, raw: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             raise ValueError("a name is there twice")
@@ -126,8 +147,8 @@ def _parsed(path, raw):
     return found
 
 
-def _entry(path, name, value, begin):
-    def whole(number):
+def _entry(path: str, name: str, value: Any, begin: int) -> Entry:
+    def whole(number: object) -> bool:
         return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
@@ -145,21 +166,27 @@ def _entry(path, name, value, begin):
     return Entry(path, dtype, tuple(shape), begin + offsets[0], size, TYPES.get(dtype))
 
 
-def _corrupt(path, reason):
+def _corrupt(path: str, reason: str) -> NoReturn:
     raise CorruptError("cannot read the weights", path, reason, "fetch or save the file again")
 
 
 # --- Writing ---
 
 
-def write(path, tensors, values, metadata=None):
+def write(path: Path, tensors: Iterable[TensorInfo], values: ValuesOf, metadata: dict[str, str] | None = None) -> None:
     """Writes a file of [(name, dtype, shape)]; values(name) returns a buffer of its bytes, or several in turn."""
     path = os.fspath(path)
     with _Asides(os.path.dirname(path)) as asides:
         _write_aside(asides.add(path), _checked(tensors), values, metadata)
 
 
-def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None):
+def write_sharded(
+    folder: Path,
+    tensors: Iterable[TensorInfo],
+    values: ValuesOf,
+    shard_bytes: int = 5 * 10**9,
+    metadata: dict[str, str] | None = None,
+) -> None:
     """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index. A folder
     with weights that Terrace has not written is refused."""
     tensors = _checked(tensors)
@@ -183,7 +210,7 @@ def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None)
     _remove_others(folder, names, earlier)
 
 
-def parts(tensors, values, metadata=None):
+def parts(tensors: Sequence[TensorInfo], values: ValuesOf, metadata: dict[str, str] | None = None) -> Iterator[Buffer]:
     """The buffers of a file in turn."""
     return _parts(_header(_checked(tensors), metadata), tensors, values)
 
@@ -192,11 +219,12 @@ class _Asides:
     """Files that are written beside their places and take them, in their order, at the end of the block. One that a
     killed process left is written anew; one that another process writes is refused."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self._folder = os.fspath(folder) or "."
-        self._asides, self._removed = {}, []
+        self._asides: dict[str, tuple[str, IO[bytes]]] = {}
+        self._removed: list[str] = []
 
-    def add(self, path):
+    def add(self, path: str) -> IO[bytes]:
         """A new file for this path, to be written."""
         folder, name = os.path.split(path)
         aside = os.path.join(folder, f".{name}.terrace-new")
@@ -205,16 +233,16 @@ class _Asides:
         self._asides[path] = aside, file
         return file
 
-    def remove_first(self, path):
+    def remove_first(self, path: str) -> None:
         """Before anything takes its place: so that old and new files are never read together."""
         self._removed.append(path)
 
-    def __enter__(self):
+    def __enter__(self) -> _Asides:
         with failures("cannot save the weights", self._folder):
             os.makedirs(self._folder, exist_ok=True)
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._take_places()
@@ -226,7 +254,7 @@ class _Asides:
                     with contextlib.suppress(OSError):  # on a full drive, of what the file still has to write
                         file.close()
 
-    def _take_places(self):
+    def _take_places(self) -> None:
         with failures("cannot save the weights", self._folder):
             for path in self._removed:
                 with contextlib.suppress(FileNotFoundError):
@@ -241,7 +269,7 @@ class _Asides:
                 os.close(folder)
 
 
-def _new_file(path):
+def _new_file(path: str) -> IO[bytes]:
     """An empty locked file that no other name leads to."""
     if os.path.lexists(path):
         _remove_left_over(path)
@@ -253,7 +281,7 @@ def _new_file(path):
     return file
 
 
-def _remove_left_over(path):
+def _remove_left_over(path: str) -> None:
     """What a killed process has left under a name that only a save gives."""
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise IoError("cannot save the weights", path, "it is there, and is no file of a save", "move it away")
@@ -272,7 +300,7 @@ def _remove_left_over(path):
         os.close(number)
 
 
-def _checked(tensors):
+def _checked(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
     tensors, names = list(tensors), set()
     for name, dtype, _ in tensors:
         if name in names or dtype not in DTYPE_BYTES:
@@ -286,8 +314,9 @@ def _checked(tensors):
     return tensors
 
 
-def _divided(tensors, shard_bytes):
-    shards, room = [[]], shard_bytes
+def _divided(tensors: Iterable[TensorInfo], shard_bytes: int) -> list[list[TensorInfo]]:
+    shards: list[list[TensorInfo]] = [[]]
+    room = shard_bytes
     for tensor in tensors:
         if shards[-1] and _bytes(tensor) > room:
             shards.append([])
@@ -297,12 +326,13 @@ def _divided(tensors, shard_bytes):
     return shards
 
 
-def _bytes(tensor):
+def _bytes(tensor: TensorInfo) -> int:
     return prod(tensor[2]) * DTYPE_BYTES[tensor[1]]
 
 
-def _header(tensors, metadata):
-    header, at = {}, 0
+def _header(tensors: Iterable[TensorInfo], metadata: dict[str, str] | None) -> bytes:
+    header: dict[str, Any] = {}
+    at = 0
     if metadata:
         header["__metadata__"] = metadata
     for tensor in tensors:
@@ -314,11 +344,13 @@ def _header(tensors, metadata):
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _write_aside(file, tensors, values, metadata):
+def _write_aside(
+    file: IO[bytes], tensors: Iterable[TensorInfo], values: ValuesOf, metadata: dict[str, str] | None
+) -> None:
     _write_durably(file, _parts(_header(tensors, {**(metadata or {}), **_WRITER}), tensors, values))
 
 
-def _write_durably(file, parts):
+def _write_durably(file: IO[bytes], parts: Iterable[Buffer]) -> None:
     with failures("cannot save the weights", file.name):
         for part in parts:
             file.write(part)
@@ -326,19 +358,19 @@ def _write_durably(file, parts):
         os.fsync(file.fileno())
 
 
-def _parts(header, tensors, values):
+def _parts(header: bytes, tensors: Iterable[TensorInfo], values: ValuesOf) -> Iterator[Buffer]:
     yield header
     for tensor in tensors:
         yield from _values_of(tensor, values(tensor[0]))
 
 
-def _values_of(tensor, parts):
+def _values_of(tensor: TensorInfo, parts: Buffer | Iterable[Buffer]) -> Iterator[memoryview]:
     try:
-        parts = [memoryview(parts)]
+        found: Iterable[Buffer] = [memoryview(cast("Buffer", parts))]
     except TypeError:
-        pass
+        found = cast("Iterable[Buffer]", parts)
     written = 0
-    for part in parts:
+    for part in found:
         with memoryview(part) as view, view.cast("B") as raw:
             written += raw.nbytes
             yield raw
@@ -351,7 +383,7 @@ def _values_of(tensor, parts):
         )
 
 
-def _require_replaceable(folder):
+def _require_replaceable(folder: Path) -> None:
     """The rule of ExportFolder (runtime/model/weights), with marks in the files: a save that is killed leaves no list
     that differs from what is there."""
     try:
@@ -372,7 +404,7 @@ def _require_replaceable(folder):
             )
 
 
-def _is_own(path):
+def _is_own(path: str) -> bool:
     """Whether Terrace has written a file of weights, or an index."""
     try:
         if not path.endswith(".json"):
@@ -383,7 +415,7 @@ def _is_own(path):
         return False
 
 
-def _shards_of_index(folder):
+def _shards_of_index(folder: Path) -> set[str]:
     """The files that the index of an earlier save names: they are its own."""
     try:
         with open(os.path.join(folder, INDEX), "rb") as file:
@@ -393,7 +425,7 @@ def _shards_of_index(folder):
     return {name for name in named if isinstance(name, str) and os.path.basename(name) == name}
 
 
-def _remove_others(folder, names, earlier):
+def _remove_others(folder: Path, names: Iterable[str], earlier: set[str]) -> None:
     """What an earlier save left would be loaded beside the new files, or instead of them. Of other files only those
     that its index names are its own."""
     with failures("cannot save the weights", folder):
@@ -405,7 +437,7 @@ def _remove_others(folder, names, earlier):
 
 
 @contextlib.contextmanager
-def failures(what, path):
+def failures(what: str, path: Path) -> Iterator[None]:
     """What the system refuses within the block is an IoError with its reason."""
     try:
         yield
@@ -423,16 +455,18 @@ def failures(what, path):
 # --- Stores ---
 
 
-def of_store(store, what="master", names=None):
+def of_store(
+    store: Store, what: str = "master", names: Callable[[str], str] | None = None
+) -> tuple[list[TensorInfo], Callable[[str], Iterator[Buffer]]]:
     """(tensors, values) of a store for write() and write_sharded(), read in parts: masters in fp32, or parameters
     in their types. `names` maps a tensor's name to that in the file."""
     names = names or (lambda name: name)
     by_name = {names(tensor.name): tensor for tensor in store.tensors}
 
-    def dtype_of(tensor):
+    def dtype_of(tensor: Tensor) -> str:
         return DTYPES["fp32" if what == "master" else tensor.type]
 
-    def values(name):
+    def values(name: str) -> Iterator[Buffer]:
         tensor = by_name[name]
         part_of = what if tensor.trainable else "parameter"
         for first in range(0, tensor.elements, _PART_ELEMENTS):
@@ -440,33 +474,3 @@ def of_store(store, what="master", names=None):
             yield rounded(store.read_values(tensor.name, part_of, first, count), dtype_of(tensor))
 
     return [(name, dtype_of(tensor), tensor.shape) for name, tensor in by_name.items()], values
-
-
-def rounded(values, dtype):
-    """fp32 values as bytes of another dtype, rounded to the nearest, ties to even."""
-    if dtype == "F32":
-        return values
-    if dtype == "F16":
-        return _as_fp16(values)
-    raw = memoryview(values).cast("B").tobytes()
-    count = len(raw) // 4
-    if raw[0::4].count(0) + raw[1::4].count(0) < 2 * count:  # else they are bf16 already
-        raw = array.array("I", map(_rounded_to_bf16, array.array("I", raw))).tobytes()
-    result = bytearray(2 * count)
-    result[0::2], result[1::2] = raw[2::4], raw[3::4]
-    return result
-
-
-def _rounded_to_bf16(word):
-    if word & 0x7FFFFFFF > 0x7F800000:  # a NaN stays one
-        return word | 0x400000
-    return word + 0x7FFF + (word >> 16 & 1)
-
-
-def _as_fp16(values):
-    try:
-        return struct.pack(f"<{len(values)}e", *values)
-    except OverflowError:
-        raise ConfigError(
-            "cannot save the weights", "fp16", "a value is too large for it", "save fp32 or bf16"
-        ) from None

@@ -1,8 +1,12 @@
 """Saved states: files in a folder of their own, which is found whole or not at all, and no damaged byte of which is
 given out. The library writes and reads them (capi/terrace_run.h, docs/saved_state_format.md)."""
 
+from __future__ import annotations
+
 import ctypes
 import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from . import _declarations as c
 from ._lib import check, library, new, raw_of, text_of
@@ -10,35 +14,38 @@ from .errors import CorruptError
 from .store.memory import Memory
 from .store.request import log_function
 
+if TYPE_CHECKING:
+    from ._types import Buffer, Log, Path
+
 
 class StateWriter:
     """`with StateWriter(folder, name, files) as state:` write each file, then state.complete(facts). What is not
     complete at the end of the block leaves no trace."""
 
-    def __init__(self, folder, name, files, log=None):
+    def __init__(self, folder: Path, name: str, files: Sequence[str], log: Log | None = None) -> None:
         options, self._kept = _options(folder, name, files, log)
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(self._lib.terrace_state_begin(options, ctypes.byref(self._handle)))
         self._end = weakref.finalize(self, self._lib.terrace_state_end, ctypes.c_void_p(self._handle.value))
 
-    def file(self, name, parts):
+    def file(self, name: str, parts: Iterable[Buffer]) -> None:
         """One of the files, of buffers in turn."""
         check(self._lib.terrace_state_file(self._handle, raw_of(name, "name of a file")))
         for part in parts:
             self._write(part)
 
-    def _write(self, part):
+    def _write(self, part: Buffer) -> None:
         memory = Memory(part, "cannot save a checkpoint")
         check(self._lib.terrace_state_write(self._handle, memory.address, memory.bytes))
 
-    def complete(self, facts, set_latest=True):
+    def complete(self, facts: str, set_latest: bool = True) -> None:
         check(self._lib.terrace_state_complete(self._handle, raw_of(facts, "facts"), int(set_latest)))
 
-    def __enter__(self):
+    def __enter__(self) -> StateWriter:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._end()
 
 
@@ -47,7 +54,7 @@ class StateReader:
     files are those that were saved; verify() reads every byte. A state that was saved without a manifest has the
     facts "", and its bytes come as they are."""
 
-    def __init__(self, folder, name, files):
+    def __init__(self, folder: Path, name: str | None, files: Sequence[str]) -> None:
         options, _kept = _options(folder, name, files, None)
         self._lib = library()
         self._handle = ctypes.c_void_p()
@@ -56,41 +63,43 @@ class StateReader:
         self.path = text_of(self._text(self._lib.terrace_state_path))
         self.facts = text_of(self._text(self._lib.terrace_state_facts))
 
-    def _text(self, question):
+    def _text(self, question: Callable[..., int | None]) -> bytes | None:
         answer = ctypes.c_char_p()
         check(question(self._handle, ctypes.byref(answer)))
         return answer.value
 
-    def size(self, file):
+    def size(self, file: str) -> int:
         size = ctypes.c_uint64()
         check(self._lib.terrace_state_size(self._handle, raw_of(file, "name of a file"), ctypes.byref(size)))
         return size.value
 
-    def read_into(self, file, offset, count, address):
+    def read_into(self, file: str, offset: int, count: int, address: int) -> None:
         """Every byte has been compared with its checksum when this returns."""
         check(self._lib.terrace_state_read(self._handle, raw_of(file, "name of a file"), offset, count, address))
 
-    def read(self, file, offset=0, count=None):
+    def read(self, file: str, offset: int = 0, count: int | None = None) -> bytearray:
         count = self.size(file) - offset if count is None else count
         raw = bytearray(count)
         if count:
             self.read_into(file, offset, count, Memory(raw, "cannot load a checkpoint", writable=True).address)
         return raw
 
-    def verify(self):
+    def verify(self) -> None:
         check(self._lib.terrace_state_verify(self._handle))
 
-    def refuse(self, file, reason):
+    def refuse(self, file: str, reason: str) -> NoReturn:
         raise CorruptError("cannot load a checkpoint", f"{self.path}/{file}", reason, "load an earlier checkpoint")
 
-    def __enter__(self):
+    def __enter__(self) -> StateReader:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._end()
 
 
-def _options(folder, name, files, log):
+def _options(
+    folder: Path, name: str | None, files: Sequence[str], log: Log | None
+) -> tuple[c.terrace_state_options, object]:
     """(terrace_state_options, what it points to)"""
     names = (ctypes.c_char_p * len(files))(*(raw_of(file, "name of a file") for file in files))
     options = new(
@@ -105,12 +114,10 @@ def _options(folder, name, files, log):
     return options, (names, options)
 
 
-def has_commit(nvme_paths, tier_name=None):
+def has_commit(nvme_paths: Iterable[Path], tier_name: str | None = None) -> bool:
     """Whether a store with these paths finds a commit of an earlier run."""
     paths = [raw_of(path, "nvme_paths") for path in nvme_paths]
     found = ctypes.c_uint32()
-    tier_name = raw_of(tier_name, "tier_name") if tier_name else None
-    check(
-        library().terrace_has_commit((ctypes.c_char_p * len(paths))(*paths), len(paths), tier_name, ctypes.byref(found))
-    )
+    tier = raw_of(tier_name, "tier_name") if tier_name else None
+    check(library().terrace_has_commit((ctypes.c_char_p * len(paths))(*paths), len(paths), tier, ctypes.byref(found)))
     return bool(found.value)

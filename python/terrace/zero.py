@@ -1,12 +1,31 @@
 """DeepSpeed's zero: models that are larger than memory, and parameters that are read outside of a pass."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ._types import ConfigSource
+
 
 @contextlib.contextmanager
-def Init(module=None, *, remote_device=None, config_dict_or_path=None, config=None, enabled=True, dtype=None, **_):
+def Init(
+    module: nn.Module | None = None,
+    *,
+    remote_device: str | None = None,
+    config_dict_or_path: ConfigSource | None = None,
+    config: ConfigSource | None = None,
+    enabled: bool = True,
+    dtype: torch.dtype | None = None,
+    **_: object,
+) -> Iterator[None]:
     """Within the block parameters are made where there is room for all of them: with remote_device="nvme", or
     offload_param on nvme in the configuration, in unlinked files in its nvme_path (terrace.torch.init); else in memory.
 
@@ -31,7 +50,7 @@ def Init(module=None, *, remote_device=None, config_dict_or_path=None, config=No
         torch.set_default_dtype(before)
 
 
-def _folder_of(remote_device, source):
+def _folder_of(remote_device: str | None, source: ConfigSource | None) -> str | None:
     """The folder for parameters on nvme, or None."""
     from .config import read_config
 
@@ -57,7 +76,9 @@ def _folder_of(remote_device, source):
 
 
 @contextlib.contextmanager
-def GatheredParameters(params, modifier_rank=None, fwd_module=None, enabled=True):
+def GatheredParameters(
+    params: Any, modifier_rank: int | None = None, fwd_module: object = None, enabled: bool = True
+) -> Iterator[None]:
     """Within the block parameters of an engine have their values. With a `modifier_rank` what they have at its end is
     kept. Parameters that no engine has are as they are."""
     if not enabled:
@@ -68,7 +89,7 @@ def GatheredParameters(params, modifier_rank=None, fwd_module=None, enabled=True
 
     params = _listed(params)
     with contextlib.ExitStack() as stack:
-        has_engine = set()
+        has_engine: set[int] = set()
         for engine in list(ENGINES):
             own = [one for one in params if engine.has_parameter(one)]
             has_engine.update(map(id, own))
@@ -80,7 +101,7 @@ def GatheredParameters(params, modifier_rank=None, fwd_module=None, enabled=True
         yield
 
 
-def _listed(params):
+def _listed(params: Any) -> list[Any]:
     if hasattr(params, "parameters"):
         return list(params.parameters())
     return [params] if hasattr(params, "requires_grad") else list(params)

@@ -78,6 +78,7 @@ class Wheels(InFolder):
                 content = archive.read(name)
                 self.assertEqual((digest, int(size)), ("sha256=" + build_backend._digest(content), len(content)))
         self.assertIn("terrace/config_keys.tsv", names)
+        self.assertIn("terrace/py.typed", names)
         self.assertEqual(
             [name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
             [f"terrace/lib/{_lib.SONAME}"],
@@ -149,6 +150,7 @@ class Wheels(InFolder):
         package, library, values = self.run_in(environment, "-c", PROGRAM).split(" ", 2)
         self.assertTrue(package.startswith(str(environment)), package)
         self.assertEqual(library, f"{package}/lib/{_lib.SONAME}")
+        self.assertTrue(pathlib.Path(package, "py.typed").is_file())
         self.assertEqual(values, "[0.0, 0.0, 0.0, 0.0]\n")
 
 

@@ -1,19 +1,26 @@
 """DeepSpeed's Adam by its names. Each makes torch's AdamW or Adam, of which terrace.initialize takes the settings."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def DeepSpeedCPUAdam(
-    model_params,
-    lr=1e-3,
-    bias_correction=True,
-    betas=(0.9, 0.999),
-    eps=1e-8,
-    weight_decay=0,
-    amsgrad=False,
-    adamw_mode=True,
-    fp32_optimizer_states=True,
-):
+    model_params: Any,
+    lr: float = 0.001,
+    bias_correction: bool = True,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-08,
+    weight_decay: float = 0,
+    amsgrad: bool = False,
+    adamw_mode: bool = True,
+    fp32_optimizer_states: bool = True,
+) -> torch.optim.Optimizer:
     """An optimizer of torch for terrace.initialize, which updates on the processor; by itself it is torch's."""
     for name, value, advice in (
         ("bias_correction", not bias_correction, "set optimizer.params.bias_correction to false in the configuration"),
@@ -29,15 +36,15 @@ def DeepSpeedCPUAdam(
 
 
 def FusedAdam(
-    params,
-    lr=1e-3,
-    bias_correction=True,
-    betas=(0.9, 0.999),
-    eps=1e-8,
-    adam_w_mode=True,
-    weight_decay=0.0,
-    amsgrad=False,
-    set_grad_none=True,
-):
+    params: Any,
+    lr: float = 0.001,
+    bias_correction: bool = True,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-08,
+    adam_w_mode: bool = True,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    set_grad_none: bool = True,
+) -> torch.optim.Optimizer:
     """DeepSpeedCPUAdam, which see; `set_grad_none` has no effect."""
     return DeepSpeedCPUAdam(params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode)

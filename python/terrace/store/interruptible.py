@@ -4,21 +4,27 @@ Python raises a KeyboardInterrupt on the main thread, at the first line of a fun
 it would be printed and lost. On another thread there is none, and the main one waits where it can be interrupted.
 """
 
-from _thread import allocate_lock, start_new_thread
+from __future__ import annotations
 
+from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 # A signal that comes just before a thread begins to wait does not wake it, nor one that another thread takes.
 _GLANCE_SECONDS = 0.1
 
 
-def call_elsewhere(function, interrupted):
+def call_elsewhere(function: Callable[[], _Result], interrupted: Callable[[BaseException], object]) -> _Result:
     """Runs function() on another thread and returns its result. What is raised here meanwhile is given to
     interrupted(), and the call goes on until it ends by itself."""
-    result, cancelled = [], []
+    result: list[tuple[Any, BaseException | None]] = []
+    cancelled: list[bool] = []
     may_begin, has_ended = allocate_lock(), allocate_lock()
     may_begin.acquire()
     has_ended.acquire()
 
-    def run():
+    def run() -> None:
         may_begin.acquire()
         if not cancelled:
             try:
@@ -33,7 +39,7 @@ def call_elsewhere(function, interrupted):
         cancelled.append(True)
         may_begin.release()
         raise
-    caught = []  # so that another one while interrupted() is called is caught as well
+    caught: list[BaseException] = []  # so that another one while interrupted() is called is caught as well
     while not result or caught:
         try:
             if may_begin.locked():

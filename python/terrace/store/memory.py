@@ -3,10 +3,18 @@
 numpy is used where it is there; nothing needs it.
 """
 
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigError
 from .interruptible import call_elsewhere
+
+if TYPE_CHECKING:
+    from .._types import Buffer, Source
+    from .spec import Tensor
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # What buffers say of their elements. Python has no word for bf16: its bits are those of an unsigned integer.
@@ -39,7 +47,7 @@ _WRITABLE = 1
 class Memory:
     """The bytes of a buffer: .address, .bytes, and .type where the buffer says one. They stay while this lives."""
 
-    def __init__(self, buffer, what, writable=False):
+    def __init__(self, buffer: Buffer, what: str, writable: bool = False) -> None:
         self._buffer = _Buffer()
         self._is_held = False
         try:
@@ -61,17 +69,19 @@ class Memory:
             self.type = BUFFER_TYPES.get(view.format.lstrip("@="))
             self.is_raw = view.format in ("B", "b", "c")
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._is_held:
             ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._buffer))
 
 
-def type_in(source, what):
+def type_in(source: Source, what: str) -> str | None:
     """The type that a buffer says; None of an address, and of a buffer of bytes."""
     return None if isinstance(source, int) else Memory(source, what).type
 
 
-def memory_for(source, type_, elements, what, subject, writable=False):
+def memory_for(
+    source: Source, type_: str, elements: int, what: str, subject: str, writable: bool = False
+) -> tuple[int, Memory | None]:
     """(address, what keeps it alive) of `elements` values of a type, from a buffer or an address."""
     if isinstance(source, int):
         return source, None
@@ -94,34 +104,36 @@ def memory_for(source, type_, elements, what, subject, writable=False):
     return memory.address, memory
 
 
-_found_numpy = []  # what _numpy() returns, once it is known
+_found_numpy: list[Any] = []  # what _numpy() returns, once it is known
 
 
-def _numpy():
+def _numpy() -> Any:
     """numpy, or None where there is none. It is imported on another thread, where no Ctrl-C comes: Python cannot import
     numpy again after an import that was cut short."""
     if not _found_numpy:
-        interrupts = []
+        interrupts: list[BaseException] = []
         call_elsewhere(_find_numpy, interrupts.append)
         if interrupts:
             raise interrupts[0]
     return _found_numpy[0]
 
 
-def _find_numpy():
+def _find_numpy() -> None:
     try:
         import numpy
     except ImportError:
-        numpy = None
-    _found_numpy.append(numpy)
+        _found_numpy.append(None)
+    else:
+        _found_numpy.append(numpy)
 
 
-def view_of(address, tensor, writable):
+def view_of(address: int, tensor: Tensor, writable: bool) -> Any:
     """The tensor at an address: an array of numpy, or a memoryview where there is no numpy. bf16 is uint16."""
     memory = (ctypes.c_char * (tensor.elements * ELEMENT_BYTES[tensor.type])).from_address(address)
     numpy = _numpy()
     if numpy is None:
-        view = memoryview(memory).cast("B").cast(_VIEW_FORMATS[tensor.type], list(tensor.shape))
+        raw: Any = memoryview(memory).cast("B")  # whose second cast has no type for a format that is not literal
+        view = raw.cast(_VIEW_FORMATS[tensor.type], list(tensor.shape))
         return view if writable else view.toreadonly()
     array = numpy.ndarray(tensor.shape, _NUMPY_TYPES[tensor.type], memory)
     array.flags.writeable = writable
@@ -144,22 +156,23 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _end_capsule(capsule):
+def _end_capsule(capsule: int) -> None:
     """Of a capsule that was taken over the taker ends the tensor."""
     if _is_valid(capsule, _UNUSED):
         managed = _pointer_of(capsule, _UNUSED)
-        _deleter_type(ctypes.c_void_p.from_address(managed + _DELETER).value)(managed)
+        deleter = ctypes.c_void_p.from_address(managed + _DELETER).value
+        _deleter_type(cast(int, deleter))(managed)
 
 
 class DlpackTensor:
     """Memory of a tensor for torch.from_dlpack, numpy.from_dlpack and others, as often as they like."""
 
-    def __init__(self, make, cuda_ordinal):
+    def __init__(self, make: Callable[[], int], cuda_ordinal: int | None) -> None:
         self._make = make
         self._device = (_CPU, 0) if cuda_ordinal is None else (_CUDA, cuda_ordinal)
 
-    def __dlpack__(self, **_):
+    def __dlpack__(self, **_: object) -> Any:
         return _new_capsule(self._make(), _UNUSED, ctypes.cast(_end_capsule, ctypes.c_void_p))
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self._device

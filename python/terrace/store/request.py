@@ -1,12 +1,20 @@
 """What a store is asked for, in the structs of C. Everything that these point to lives as long as the Request."""
 
+from __future__ import annotations
+
 import ctypes
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from .. import _declarations as c
 from .._lib import check, library, new, raw_of, text_of, value_of, word_of
 from ..errors import CapacityError, ConfigError, did_you_mean
 from .spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, Use
+
+if TYPE_CHECKING:
+    from .._types import Named, TensorKey
+    from .spec import Device, Groups
 
 # Members of terrace_options that are words.
 OPTION_ENUMS = {
@@ -23,13 +31,15 @@ OPTION_ENUMS = {
 }
 # Members that follow from others.
 _DERIVED = ("size", "nvme_path_count", "log_context")
-OPTIONS = [name for name, _ in c.terrace_options._fields_ if name not in _DERIVED]
+OPTIONS = [name for name, *_ in c.terrace_options._fields_ if name not in _DERIVED]
 
 
 class Request:
     """The arguments of terrace_plan and terrace_create."""
 
-    def __init__(self, tensors, device, uses, options):
+    def __init__(
+        self, tensors: Iterable[Any], device: Device | None, uses: Iterable[Any] | None, options: Named
+    ) -> None:
         self.tensors = [tensor if isinstance(tensor, Tensor) else Tensor(*tensor) for tensor in tensors]
         self.numbers = {tensor.name: number for number, tensor in enumerate(self.tensors)}
         self.device = device
@@ -38,7 +48,7 @@ class Request:
         self._c_uses = (c.terrace_use * len(uses))(*(self._c_use(use) for use in uses))
         self._c_options = _c_options(options)
 
-    def number_of(self, tensor, what):
+    def number_of(self, tensor: TensorKey, what: str) -> int:
         """The place of a tensor in the list, by its name or by that place."""
         if isinstance(tensor, str):
             if tensor in self.numbers:
@@ -46,7 +56,7 @@ class Request:
             raise ConfigError(what, tensor, "there is no tensor of this name", did_you_mean(tensor, self.numbers))
         return tensor
 
-    def _c_use(self, use):
+    def _c_use(self, use: Use) -> c.terrace_use:
         numbers = [self.number_of(tensor, "cannot announce a use") for tensor in use.tensors]
         return new(
             c.terrace_use,
@@ -58,7 +68,7 @@ class Request:
             encloses=use.encloses,
         )
 
-    def plan(self):
+    def plan(self) -> Plan:
         result = new(c.terrace_plan_result)
         with _Device(self.device) as device:
             try:
@@ -68,7 +78,7 @@ class Request:
                 raise
         return plan_of(result)
 
-    def create(self):
+    def create(self) -> int | None:
         """The handle of a new store. Nothing stays if this is interrupted."""
         handle = ctypes.c_void_p()
         with _Device(self.device) as device:
@@ -82,18 +92,18 @@ class Request:
                 raise
         return handle.value
 
-    def _arguments(self):
+    def _arguments(self) -> tuple[Any, ...]:
         return (self._c_tensors, len(self._c_tensors), self._c_options, self._c_uses or None, len(self._c_uses))
 
 
 class _Device:
     """The description of a device in C, for the time of one call; stores keep none."""
 
-    def __init__(self, device):
+    def __init__(self, device: Device | None) -> None:
         self._device = device
         self._handle = ctypes.c_void_p()
 
-    def __enter__(self):
+    def __enter__(self) -> ctypes.c_void_p | None:
         device = self._device
         if device is None:
             return None
@@ -101,8 +111,8 @@ class _Device:
             settings = new(c.terrace_simulated_options, **device._asdict())
             check(library().terrace_device_simulated(settings, ctypes.byref(self._handle)))
         elif isinstance(device, CudaDevice):
-            settings = new(c.terrace_cuda_options, **device._asdict())
-            check(library().terrace_device_cuda(settings, ctypes.byref(self._handle)))
+            of_cuda = new(c.terrace_cuda_options, **device._asdict())
+            check(library().terrace_device_cuda(of_cuda, ctypes.byref(self._handle)))
         else:
             raise ConfigError(
                 "cannot use a device",
@@ -112,16 +122,16 @@ class _Device:
             )
         return self._handle
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         library().terrace_device_free(self._handle)
 
 
-def plan_of(result):
+def plan_of(result: c.terrace_plan_result) -> Plan:
     values = {name: getattr(result, name) for name in Plan._fields}
     return Plan(**{**values, "fits": bool(result.fits), "keeps_commits": bool(result.keeps_commits)})
 
 
-def _c_tensor(tensor):
+def _c_tensor(tensor: Tensor) -> c.terrace_tensor:
     if tensor.home not in ("managed", "caller") or (tensor.home == "caller") != bool(tensor.address):
         raise ConfigError(
             "cannot place a tensor",
@@ -157,7 +167,7 @@ def _c_tensor(tensor):
         ) from None
 
 
-def _c_options(options):
+def _c_options(options: Named) -> c.terrace_options:
     result = new(c.terrace_options)
     for name, value in {"parameters": "cpu", "states": "cpu", **options}.items():
         if name not in OPTIONS:
@@ -184,7 +194,7 @@ def _c_options(options):
     return result
 
 
-def log_function(log):
+def log_function(log: Any) -> Any:
     """The function of C that gives lines to `log`."""
     if not callable(log):
         raise ConfigError(
@@ -193,7 +203,7 @@ def log_function(log):
     return c.terrace_log_fn(lambda _, level, line: log(word_of("terrace_log_level", level), text_of(line)))
 
 
-def update_settings(groups, step, clip_norm, loss_scale):
+def update_settings(groups: Groups, step: int, clip_norm: float, loss_scale: float) -> c.terrace_update_settings:
     groups = [groups] if isinstance(groups, Optimizer) else list(groups)
     members = (c.terrace_optimizer * len(groups))(*map(_c_optimizer, groups))
     return new(
@@ -206,7 +216,7 @@ def update_settings(groups, step, clip_norm, loss_scale):
     )
 
 
-def _c_optimizer(group):
+def _c_optimizer(group: Optimizer) -> c.terrace_optimizer:
     return new(
         c.terrace_optimizer,
         kind=value_of("terrace_optimizer_kind", group.kind, "kind of an optimizer"),

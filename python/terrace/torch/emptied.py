@@ -1,12 +1,19 @@
 """Models without values: those of a model whose parameters are in a store, or were when its engine was closed. What would
 read such a parameter as it is, is refused here."""
 
+from __future__ import annotations
+
 import weakref
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MisuseError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-def require_values(parameter, name, what):
+
+def require_values(parameter: torch.Tensor, name: str, what: str) -> None:
     """Outside of passes a parameter in a store is one NaN in its shape (engine/placeholders.py), and so it is after the
     end of an engine that keeps no values."""
     if parameter.numel() > 1 and not any(parameter.stride()):
@@ -19,7 +26,7 @@ def require_values(parameter, name, what):
             )
 
 
-def refuse_without_values(model):
+def refuse_without_values(model: nn.Module) -> None:
     """After an engine that keeps no values, its modules raise where they would run, or be saved, with NaN."""
     for module in model.modules():
         if module._parameters:
@@ -30,24 +37,24 @@ def refuse_without_values(model):
 class Emptied:
     """A hook of a module that may have no values: it refuses to run the module, and to pickle it."""
 
-    def __init__(self, module=None):
+    def __init__(self, module: nn.Module | None = None) -> None:
         self._module = weakref.ref(module) if module is not None else None
 
-    def __call__(self, module, arguments):
+    def __call__(self, module: nn.Module, arguments: Any) -> None:
         _require_own_values(module, "", "cannot run a module")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         module = self._module() if self._module is not None else None
         if module is not None:
             _require_own_values(module, "", "cannot pickle a module")
         return Emptied, ()
 
 
-def _refuse_to_save(module, state, prefix, metadata):
+def _refuse_to_save(module: nn.Module, state: object, prefix: str, metadata: object) -> None:
     _require_own_values(module, prefix, "cannot make a state dict")
 
 
-def _require_own_values(module, prefix, what):
+def _require_own_values(module: nn.Module, prefix: str, what: str) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
             require_values(parameter, prefix + name, what)

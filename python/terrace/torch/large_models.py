@@ -1,8 +1,12 @@
 """Models that are larger than memory: parameters go to unlinked files as they are made, or are read where a file
 has them."""
 
+from __future__ import annotations
+
 import contextlib
 import mmap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -11,6 +15,9 @@ from .. import safetensors
 from ..errors import ConfigError, CorruptError, IoError, MisuseError
 from .engine.values import has_engine
 from .mapped import mapped_copy, mapped_empty
+
+if TYPE_CHECKING:
+    from .._types import Path
 
 _DTYPES = {
     "F64": torch.float64,
@@ -27,13 +34,14 @@ _DTYPES = {
 
 
 @contextlib.contextmanager
-def init(folder=None, meta=False):
+def init(folder: Path | None = None, meta: bool = False) -> Iterator[None]:
     """Within the block parameters of new modules lie in unlinked files in `folder`, where the model's own
     initialisers fill them; terrace.initialize takes them from there. With `meta` they have no memory at all, for
     terrace.torch.load."""
-    register = nn.Module.register_parameter
+    kind: Any = nn.Module
+    register = kind.register_parameter
 
-    def register_elsewhere(module, name, parameter):
+    def register_elsewhere(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter)
         if parameter is not None and parameter.device.type == "cpu":
             if meta:
@@ -42,14 +50,14 @@ def init(folder=None, meta=False):
             else:
                 parameter.data = mapped_copy(parameter.detach(), folder)
 
-    nn.Module.register_parameter = register_elsewhere
+    kind.register_parameter = register_elsewhere
     try:
         yield
     finally:
-        nn.Module.register_parameter = register
+        kind.register_parameter = register
 
 
-def load(model, path, strict=True):
+def load(model: nn.Module, path: Path, strict: bool = True) -> list[str]:
     """Gives parameters and buffers the values of a file of safetensors, of a folder, or of an index. Nothing is
     read yet: pages come from the files when they are used, and what is written to them stays in this process.
 
@@ -63,7 +71,9 @@ def load(model, path, strict=True):
             "load before terrace.initialize; engine.load_state_dict and engine.load_checkpoint load after it",
         )
     entries = safetensors.find(path)
-    used, maps, done = set(), {}, {}
+    used: set[str] = set()
+    maps: dict[str, mmap.mmap] = {}
+    done: dict[int, torch.Tensor] = {}
     for _, _, full_name, tensor in _slots(model):
         entry = entries.get(full_name)
         if entry is not None:
@@ -96,7 +106,7 @@ def load(model, path, strict=True):
     return sorted(set(entries) - used)
 
 
-def _slots(model):
+def _slots(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, str, torch.Tensor]]:
     """Every place of a parameter or of a buffer that a state dict has: (dict, name there, full name, tensor)."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         prefix = f"{prefix}." if prefix else ""
@@ -108,7 +118,7 @@ def _slots(model):
                 yield module._buffers, name, prefix + name, tensor
 
 
-def _require_same_shape(name, entry, tensor):
+def _require_same_shape(name: str, entry: safetensors.Entry, tensor: torch.Tensor) -> None:
     if tuple(entry.shape) != tuple(tensor.shape):
         raise ConfigError(
             "cannot load a model",
@@ -120,7 +130,7 @@ def _require_same_shape(name, entry, tensor):
         raise ConfigError("cannot load a model", name, f"torch reads no {entry.dtype} here", "convert the file")
 
 
-def value_of_entry(entry, maps=None):
+def value_of_entry(entry: safetensors.Entry, maps: dict[str, mmap.mmap] | None = None) -> torch.Tensor:
     """A tensor over the mapped file of a tensor of safetensors. `maps` keeps maps for the next one of the same
     file."""
     maps = {} if maps is None else maps
@@ -142,7 +152,7 @@ def value_of_entry(entry, maps=None):
     return torch.frombuffer(maps[entry.path], dtype=dtype, count=count, offset=entry.offset).view(entry.shape)
 
 
-def _map_of(path):
+def _map_of(path: str) -> mmap.mmap:
     try:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

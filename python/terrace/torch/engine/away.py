@@ -5,14 +5,22 @@ parameter that is leased has torch's own class, and passes pay nothing. What sha
 p.data or p.detach(), is an AwayTensor. Operations that read no values (shape, grad, to() where nothing is moved) are
 torch's as ever. Dispatch happens in Python alone: what C++ reads by itself (torch.jit) is not seen."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
 
 import torch
 from torch import nn
 
 from ...errors import MisuseError
+
+if TYPE_CHECKING:
+    from ..._types import Log
+    from .placeholders import Tracked
 
 # They read no values, though what they return does not share the placeholder's memory. Properties are told by the
 # names of their getters, which torch calls __get__.
@@ -40,13 +48,15 @@ _TORCH = torch.__file__.rpartition("/")[0] + "/"
 class OutsideReads:
     """Told of by every parameter of an engine. `is_in_pass` says whether a pass runs, where parameters are leased."""
 
-    def __init__(self, is_in_pass, read, log):
+    def __init__(
+        self, is_in_pass: Callable[[], bool], read: Callable[[Tracked], torch.Tensor], log: Log | None
+    ) -> None:
         self.is_in_pass = is_in_pass
         self.read = read
         self._log = log
         self._has_told = False
 
-    def note(self, name, function):
+    def note(self, name: str, function: str) -> None:
         """Tells once, with the line of the program that reads."""
         if self._has_told:
             return
@@ -63,7 +73,7 @@ class OutsideReads:
             warnings.warn_explicit(text, UserWarning, path, line)
 
     @staticmethod
-    def refuse_write(name, function):
+    def refuse_write(name: str, function: str) -> NoReturn:
         raise MisuseError(
             f"cannot write to a parameter by {function}",
             name,
@@ -72,7 +82,7 @@ class OutsideReads:
         )
 
 
-def _caller():
+def _caller() -> tuple[str, int]:
     """(path, line) of the innermost line that is neither torch's nor Terrace's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, _TORCH)):
@@ -80,7 +90,7 @@ def _caller():
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _dispatch(function, arguments, named):
+def _dispatch(function: Any, arguments: Any, named: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         name = getattr(function, "__name__", "")
         first = _tracked_of(arguments[0] if arguments else named.get("tensor"))  # so nn.init hands it on
@@ -100,17 +110,17 @@ def _dispatch(function, arguments, named):
         return result
 
 
-def _tracked_of(value):
+def _tracked_of(value: object) -> Tracked | None:
     reference = getattr(value, "_terrace_away", None)
     return reference() if reference is not None else None
 
 
-def is_write(name):
+def is_write(name: str) -> bool:
     """Whether the function of torch of this name writes to its first argument."""
     return name in _WRITES or (name.endswith("_") and not name.endswith("__") and name not in _READS_NOTHING)
 
 
-def _first_of(values, depth=3):
+def _first_of(values: Iterable[Any], depth: int = 3) -> Tracked | None:
     for one in values:
         tracked = _tracked_of(one) if isinstance(one, torch.Tensor) else None
         if tracked is None and depth and isinstance(one, (list, tuple)):
@@ -120,7 +130,7 @@ def _first_of(values, depth=3):
     return None
 
 
-def _shared(result, away):
+def _shared(result: Any, away: Tracked) -> Any:
     """The result as tensors that are away too, where it has the placeholder's memory; else None."""
     if isinstance(result, (list, tuple)):
         parts = [_shared(one, away) for one in result]
@@ -138,23 +148,25 @@ class AwayTensor(torch.Tensor):
     """A view of a parameter that is away."""
 
     @classmethod
-    def __torch_function__(cls, function, types, arguments=(), named=None):
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         return _dispatch(function, arguments, named or {})
 
 
 class AwayParameter(nn.Parameter):
+    _terrace_away: Callable[[], Tracked]  # a weak reference, which lives as long as this class is the parameter's
+
     @classmethod
-    def __torch_function__(cls, function, types, arguments=(), named=None):
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         return _dispatch(function, arguments, named or {})
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A parameter with values, as a copy of the whole model has."""
         if id(self) not in memo:
             tracked = self._terrace_away()
-            memo[id(self)] = nn.Parameter(tracked.outside.read(tracked), self.requires_grad)
+            memo[id(self)] = nn.Parameter(cast(OutsideReads, tracked.outside).read(tracked), self.requires_grad)
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise MisuseError(
             "cannot pickle a parameter",
             self._terrace_away().name,

@@ -3,21 +3,34 @@
 docs/from_deepspeed.md lists them. What is not here has a sentence that says what to do instead (WAYS).
 """
 
+from __future__ import annotations
+
 import contextlib
 import weakref
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from ...errors import ConfigError, MisuseError
 from ...suggestions import suggestion_among
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..._types import ConfigSource, Named
+    from ...config import Config
+    from ...store import Store
+    from ..loss_scale import LossScaler
+    from .engine import Engine
+    from .optimizer import EngineOptimizer
+
 # Where states or parameters are: "none" (device memory), "cpu" or "nvme", and the folders of nvme.
 OffloadPlace = namedtuple("OffloadPlace", "device nvme_path")
 
 # Engines that are not closed.
-ENGINES = weakref.WeakSet()
+ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 _ALONE = "one process trains the whole model, so there is nothing to exchange"
 _TIMES = "measure steps with time.perf_counter() or torch.profiler; engine.store.counters() has bytes and waits"
@@ -34,9 +47,9 @@ WAYS = {
 }
 
 
-def source_of(config, config_params, args):
+def source_of(config: ConfigSource | None, config_params: ConfigSource | None, args: object) -> ConfigSource:
     """What initialize reads: `config`, its old name, or what add_config_arguments has put into `args`."""
-    given = {
+    given: dict[str, Any] = {
         "config": config,
         "config_params": config_params,
         "args.deepspeed_config": getattr(args, "deepspeed_config", None),
@@ -54,7 +67,7 @@ def source_of(config, config_params, args):
     return chosen
 
 
-def require_whole_save(folder, exclude_frozen_parameters):
+def require_whole_save(folder: object, exclude_frozen_parameters: bool) -> None:
     """Raises where a checkpoint is to hold a part of the model."""
     if exclude_frozen_parameters:
         raise ConfigError(
@@ -66,7 +79,7 @@ def require_whole_save(folder, exclude_frozen_parameters):
         )
 
 
-def require_whole_load(folder, load_module_strict, custom_load_fn):
+def require_whole_load(folder: object, load_module_strict: bool, custom_load_fn: object) -> None:
     """Raises where a part of a checkpoint's weights is to be loaded, or in another way."""
     given = {"load_module_strict": not load_module_strict, "custom_load_fn": custom_load_fn is not None}
     for name in (name for name, is_given in given.items() if is_given):
@@ -82,7 +95,7 @@ def require_whole_load(folder, load_module_strict, custom_load_fn):
         )
 
 
-def require_undivided(mpu, mesh_param):
+def require_undivided(mpu: object, mesh_param: object) -> None:
     """Raises where a model is to be divided among processes."""
     size = getattr(mpu, "get_model_parallel_world_size", lambda: 1)()
     for name, asks in (("mpu", size > 1), ("mesh_param", mesh_param is not None)):
@@ -95,7 +108,7 @@ def require_undivided(mpu, mesh_param):
             )
 
 
-def missing(name, module):
+def missing(name: str, module: nn.Module) -> str:
     """The text for an attribute that neither an engine nor its model has."""
     if name in WAYS:
         return f"Terrace's engine has no {name!r}: {WAYS[name]}"
@@ -109,14 +122,16 @@ def missing(name, module):
 class OptimizerNames:
     """Of DeepSpeed's optimizers, for the engine's."""
 
+    engine: Engine
+
     @property
-    def cur_scale(self):
+    def cur_scale(self) -> float:
         return self.engine.scaler.scale
 
     loss_scale = cur_scale
 
     @property
-    def overflow(self):
+    def overflow(self) -> bool:
         """Whether the last update was left out, because a gradient was infinite or NaN."""
         return not self.engine.was_step_applied()
 
@@ -124,22 +139,44 @@ class OptimizerNames:
 class EngineNames:
     """For Engine, which has .config, .module, .optimizer, .store, .scaler and the counters of steps."""
 
+    if TYPE_CHECKING:  # of Engine
+        module: nn.Module
+        config: Config
+        store: Store
+        optimizer: EngineOptimizer
+        training_dataloader: Any
+        scaler: LossScaler
+        global_steps: int
+        micro_steps: int
+        skipped_steps: int
+        _norm: float
+        _was_applied: bool
+
+        def __call__(self, *arguments: Any, **named: Any) -> Any: ...
+        def backward(self, loss: torch.Tensor) -> torch.Tensor: ...
+        def step(self) -> None: ...
+        def train(self, mode: bool = True) -> Any: ...
+        def eval(self) -> Any: ...
+        def close(self) -> None: ...
+
     # One process trains the whole model.
     local_rank = global_rank = 0
     world_size = 1
-    client_optimizer = client_lr_scheduler = None
-    loaded_checkpoint_tag = None
-    _boundary = None  # what set_gradient_accumulation_boundary has said
-    _own_batches = None
+    client_optimizer: Any = None
+    client_lr_scheduler: Any = None
+    loaded_checkpoint_tag: str | None = None
+    tier_name: str | None = None  # of terrace.initialize
+    _boundary: bool | None = None  # what set_gradient_accumulation_boundary has said
+    _own_batches: Iterator[Any] | None = None
 
     # --- Micro-batches and updates ---
 
-    def is_gradient_accumulation_boundary(self):
+    def is_gradient_accumulation_boundary(self) -> bool:
         if self._boundary is not None:
             return self._boundary
         return (self.micro_steps + 1) % self.config.gradient_accumulation_steps == 0
 
-    def set_gradient_accumulation_boundary(self, is_boundary):
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Whether the next step() updates, in place of the count. An update has at most gradient_accumulation_steps
         micro-batches, and engine.backward divides each loss by that number."""
         if self.store.update_when == "during_backward":
@@ -152,11 +189,11 @@ class EngineNames:
         self._boundary = bool(is_boundary)
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """Does nothing: there are no other processes whose gradients would be exchanged."""
         yield
 
-    def train_batch(self, data_iter=None):
+    def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
         """Runs all micro-batches of an update, and returns the mean of their losses.
 
         `data_iter`: an iterator; without it the loader of training_data, again and again. A batch is what the model
@@ -175,13 +212,13 @@ class EngineNames:
     @torch.no_grad()
     def eval_batch(
         self,
-        data_iter,
-        return_logits=False,
-        compute_loss=True,
-        reduce_output="avg",
-        bcast_loss=True,
-        num_micro_batches=None,
-    ):
+        data_iter: Iterator[Any] | None,
+        return_logits: bool = False,
+        compute_loss: bool = True,
+        reduce_output: str | None = "avg",
+        bcast_loss: bool = True,
+        num_micro_batches: int | None = None,
+    ) -> Any:
         """Evaluates gradient_accumulation_steps micro-batches. Returns the mean of their losses; with
         return_logits (loss, outputs); without compute_loss the outputs."""
         if reduce_output not in ("avg", None):
@@ -203,7 +240,7 @@ class EngineNames:
         loss = torch.stack(losses).mean() if reduce_output else losses
         return (loss, outputs) if return_logits else loss
 
-    def _batches_of(self, data_iter):
+    def _batches_of(self, data_iter: Iterator[Any] | None) -> Iterator[Any]:
         if data_iter is None:
             if self.training_dataloader is None:
                 raise ConfigError(
@@ -224,7 +261,7 @@ class EngineNames:
             )
         return data_iter
 
-    def _loss_and_output(self, batch, is_loss_wanted=True):
+    def _loss_and_output(self, batch: Any, is_loss_wanted: bool = True) -> tuple[Any, Any]:
         loss_fn = getattr(self.module, "loss_fn", None)
         if loss_fn is not None:
             inputs, labels = batch
@@ -238,20 +275,20 @@ class EngineNames:
 
     # --- Settings ---
 
-    def set_lr(self, lr):
+    def set_lr(self, lr: float) -> None:
         """The rate of all parameter groups, until a schedule sets another."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
-    def get_mom(self):
+    def get_mom(self) -> list[Any]:
         """Of each group the momentum of SGD, else the betas."""
         name = "momentum" if self.optimizer.kind == "sgd" else "betas"
         return [group.get(name) for group in self.optimizer.param_groups]
 
-    def set_train_batch_size(self, train_batch_size):
+    def set_train_batch_size(self, train_batch_size: int) -> None:
         """The number that the engine has. Another one is refused: memory is planned for the micro-batches of an
         update."""
         if train_batch_size != self.config.train_batch_size:
@@ -264,91 +301,97 @@ class EngineNames:
                 "set_gradient_accumulation_boundary",
             )
 
-    def train_batch_size(self):
+    def train_batch_size(self) -> int:
         return self.config.train_batch_size
 
-    def train_micro_batch_size_per_gpu(self):
+    def train_micro_batch_size_per_gpu(self) -> int:
         return self.config.train_micro_batch_size_per_gpu
 
-    def gradient_accumulation_steps(self):
+    def gradient_accumulation_steps(self) -> int:
         return self.config.gradient_accumulation_steps
 
-    def get_batch_info(self):
+    def get_batch_info(self) -> tuple[int, int, int]:
         """(train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps)"""
         config = self.config
         return config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
 
-    def gradient_clipping(self):
+    def gradient_clipping(self) -> float:
         return self.config.gradient_clipping
 
-    def get_global_grad_norm(self):
+    def get_global_grad_norm(self) -> float:
         return self._norm
 
-    def was_step_applied(self):
+    def was_step_applied(self) -> bool:
         return self._was_applied
 
-    def zero_optimization(self):
+    def zero_optimization(self) -> bool:
         return self.config.zero_stage > 0
 
-    def zero_optimization_stage(self):
+    def zero_optimization_stage(self) -> int:
         return self.config.zero_stage
 
-    def zero_offload_optimizer(self):
+    def zero_offload_optimizer(self) -> OffloadPlace:
         """Where optimizer states are."""
         return self._place_of("states")
 
-    def zero_offload_param(self):
+    def zero_offload_param(self) -> OffloadPlace:
         """Where parameters are."""
         return self._place_of("parameters")
 
-    def zero_cpu_offload(self):
+    def zero_cpu_offload(self) -> bool:
         return self.zero_offload_optimizer().device == "cpu"
 
-    def _place_of(self, what):
+    def _place_of(self, what: str) -> OffloadPlace:
         options = self.config.store_options
         device = "none" if options[what] == "device" else options[what]
         return OffloadPlace(device, options["nvme_paths"] if device == "nvme" else None)
 
-    def fp16_enabled(self):
+    def fp16_enabled(self) -> bool:
         return self.config.precision == "fp16"
 
-    def bfloat16_enabled(self):
+    def bfloat16_enabled(self) -> bool:
         return self.config.precision == "bf16"
 
-    def dynamic_loss_scale(self):
+    def dynamic_loss_scale(self) -> bool:
         """Whether the scale of fp16 follows overflows."""
         return self.config.loss_scale is not None and self.config.loss_scale.loss_scale == 0
 
-    def memory_breakdown(self):
+    def memory_breakdown(self) -> bool:
         """False: nothing is printed. engine.store.plan has the bytes of each tier."""
         return False
 
     @property
-    def loss_scale(self):
+    def loss_scale(self) -> float:
         return self.scaler.scale
 
     @property
-    def global_samples(self):
+    def global_samples(self) -> int:
         return (self.global_steps + self.skipped_steps) * self.config.train_batch_size
 
     # --- Values, and the end ---
 
-    def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
-        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+    def module_state_dict(
+        self,
+        destination: Named | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> Named:
+        state: Named = self.module.state_dict(destination=cast(Named, destination), prefix=prefix, keep_vars=keep_vars)
         if exclude_frozen_parameters:
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 if not parameter.requires_grad:
                     state.pop(prefix + name, None)
         return state
 
-    def load_module_state_dict(self, checkpoint, strict=True):
+    def load_module_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> Any:
         return self.module.load_state_dict(checkpoint, strict=strict)
 
-    def destroy(self):
+    def destroy(self) -> None:
         self.close()
 
 
-def _again_and_again(loader):
+def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
     while True:
         count = 0
         for batch in loader:
@@ -358,7 +401,7 @@ def _again_and_again(loader):
             return
 
 
-def _loss_in(output):
+def _loss_in(output: Any) -> torch.Tensor:
     """The loss in what a model returns: its member "loss", or itself, or the first of several."""
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None:

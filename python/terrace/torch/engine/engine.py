@@ -1,12 +1,17 @@
 """The engine of a model: DeepSpeed's methods over passes, updates, values and commits (deepspeed_names.py has those that
 follow from the configuration)."""
 
+from __future__ import annotations
+
 import math
 import os
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import torch
 
+from ..._types import not_yet
 from ...errors import CancelledError, ConfigError
 from ..emptied import refuse_without_values
 from ..loss_scale import LossScaler
@@ -14,6 +19,7 @@ from .away import OutsideReads
 from .deepspeed_names import ENGINES, EngineNames, missing, require_whole_load, require_whole_save
 from .interrupts import uninterrupted
 from .layout import Layout
+from .notices import Notices
 from .passes import Passes
 from .passes.hooks import Hooks, refuse_to_pickle, refuse_tracers
 from .passes.read_watch import ReadWatch
@@ -22,23 +28,48 @@ from .saved.checkpoint import Checkpoints
 from .saved.export import Exports
 from .values import Values
 
+if TYPE_CHECKING:
+    import contextlib
+
+    from torch import nn
+
+    from ..._types import Log, Named, Path
+    from ...config import Config
+    from ...store import Store
+    from ...store.spec import Optimizer, UpdateResult
+    from .optimizer import EngineOptimizer
+    from .passes.needs import Shortage
+    from .placeholders import Placeholders, Tracked
+    from .saved.averages import Average
+    from .units import Unit
+
 
 class Engine(EngineNames):
     """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
     engine.step()`."""
 
-    def __init__(self, model, config, store, tracked, units, placeholders, log, shortage):
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        store: Store,
+        tracked: Sequence[Tracked],
+        units: Sequence[Unit],
+        placeholders: Placeholders,
+        log: Log | None,
+        shortage: Callable[..., Shortage],
+    ) -> None:
         self.module = model
         self.config = config
         self.store = store
-        self.optimizer = self.lr_scheduler = self.training_dataloader = None
+        self.optimizer: EngineOptimizer = not_yet()  # until adopt()
+        self.lr_scheduler = self.training_dataloader = not_yet()
         self.global_steps = self.micro_steps = self.skipped_steps = 0
-        self.average = None
-        self.tier_name = None  # of terrace.initialize
+        self.average: Average | None = None
         self._log = log
         self._norm = 0.0
-        self._clip_once = None
-        self._in_update = None  # how many updates had run before the one that runs
+        self._clip_once: tuple[float, torch.Tensor] | None = None
+        self._in_update: int | None = None  # how many updates had run before the one that runs
         # Of engine.step(): its update is asked for, it has run, and the schedule has not followed it yet.
         self._is_in_step = self._has_updated = self._is_schedule_due = False
         self._was_applied = True
@@ -55,9 +86,10 @@ class Engine(EngineNames):
             shortage,
         )
         self._passes.needs_scale = self.scaler.may_skip
-        folders = config.store_options.get("nvme_paths")
+        options: Named = config.store_options
+        folders = options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
-        self._exports = Exports(model, store, self._values, tracked, config.store_options.get("sgd_momentum"))
+        self._exports = Exports(model, store, self._values, tracked, bool(options.get("sgd_momentum")))
         self._checkpoints = Checkpoints(self, store, tracked, self._values, self._exports, self._say)
         self._hooks.watch_passes(self._passes, units)
         self._layout = Layout(model)
@@ -65,7 +97,7 @@ class Engine(EngineNames):
         self._placeholders = placeholders
         tracked_of = {id(one.parameter): one for one in tracked}
         self._read_watch = ReadWatch(model, self._passes, tracked_of, self._warn_of_autocast)
-        self._warned_of_autocast = self._warned_of_nan = False
+        self._notices = Notices(self._say)
         self._layout.mark(model, self.zero_grad)
         outside = OutsideReads(self._passes.are_running, self._values.read, log)
         for one in tracked:
@@ -73,12 +105,12 @@ class Engine(EngineNames):
 
     # --- A training loop ---
 
-    def __call__(self, *arguments, **named):
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.module(*arguments, **named)
 
     forward = __call__
 
-    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Goes backward from the loss of a micro-batch, divided by how many an update has."""
         steps = self.config.gradient_accumulation_steps
         if scale_wrt_gas and steps > 1:
@@ -86,12 +118,12 @@ class Engine(EngineNames):
         self.scale(loss).backward(retain_graph=retain_graph)
         return loss
 
-    def scale(self, loss):
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
         self._passes.is_scaled = True
         return loss * self.scaler.scale if self.scaler.may_skip else loss
 
-    def step(self):
+    def step(self) -> None:
         """Ends a micro-batch; the last one of an update updates, and moves the learning rate schedule on."""
         is_last = self.is_gradient_accumulation_boundary()
         self._values.require_whole()
@@ -109,7 +141,7 @@ class Engine(EngineNames):
         self._finish_step()
         self._checkpoints.begin_if_due(is_told=False)
 
-    def _finish_step(self):
+    def _finish_step(self) -> None:
         """What follows an update of engine.step(). After Ctrl-C it is made up for when the program goes on."""
         if not self._has_updated:
             return
@@ -120,7 +152,7 @@ class Engine(EngineNames):
                 self._is_schedule_due = False
                 self.lr_scheduler.step()
 
-    def update(self):
+    def update(self) -> None:
         """The optimizer's step, where gradients have come."""
         self._values.require_whole()
         with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
@@ -150,7 +182,7 @@ class Engine(EngineNames):
             )
         self._checkpoints.note_update()
 
-    def _count(self, result):
+    def _count(self, result: UpdateResult) -> None:
         self._is_schedule_due = self._is_in_step and result.applied and self.lr_scheduler is not None
         self._has_updated = self._is_in_step
         self.global_steps += result.applied
@@ -166,7 +198,7 @@ class Engine(EngineNames):
         elif not result.partly_applied:
             self._explain_skip()
 
-    def _settle_update(self):
+    def _settle_update(self) -> None:
         """After Ctrl-C in an update, which may have come before it or after it."""
         if self._in_update is not None:
             if self._passes.had_ended():
@@ -181,52 +213,35 @@ class Engine(EngineNames):
             self._in_update = None
         self._finish_step()
 
-    def _give_up_micro_steps(self):
+    def _give_up_micro_steps(self) -> None:
         self._is_in_step = False
         self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
 
-    def _update_settings(self):
+    def _update_settings(self) -> tuple[list[Optimizer], int, float, float]:
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
         return self.optimizer.settings(), self.global_steps + 1, clip, self.scaler.scale
 
-    def _explain_skip(self):
+    def _explain_skip(self) -> None:
         """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
         placeholder."""
         if self._passes.has_read_nothing or not self.scaler.may_skip:
-            self._say(
-                "warning",
-                "a gradient was infinite or NaN: nothing was updated, and the next step is watched for "
-                "parameters that are used outside of their modules",
-            )
+            self._notices.of_skipped_step()
             self._read_watch.watch_steps()
 
-    def _evaluated(self, has_nan):
+    def _evaluated(self, has_nan: bool) -> None:
         if not self._read_watch.note_evaluation() and has_nan:
             self._read_watch.watch_evaluations()
-            if not self._warned_of_nan:
-                self._warned_of_nan = True
-                self._say(
-                    "warning",
-                    "an evaluation gave NaN: the next one is watched for parameters that are used outside of their "
-                    "modules; where it gives numbers, repeat this one",
-                )
+            self._notices.of_nan()
 
-    def _warn_of_autocast(self):
-        if not self._warned_of_autocast:
-            self._warned_of_autocast = True
-            if any(one.type == "fp32" and one.is_managed for one in self._tracked):
-                self._say(
-                    "warning",
-                    "autocast over fp32 parameters keeps a copy of each in 16 bits until its backward pass, "
-                    "all of the model at once; set bf16.enabled in the configuration instead",
-                )
+    def _warn_of_autocast(self) -> None:
+        self._notices.of_autocast(self._tracked)
 
-    def _announce(self):
+    def _announce(self) -> None:
         # The first pass may find that there is too little device memory, and leaves a whole state then.
         if self._passes.updates and self.store.update_when == "during_backward":
             self.store.announce_update(*self._update_settings())
 
-    def _before_pass(self):
+    def _before_pass(self) -> None:
         self._values.require_whole()
         refuse_tracers()
         if self.store.cuda_ordinal is not None:  # leases and their ends are in the order of torch's operations
@@ -235,7 +250,7 @@ class Engine(EngineNames):
             self._placeholders.require_untouched()
             self._placeholders.require_in_place(self._tracked)
 
-    def _before_step(self):
+    def _before_step(self) -> None:
         self._settle_update()
         self._settle_average("train")
         self._layout.require_unchanged()
@@ -243,7 +258,7 @@ class Engine(EngineNames):
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now
         self._values.take_small(is_between_steps=True)
 
-    def drop_gradients(self):
+    def drop_gradients(self) -> None:
         """zero_grad: gives up a step that has gradients, or that failed."""
         self._passes.close_leftovers()
         self._settle_update()
@@ -256,10 +271,10 @@ class Engine(EngineNames):
                 for parameter in group["params"]:
                     parameter.grad = None
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         self.drop_gradients()
 
-    def clip_grad_norm_(self, max_norm):
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clips the next update; with an infinite norm it only asks for the norm, as in torch. The norm that it
         returns is known, and filled in, when the update has run."""
         max_norm = float(max_norm)
@@ -273,21 +288,23 @@ class Engine(EngineNames):
 
     # --- Values ---
 
-    def gathered(self, parameters, write=False):
+    def gathered(self, parameters: Any, write: bool = False) -> contextlib.AbstractContextManager[None]:
         """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be
         changed."""
         return self._values.gathered(parameters, write)
 
-    def has_parameter(self, parameter):
+    def has_parameter(self, parameter: Any) -> bool:
         return bool(self._values.find([parameter]))
 
-    def state_dict(self, *arguments, **named):
+    def state_dict(self, *arguments: Any, **named: Any) -> Named:
         return self.module.state_dict(*arguments, **named)
 
-    def load_state_dict(self, state_dict, strict=True, assign=False):
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
 
-    def named_values(self, parameters=None, dtype=None):
+    def named_values(
+        self, parameters: Any = None, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, values) of all parameters, or of those that gathered() would take, one after the other: for norms and
         logs. The values are a new tensor in the parameter's type, or in `dtype`, and only one is in memory at a time
         unless you keep it. Between passes; trained ones in fp32 are masters."""
@@ -296,7 +313,7 @@ class Engine(EngineNames):
             is_master = one.is_trainable and dtype == torch.float32
             yield one.name, self._values.read(one, "master" if is_master else "parameter", dtype)
 
-    def master(self, parameter):
+    def master(self, parameter: Any) -> torch.Tensor:
         """The fp32 value that a parameter is rounded from, as a new tensor."""
         found = self._values.find(parameter)
         if len(found) != 1:
@@ -308,7 +325,7 @@ class Engine(EngineNames):
             )
         return self._values.read(found[0], "master")
 
-    def averaged(self, decay=0.999, *, every=1, host_memory=None):
+    def averaged(self, decay: float | None = 0.999, *, every: int = 1, host_memory: int | None = None) -> Average:
         """Begins an average of the weights over the steps, engine.average from then on (averages.py). `decay`: of an
         exponential moving average; None: the equal average of SWA. `every` so many steps it takes the weights in; 0:
         with average.update_parameters() alone. `host_memory`: its bytes, beside terrace.host_memory; without it what
@@ -316,30 +333,41 @@ class Engine(EngineNames):
         load_checkpoint."""
         return begin_average(self, decay, every, host_memory)
 
-    def _settle_average(self, what):
+    def _settle_average(self, what: str) -> None:
         if self.average is not None:
             self.average.require_at_home(what)
             self.average.catch_up()
 
-    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+    def save_safetensors(
+        self, folder: Path, dtype: torch.dtype | str | None = None, shard_bytes: int = 5 << 30, averaged: bool = False
+    ) -> None:
         """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time; with `averaged`
         those of engine.average, beside what is not trained."""
         return self._exports.save_safetensors(folder, dtype, shard_bytes, averaged)
 
-    def save_16bit_model(self, save_dir, save_filename="model.safetensors", exclude_frozen_parameters=False):
+    def save_16bit_model(
+        self, save_dir: Path, save_filename: str = "model.safetensors", exclude_frozen_parameters: bool = False
+    ) -> bool:
         """Writes the weights in the parameters' type, or in bf16 where that is fp32, to one file of safetensors."""
         return self._exports.save_16bit(save_dir, save_filename, exclude_frozen_parameters)
 
     save_fp16_model = save_16bit_model
 
-    def optimizer_state_dict(self):
+    def optimizer_state_dict(self) -> Named:
         """Moments, steps and groups in the layout of torch.optim."""
         return self._exports.optimizer_state_dict(self.optimizer)
 
-    def load_optimizer_state_dict(self, state_dict):
+    def load_optimizer_state_dict(self, state_dict: Named) -> None:
         self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
 
-    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+    def save_checkpoint(
+        self,
+        save_dir: Path,
+        tag: str | int | None = None,
+        client_state: Named | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
         """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
         replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
         require_whole_save(save_dir, exclude_frozen_parameters)
@@ -348,14 +376,14 @@ class Engine(EngineNames):
 
     def load_checkpoint(
         self,
-        load_dir,
-        tag=None,
-        load_module_strict=True,
-        load_optimizer_states=True,
-        load_lr_scheduler_states=True,
-        load_module_only=False,
-        custom_load_fn=None,
-    ):
+        load_dir: Path,
+        tag: str | int | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: object = None,
+    ) -> tuple[str | None, Any]:
         """(path, client_state) of what save_checkpoint wrote; (None, {}) and a warning where there is nothing. What
         is refused has changed nothing. After a failure of the drive within the load the engine has no whole state,
         and says so at every call until a load has ended well. A checkpoint is of the whole model:
@@ -372,22 +400,22 @@ class Engine(EngineNames):
             self.loaded_checkpoint_tag = os.path.basename(path)
         return path, client_state
 
-    def commit(self, client_state=None, retain=False):
+    def commit(self, client_state: Any = None, retain: bool = False) -> None:
         """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
         `client_state`, what JSON holds, comes back as engine.client_state after a resume. One that is refused has
         changed nothing. Its text and the progress of the engine may have 1 MiB."""
         self._checkpoints.begin(client_state, retain)
 
-    def finish_commit(self):
+    def finish_commit(self) -> int:
         """Waits until the last commit is durable, and returns its number."""
         self._checkpoints.tell()
         return self.store.finish_commit()
 
     @property
-    def client_state(self):
+    def client_state(self) -> Any:
         return self._checkpoints.client_state
 
-    def adopt(self, optimizer, scheduler, dataloader):
+    def adopt(self, optimizer: EngineOptimizer, scheduler: Any, dataloader: Any) -> None:
         """The last act of terrace.initialize. After a resume they go on from the commit."""
         self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
         optimizer.engine = self
@@ -395,19 +423,19 @@ class Engine(EngineNames):
         ENGINES.add(self)
 
     @property
-    def device(self):
+    def device(self) -> torch.device:
         return self._tracked[0].parameter.device
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Engine:
         self.module.train(mode)
         return self
 
-    def eval(self):
+    def eval(self) -> Engine:
         return self.train(False)
 
     # --- Its end ---
 
-    def close(self, keep_values=False):
+    def close(self, keep_values: bool = False) -> None:
         """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks
         for it."""
         if self._passes.is_closed:
@@ -427,7 +455,7 @@ class Engine(EngineNames):
             self._passes.is_closed = True
             ENGINES.discard(self)
 
-    def _leave_model(self, kept):
+    def _leave_model(self, kept: list[torch.Tensor]) -> None:
         self._read_watch.stop()
         self._hooks.remove()
         self._values.detach(self.module)
@@ -440,13 +468,13 @@ class Engine(EngineNames):
         if not kept:
             refuse_without_values(self.module)
 
-    def __enter__(self):
+    def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         """What an engine has not is the model's."""
         if name == "module" or name.startswith("__"):
             raise AttributeError(name)
@@ -457,10 +485,10 @@ class Engine(EngineNames):
                 raise
             raise AttributeError(missing(name, self.module)) from error
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()
 
-    def _say(self, level, line):
+    def _say(self, level: str, line: str) -> None:
         if self._log is not None:
             self._log(level, line)
         else:

@@ -1,9 +1,13 @@
 """terrace.initialize: from a model of torch and a configuration to an engine, with everything planned before it
 is allocated."""
 
+from __future__ import annotations
+
 import faulthandler
 import functools
 import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -36,6 +40,10 @@ from .schedule import EngineSchedule
 from .units import choose_units, expected_uses
 from .values import has_engine
 
+if TYPE_CHECKING:
+    from ..._types import ConfigSource, Log, Named
+    from ...config import Config
+
 # Parameters of so many elements stay torch's own.
 SMALL_ELEMENTS = 64 << 10
 # Of the flat space (base/record_layout.h): sums of squares are taken by tile, and tensors are aligned.
@@ -43,29 +51,29 @@ _TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
 
 
 def initialize(
-    args=None,
-    model=None,
-    optimizer=None,
-    model_parameters=None,
-    training_data=None,
-    lr_scheduler=None,
+    args: object = None,
+    model: Any = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
     *,
-    config=None,
-    units="auto",
-    device=None,
-    collate_fn=None,
-    persistence_threshold=SMALL_ELEMENTS,
-    resume=False,
-    discard_commits=False,
-    total_steps=None,
-    tier_name=None,
-    log=None,
-    config_params=None,
-    mpu=None,
-    mesh_param=None,
-    dist_init_required=None,
-    distributed_port=None,
-):
+    config: ConfigSource | None = None,
+    units: Any = "auto",
+    device: Any = None,
+    collate_fn: Callable[..., Any] | None = None,
+    persistence_threshold: int = SMALL_ELEMENTS,
+    resume: bool | str = False,
+    discard_commits: bool = False,
+    total_steps: int | None = None,
+    tier_name: str | None = None,
+    log: Log | None = None,
+    config_params: ConfigSource | None = None,
+    mpu: object = None,
+    mesh_param: object = None,
+    dist_init_required: object = None,
+    distributed_port: object = None,
+) -> tuple[Engine, EngineOptimizer, Any, Any]:
     """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
 
     model: a module, whose parameters go into a store; outside of its passes they read as NaN. Leave it on the
@@ -84,17 +92,17 @@ def initialize(
     require_undivided(mpu, mesh_param)
     if resume not in (True, False, "auto"):
         raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
-    config = read_config(
+    settings: Config = read_config(
         source_of(config, config_params, args), total_steps, optimizer is not None, lr_scheduler is not None
     )
     _require_plain(model)
-    build = _Build(model, config, units, device, persistence_threshold)
-    groups, kind, defaults = _groups(model, config, optimizer, model_parameters)
+    build = _Build(model, settings, units, device, persistence_threshold)
+    groups, kind, defaults = _groups(model, settings, optimizer, model_parameters)
     own_optimizer = EngineOptimizer(kind, groups, defaults)
     if isinstance(optimizer, torch.optim.Optimizer):
-        optimizer._opt_called = True  # a scheduler of torch made for it asks for this
-    scheduler = _scheduler(own_optimizer, config, lr_scheduler)
-    loader = _dataloader(training_data, config, collate_fn)
+        cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
+    scheduler = _scheduler(own_optimizer, settings, lr_scheduler)
+    loader = _dataloader(training_data, settings, collate_fn)
     build.describe(groups)
     for line in build.notes():
         _say(log, line)
@@ -107,14 +115,14 @@ def initialize(
     return engine, own_optimizer, loader, scheduler
 
 
-def _say(log, line):
+def _say(log: Log | None, line: str) -> None:
     if log is not None:
         log("warning", line)
     else:
         warnings.warn(line, stacklevel=4)  # below terrace.initialize
 
 
-def _require_plain(model):
+def _require_plain(model: nn.Module) -> None:
     what = "cannot train a model with Terrace"
     if not isinstance(model, nn.Module):
         raise ConfigError(what, type(model).__name__, "it is no torch.nn.Module", "give model=")
@@ -140,7 +148,7 @@ def _require_plain(model):
             require_values(parameter, name, what)
 
 
-def _groups(model, config, optimizer, model_parameters):
+def _groups(model: nn.Module, config: Config, optimizer: Any, model_parameters: Any) -> tuple[list[Named], str, Named]:
     """(parameter groups, kind, torch's defaults)"""
     own = config.optimizer
     parameters = (
@@ -176,14 +184,14 @@ def _groups(model, config, optimizer, model_parameters):
     return groups, own.kind, defaults
 
 
-def _aligned(elements):
+def _aligned(elements: int) -> int:
     return -(-elements // _ALIGNED_ELEMENTS) * _ALIGNED_ELEMENTS
 
 
 class _Build:
     """An engine in the making."""
 
-    def __init__(self, model, config, units, device, threshold):
+    def __init__(self, model: nn.Module, config: Config, units: Any, device: Any, threshold: int) -> None:
         self.model = model
         self.config = config
         self.units = units
@@ -202,7 +210,7 @@ class _Build:
                 "leave it out",
             )
 
-    def describe(self, groups):
+    def describe(self, groups: list[Named]) -> None:
         """Which parameters a store gets, and how."""
         self.group_count = len(groups)
         group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
@@ -237,13 +245,13 @@ class _Build:
         self.tracked.sort(key=lambda one: one.is_small)
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
-    def _type_of(self, parameter):
+    def _type_of(self, parameter: nn.Parameter) -> str:
         """The type that it has in the store, or beside it."""
         precision = self.config.precision
         is_kept = precision == "fp32" or id(parameter) in self.kept_in_fp32
         return TYPES[parameter.dtype] if is_kept else precision
 
-    def notes(self):
+    def notes(self) -> Iterator[str]:
         """What is to be said before anything is planned, a line each."""
         without, old = self.config.without_effect, self.config.old_names
         if len(without) == 1:
@@ -256,8 +264,9 @@ class _Build:
         if self.outside:
             yield line_of_outside(self.outside, self.torch_device)
 
-    def _specs(self):
-        specs, place_in_tile = [], {}
+    def _specs(self) -> list[Tensor]:
+        specs: list[Tensor] = []
+        place_in_tile: dict[str, int] = {}
         for one in self.tracked:
             if one.is_small and one.is_managed:
                 # Small ones begin with a tile of their own, as they do where they are not in the store's memory.
@@ -273,7 +282,7 @@ class _Build:
             )
         return specs
 
-    def plan(self, kind, groups, log, **more):
+    def plan(self, kind: str, groups: list[Named], log: Log | None, **more: Any) -> None:
         """Finds units, device and options that fit; raises CapacityError with the least budgets where none do."""
         config = self.config
         for one in self.tracked:
@@ -298,7 +307,7 @@ class _Build:
                 raise
         self._try("leaf", options)
 
-    def _try(self, units, options):
+    def _try(self, units: Any, options: Named) -> None:
         self.chosen = choose_units(self.model, self.managed_of, units)
         self.uses = expected_uses(self.model, self.chosen, self.config.gradient_accumulation_steps, self.managed_of)
         device = self.device if self.managed_of else None
@@ -308,8 +317,9 @@ class _Build:
         plan(self.specs, device, self.uses, **self.options)
         self.used_device = device
 
-    def make(self, resume):
-        if self.used_device is not None and self.used_device.strict and not faulthandler.is_enabled():
+    def make(self, resume: bool | str) -> Engine:
+        is_strict = self.used_device is not None and self.used_device.strict
+        if is_strict and not faulthandler.is_enabled():
             faulthandler.enable()  # which says the line of Python beside the tensor that was touched
         store, self.resumed = self._create(resume)
         try:
@@ -321,7 +331,7 @@ class _Build:
             for one in self.tracked:
                 if one.is_managed:
                     real = tensor_at(store, one.number, one.parameter.shape, TORCH_TYPES[one.type], self.used_device)
-                    one.attach(real, real if self.used_device.strict else placeholders.like(real))
+                    one.attach(real, real if is_strict else placeholders.like(real))
                 else:
                     one.attach(one.values, one.values)
                     one.values = None
@@ -343,7 +353,7 @@ class _Build:
             store.close()
             raise
 
-    def _create(self, resume):
+    def _create(self, resume: bool | str) -> tuple[Store, bool]:
         options = self.options
         if not resume or (resume == "auto" and not options.get("nvme_paths")):
             return Store(self.specs, self.used_device, self.uses, **options), False
@@ -358,7 +368,7 @@ class _Build:
             return Store(self.specs, self.used_device, self.uses, **options), False
         return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
 
-    def _fill(self, store):
+    def _fill(self, store: Store) -> None:
         """From the parameters, in their own type: masters keep what a smaller type would lose."""
         sources = {}
         for one in self.tracked:
@@ -372,7 +382,7 @@ class _Build:
         store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
 
 
-def _scheduler(optimizer, config, given):
+def _scheduler(optimizer: EngineOptimizer, config: Config, given: Any) -> Any:
     if given is None:
         return EngineSchedule(optimizer, config.schedule) if config.schedule is not None else None
     is_maker = callable(given) and (isinstance(given, type) or not hasattr(given, "step"))
@@ -387,7 +397,7 @@ def _scheduler(optimizer, config, given):
     return scheduler
 
 
-def _dataloader(data, config, collate_fn):
+def _dataloader(data: Any, config: Config, collate_fn: Callable[..., Any] | None) -> Any:
     if data is None:
         return None
     return torch.utils.data.DataLoader(

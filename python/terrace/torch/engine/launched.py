@@ -1,6 +1,8 @@
 """Whether this process trains alone. terrace.initialize has the whole model in one process: several processes would
 each train a model of its own, on data of its own, and nothing would show it."""
 
+from __future__ import annotations
+
 import ctypes
 
 import torch.distributed
@@ -9,7 +11,7 @@ from ..._lib import check, library, text_of
 from ...errors import ConfigError
 
 
-def require_alone():
+def require_alone() -> None:
     """Raises where a launcher has started this process as one of several, or torch.distributed knows of others."""
     numbers, name = (ctypes.c_uint32(), ctypes.c_uint32()), ctypes.c_char_p()
     check(library().terrace_launched(*map(ctypes.byref, numbers), ctypes.byref(name)))

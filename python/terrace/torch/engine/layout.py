@@ -1,20 +1,28 @@
 """The modules and parameters that a model had when its engine was made. Changes are found before the next step."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
 from ...errors import MisuseError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # What an engine sets on modules.
 OWN_ATTRIBUTES = ("__deepcopy__", "_ddp_params_and_buffers_to_ignore", "_replicate_for_data_parallel", "zero_grad")
 
 
 class Layout:
-    def __init__(self, model):
+    def __init__(self, model: nn.Module) -> None:
         self._modules = [
             (name, module, list(map(id, module._parameters.values())), list(map(id, module._modules.values())))
             for name, module in model.named_modules()
         ]
         self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
 
-    def require_unchanged(self):
+    def require_unchanged(self) -> None:
         for name, module, parameters, children in self._modules:
             if (
                 list(map(id, module._parameters.values())) != parameters
@@ -36,23 +44,23 @@ class Layout:
                     "set requires_grad before terrace.initialize",
                 )
 
-    def mark(self, model, zero_grad):
+    def mark(self, model: nn.Module, zero_grad: Callable[..., None]) -> None:
         """DistributedDataParallel and DataParallel ask for these first."""
         model.__dict__["zero_grad"] = zero_grad
         model.__dict__["_ddp_params_and_buffers_to_ignore"] = _NotDivided()
         model.__dict__["_replicate_for_data_parallel"] = _refuse_to_divide
 
-    def unmark(self, model):
+    def unmark(self, model: nn.Module) -> None:
         for name in OWN_ATTRIBUTES:
             model.__dict__.pop(name, None)
 
 
 class _NotDivided:
-    def __iter__(self):
+    def __iter__(self) -> NoReturn:
         _refuse_to_divide()
 
 
-def _refuse_to_divide():
+def _refuse_to_divide() -> NoReturn:
     raise MisuseError(
         "cannot divide a model among processes or devices",
         "DistributedDataParallel or DataParallel",

@@ -4,11 +4,21 @@ Its param_groups are read in every step, so torch's learning rate schedulers wor
 says what kind it is, and shares its param_groups.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
 import torch
 
+from ..._types import not_yet
 from ...errors import ConfigError, MisuseError
 from ..optimizer.settings import NEUTRAL, settings_of
 from .deepspeed_names import OptimizerNames
+
+if TYPE_CHECKING:
+    from ..._types import Named
+    from ...store.spec import Optimizer
 
 # What torch calls the moments of each kind, first and second, and whether it counts steps.
 MOMENTS = {
@@ -26,7 +36,7 @@ _KINDS = {
 }
 
 
-def kind_of(optimizer):
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """The kind of an optimizer of torch; raises where Terrace has none that computes the same."""
     what = "cannot take over an optimizer"
     kind = _KINDS.get(type(optimizer))
@@ -61,18 +71,18 @@ def kind_of(optimizer):
 class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
     """It belongs to the engine that adopts it."""
 
-    def __init__(self, kind, groups, defaults):
-        self.engine = None
+    def __init__(self, kind: str, groups: Any, defaults: Named) -> None:
+        self.engine = not_yet()  # until it adopts this
         self.kind = kind
         self._is_complete = False
         super().__init__(groups, defaults)
         self._is_complete = True
 
-    def settings(self):
+    def settings(self) -> list[Optimizer]:
         """What the update is given, by group."""
         return [settings_of(self.kind, group) for group in self.param_groups]
 
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates with the gradients that have come; without any, nothing happens, as in torch."""
         loss = None
         if closure is not None:
@@ -82,11 +92,11 @@ class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
         self.engine.update()
         return loss
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Gives up a step that has gradients but no update yet; their memory is gone in any case."""
         self.engine.drop_gradients()
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: Named) -> None:
         if self._is_complete:
             raise MisuseError(
                 "cannot add a parameter group",
@@ -96,14 +106,14 @@ class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
             )
         super().add_param_group(param_group)
 
-    def state_dict(self):
+    def state_dict(self) -> Named:
         """In torch's layout. The moments are read one tensor at a time; before the first update there are none."""
         return self.engine.optimizer_state_dict()
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Named) -> None:
         self.engine.load_optimizer_state_dict(state_dict)
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise MisuseError(
             "cannot pickle an optimizer",
             "optimizer",

@@ -1,17 +1,27 @@
 """What of a model is in no store: its buffers, and parameters that are neither trained nor large, or of a type that no
 store has, such as the codes of quantised weights."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .placeholders import TORCH_TYPES, TYPES
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def kept_in_fp32(model, config):
+    from ...config import Config
+
+
+def kept_in_fp32(model: nn.Module, config: Config) -> set[int]:
     """The ids of parameters that keep fp32 under bf16.enabled and fp16.enabled: those of a BatchNorm whose running
     statistics are fp32. In 16 bits most steps of a running mean would be rounded away, and torch wants all of a
     BatchNorm in one type; its inputs and outputs may be of 16 bits."""
-    found = set()
+    found: set[int] = set()
     for module in model.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
             if (config.buffer_type or TYPES.get(module.running_mean.dtype)) == "fp32":
@@ -19,7 +29,9 @@ def kept_in_fp32(model, config):
     return found
 
 
-def settle_others(model, type_of, known, config, device):
+def settle_others(
+    model: nn.Module, type_of: Callable[[nn.Parameter], str], known: set[int], config: Config, device: torch.device
+) -> None:
     """Brings to the device what is in no store. Buffers keep their types, as with DeepSpeed, unless
     data_types.buffer_dtype says another: a table of angles or a routing bias has values that 16 bits do not hold.
     `type_of` gives the type of a parameter, and `known` are the ids of those in the store."""
@@ -33,7 +45,7 @@ def settle_others(model, type_of, known, config, device):
             parameter.data = parameter.data.to(device, TORCH_TYPES[type_of(parameter)] if is_converted else None)
 
 
-def line_of_outside(outside, device):
+def line_of_outside(outside: Sequence[tuple[nn.Parameter, str]], device: torch.device) -> str:
     """What to say of large frozen parameters whose type no store has: [(parameter, name)]."""
     size = sum(one.numel() * one.element_size() for one, _ in outside) / 2**20
     types = ", ".join(sorted({_type_name(one) for one, _ in outside}))
@@ -45,6 +57,6 @@ def line_of_outside(outside, device):
     )
 
 
-def _type_name(parameter):
+def _type_name(parameter: nn.Parameter) -> str:
     kind = type(parameter.data)
     return str(parameter.dtype).rpartition(".")[2] if kind is torch.Tensor else kind.__name__

@@ -5,16 +5,24 @@ read gives NaN, a write raises, and nothing ends the process. Within leases it i
 the store, which never changes, so that views and saved tensors stay right. On a strict device it is always that
 tensor."""
 
+from __future__ import annotations
+
 import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from ..._declarations import ENUMS
+from ..._types import not_yet
 from ...errors import ConfigError, MisuseError
 from ..handed_over import HandedOver
 from ..overlap import overlapping
 from .away import AwayParameter
+
+if TYPE_CHECKING:
+    from .away import OutsideReads
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 TORCH_TYPES = {word: dtype for dtype, word in TYPES.items()}
@@ -50,18 +58,19 @@ class Tracked:
         "__weakref__",
     )
 
-    def __init__(self, parameter, names, type_, is_trainable, group):
+    def __init__(self, parameter: nn.Parameter, names: list[str], type_: str, is_trainable: bool, group: int) -> None:
         self.parameter = parameter
         self.names = names
         self.type = type_
         self.type_number = ENUMS["terrace_type"][type_]
         self.is_trainable = is_trainable
         self.group = group
-        self.number = None
+        self.number: int = not_yet()  # in the store
         self.address = self.first_small = 0  # of a small one: its memory, its place among those of its type
         self.is_managed = True
         self.is_small = False
-        self.real = self.away = None
+        self.real: torch.Tensor = not_yet()
+        self.away: torch.Tensor = not_yet()
         self.leases = 0  # that are open, and one more where it is gathered
         self.is_gathered = False
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
@@ -69,55 +78,57 @@ class Tracked:
         # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
         # gradient as often.
         self.comes_in_parts = False
-        self.refusal = None
+        self.refusal: HandedOver | None = None
         # For a while: values that a small one is to have, or the version of a parameter that is loaded into.
-        self.values = None
-        self.outside = None  # an OutsideReads, told of what reads this one while it is away
-        self._own_class = self._away_class = type(parameter)
+        self.values: Any = None
+        self.outside: OutsideReads | None = None  # an OutsideReads, told of what reads this one while it is away
+        self._own_class: type[nn.Parameter] = type(parameter)
+        self._away_class: type[nn.Parameter] = type(parameter)
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self.names[0]
 
-    def attach(self, real, away):
+    def attach(self, real: torch.Tensor, away: torch.Tensor) -> None:
         self.real = real
         self.away = away
         if away is not real and self._own_class is nn.Parameter:
             self._away_class = AwayParameter
-            self.parameter._terrace_away = weakref.ref(self)
+            cast(Any, self.parameter)._terrace_away = weakref.ref(self)
         self.put_away()
 
-    def show(self, values):
+    def show(self, values: torch.Tensor) -> None:
         """The parameter has these values from now on."""
         self.parameter.__class__ = self._own_class  # torch's own: before anything is asked of it
         self.parameter.data = values
 
-    def put_away(self):
+    def put_away(self) -> None:
         self.parameter.__class__ = self._own_class
         self.parameter.data = self.away
         self.parameter.__class__ = self._away_class
 
-    def forget_leases(self):
+    def forget_leases(self) -> None:
         """Nothing is leased, but what was gathered has values of its own."""
         if self.is_managed and self.leases:
             self.leases = int(self.is_gathered)
             if not self.is_gathered:
                 self.put_away()
 
-    def leave_store(self, away):
+    def leave_store(self, away: torch.Tensor) -> None:
         """The store ends: a strict one leaves nothing to look at."""
         self.show(away)
         self.parameter.__dict__.pop("_terrace_away", None)
-        self.real = self.away = self.outside = None
+        self.real = self.away = not_yet()
+        self.outside = None
 
 
 class Placeholders:
     """All of one type are the same NaN, so that it can be seen whether anything was written to one."""
 
-    def __init__(self):
-        self._values = {}
+    def __init__(self) -> None:
+        self._values: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
-    def like(self, tensor):
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
         value = self._values.get((tensor.dtype, tensor.device))
         if value is None:
             value = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
@@ -125,7 +136,7 @@ class Placeholders:
         return value.expand(tensor.shape)
 
     @staticmethod
-    def require_in_place(tracked):
+    def require_in_place(tracked: Iterable[Tracked]) -> None:
         for one in tracked:
             if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
                 continue
@@ -150,7 +161,7 @@ class Placeholders:
                     "write within `with engine.gathered(parameters, write=True):`",
                 )
 
-    def require_untouched(self):
+    def require_untouched(self) -> None:
         """torch refuses most writes by itself, but not fill_ and zero_."""
         for value in self._values.values():
             found = value.item()
@@ -165,7 +176,7 @@ class Placeholders:
                 )
 
 
-def acquire(tracked):
+def acquire(tracked: Iterable[Tracked]) -> None:
     """Lets the parameters of a lease that was just opened be read."""
     for one in tracked:
         if not one.leases:
@@ -173,14 +184,14 @@ def acquire(tracked):
         one.leases += 1
 
 
-def release(tracked):
+def release(tracked: Iterable[Tracked]) -> None:
     for one in tracked:
         one.leases -= 1
         if not one.leases:
             one.put_away()
 
 
-def is_strange(gradient, one):
+def is_strange(gradient: torch.Tensor, one: Tracked) -> bool:
     """Whether a gradient cannot be handed over."""
     return (
         gradient.dtype is not one.parameter.dtype
@@ -190,7 +201,7 @@ def is_strange(gradient, one):
     )
 
 
-def why_strange(gradient, one):
+def why_strange(gradient: torch.Tensor, one: Tracked) -> tuple[str, str]:
     """(reason, advice)"""
     if type(gradient) is HandedOver:
         return "the graph is that of a step that is over", "go forward again"
@@ -208,15 +219,15 @@ def why_strange(gradient, one):
     )
 
 
-def named_once(model):
+def named_once(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
     """[(parameter, [its names])]: a tied one has several."""
-    found = {}
+    found: dict[int, tuple[nn.Parameter, list[str]]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         found.setdefault(id(parameter), (parameter, []))[1].append(name)
     return list(found.values())
 
 
-def require_trainable_kind(parameter, name):
+def require_trainable_kind(parameter: nn.Parameter, name: str) -> bool:
     """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way.
     Frozen ones of other types stay torch's: the codes of quantised weights among them."""
     what = "cannot take a parameter into Terrace"
@@ -252,7 +263,7 @@ def require_trainable_kind(parameter, name):
     return False
 
 
-def require_storage_of_its_own(parameters, model):
+def require_storage_of_its_own(parameters: Iterable[tuple[nn.Parameter, list[str]]], model: nn.Module) -> None:
     """Two parameters over the same bytes would be trained twice by torch, and would come apart here, as a buffer
     would that is a view of a parameter."""
     buffers = [

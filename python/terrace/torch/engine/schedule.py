@@ -1,39 +1,49 @@
 """The configuration's learning rate schedule as an object with torch's and DeepSpeed's methods."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ...errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..._types import Named
+    from ...schedule import Schedule
 
 
 class EngineSchedule:
     """Sets the rates of the next update, once when it is made and with every step()."""
 
-    def __init__(self, optimizer, schedule):
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule) -> None:
         self.optimizer = optimizer
         self._schedule = schedule
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
         self.last_epoch = 0
         self._set()
 
-    def step(self, epoch=None):
+    def step(self, epoch: int | None = None) -> None:
         """Goes on by an update, or to update `epoch`, as torch's do."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else int(epoch)
         self._set()
 
-    def _set(self):
+    def _set(self) -> None:
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"] = self._schedule.lr(self.last_epoch, number, self._base_rates[number])
             betas = self._schedule.betas(self.last_epoch, number)
             if betas is not None:
                 group["betas"] = betas
 
-    def get_last_lr(self):
+    def get_last_lr(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     get_lr = get_last_lr
 
-    def state_dict(self):
+    def state_dict(self) -> Named:
         return {"last_epoch": self.last_epoch, "base_rates": list(self._base_rates)}
 
-    def require_own(self, state, place):
+    def require_own(self, state: Any, place: str) -> None:
         """Raises where another schedule has made the state."""
         if set(state) != set(self.state_dict()):
             raise ConfigError(
@@ -43,7 +53,7 @@ class EngineSchedule:
                 "load it with load_lr_scheduler_states=False",
             )
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Named) -> None:
         self.last_epoch = state_dict["last_epoch"]
         self._base_rates = list(state_dict["base_rates"])
         self._set()

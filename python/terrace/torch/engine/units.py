@@ -1,11 +1,26 @@
 """Units: the modules whose parameters are leased together, and what a step is expected to do with them."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from torch import nn
 
+from ..._types import not_yet
 from ...errors import ConfigError
 from ...store.spec import Use
 from ...suggestions import suggestion_among
 from .reads import parameters_read_elsewhere, runs
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from ...store import Store
+    from .placeholders import Tracked
+
+    # Of the tree of units: one, what it leases, and what is below.
+    Node = tuple["Unit", list[Tracked], list["Node"]]
 
 
 class Unit:
@@ -13,25 +28,25 @@ class Unit:
 
     __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "_keys", "is_root")
 
-    def __init__(self, name, module, is_root=False):
+    def __init__(self, name: str, module: nn.Module, is_root: bool = False) -> None:
         self.name = name
         self.module = module
         self.is_root = is_root
-        self.tracked = ()  # replaced where it changes, for a use has what it began with
-        self.ids = None
+        self.tracked: tuple[Tracked, ...] = ()  # replaced where it changes, for a use has what it began with
+        self.ids: ctypes.Array[ctypes.c_uint32] | None = None
         self.count = 0
         self.use_stamp = -1  # of the micro-batch that `uses` counts in
         self.uses = 0
-        self.intervals = []  # the clock when those uses were entered and left
-        self._keys = []
+        self.intervals: list[tuple[int, int]] = []  # the clock when those uses were entered and left
+        self._keys: list[tuple[bytes, bytes]] = []
 
-    def begin(self, stamp):
+    def begin(self, stamp: int) -> None:
         """A micro-batch in which it has not been used."""
         self.use_stamp = stamp
         self.uses = 0
         self.intervals = []
 
-    def keys(self, use):
+    def keys(self, use: int) -> tuple[bytes, bytes]:
         """The keys of a use's leases, forward and backward; the same in every micro-batch."""
         while len(self._keys) <= use:
             suffix = f"#{len(self._keys) + 1}" if self._keys else ""
@@ -39,25 +54,26 @@ class Unit:
             self._keys.append((f"{base}/forward{suffix}".encode(), f"{base}/backward{suffix}".encode()))
         return self._keys[use]
 
-    def extend(self, one):
+    def extend(self, one: Tracked) -> None:
         """Its leases have one parameter more, from the next one on."""
         self.tracked += (one,)
         self.count += 1
         self.ids = None  # until settle(), since many may come one after the other
 
-    def settle(self, store):
+    def settle(self, store: Store) -> ctypes.Array[ctypes.c_uint32]:
         """Makes what a lease needs, after `tracked` has changed."""
-        self.ids = store.ids([one.number for one in self.tracked])
+        self.ids = ids = store.ids([one.number for one in self.tracked])
         self.count = len(self.tracked)
+        return ids
 
 
-def choose_units(model, tracked_of, units):
+def choose_units(model: nn.Module, tracked_of: Mapping[int, Tracked], units: Any) -> list[Unit]:
     """The units in the order of model.modules(), the root first. `tracked_of` gives the managed parameter for an
     id. The parameters of a module that has no forward, such as a ParameterList, belong to the one around it."""
     blocks = _blocks(model, units)
-    chosen = []
+    chosen: list[Unit] = []
 
-    def visit(name, module, inside, seen, around):
+    def visit(name: str, module: nn.Module, inside: bool, seen: set[nn.Module], around: Unit) -> None:
         if module in seen:
             return
         seen.add(module)
@@ -75,11 +91,11 @@ def choose_units(model, tracked_of, units):
         for child, below in module.named_children():
             visit(f"{name}.{child}" if name else child, below, inside or is_block, seen, unit)
 
-    visit("", model, False, set(), None)
+    visit("", model, False, set(), not_yet())
     return [unit for unit in chosen if unit.tracked or unit.is_root]
 
 
-def _blocks(model, units):
+def _blocks(model: nn.Module, units: Any) -> set[nn.Module]:
     if units == "leaf":
         return set()
     if units == "auto":
@@ -109,11 +125,11 @@ def _blocks(model, units):
     return found
 
 
-def _repeated(model):
+def _repeated(model: nn.Module) -> set[nn.Module]:
     """The elements of the outermost lists of modules of one class: the layers of most models."""
     found = set()
 
-    def visit(module):
+    def visit(module: nn.Module) -> None:
         elements = list(module.children())
         if isinstance(module, nn.ModuleList) and len(elements) > 1 and len({type(one) for one in elements}) == 1:
             found.update(elements)
@@ -125,7 +141,9 @@ def _repeated(model):
     return found
 
 
-def expected_uses(model, units, micro_batches, tracked_of):
+def expected_uses(
+    model: nn.Module, units: Sequence[Unit], micro_batches: int, tracked_of: Mapping[int, Tracked]
+) -> list[Use]:
     """The uses of a step in which every module runs once, forward and then backward in reverse order.
 
     A module with parameters of its own around other units holds its lease around theirs, and so it does with those
@@ -133,12 +151,12 @@ def expected_uses(model, units, micro_batches, tracked_of):
     """
     by_module = {unit.module: unit for unit in units if unit.tracked}
 
-    def visit(name, module, seen, held):
+    def visit(name: str, module: nn.Module, seen: set[nn.Module], held: frozenset[int]) -> list[Node]:
         if module in seen:
             return []
         seen.add(module)
         unit = by_module.get(module)
-        own = list(unit.tracked) if unit else []
+        own: list[Tracked] = list(unit.tracked) if unit else []
         known = {id(one) for one in own} | held
         read = [tracked_of.get(id(parameter)) for parameter in parameters_read_elsewhere(module)]
         own += [one for one in read if one is not None and id(one) not in known]
@@ -151,12 +169,12 @@ def expected_uses(model, units, micro_batches, tracked_of):
         return [(unit or Unit(name, module), own, below)] if own else below
 
     tree = visit("", model, set(), frozenset())
-    uses = []
+    uses: list[Use] = []
 
-    def announce(nodes, micro_batch, direction):
+    def announce(nodes: Sequence[Node], micro_batch: int, direction: int) -> None:
         for unit, own, below in nodes if direction == 0 else reversed(nodes):
             place = len(uses)
-            uses.append(None)
+            uses.append(not_yet())
             announce(below, micro_batch, direction)
             uses[place] = Use(
                 unit.keys(0)[direction].decode(),

@@ -1,9 +1,12 @@
 """Values of a model whose parameters are in a store: state dicts, loading, weight surgery and copies."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
 
 import torch
 from torch import nn
@@ -15,28 +18,45 @@ from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
 from .placeholders import acquire, release
 
+if TYPE_CHECKING:
+    from ..._types import Named
+    from ...store import Store
+    from .passes.hooks import Hooks
+    from .passes.passes import Passes
+    from .placeholders import Tracked
+
 
 class Values:
     """Reads and writes parameters, masters and moments, one tensor at a time."""
 
-    def __init__(self, model, store, passes, tracked, hooks, folder):
+    def __init__(
+        self,
+        model: nn.Module,
+        store: Store,
+        passes: Passes,
+        tracked: Sequence[Tracked],
+        hooks: Hooks,
+        folder: str | None,
+    ) -> None:
         self._store = store
         self._passes = passes
         self._hooks = hooks
         self.folder = folder
-        self._exports = {}
-        self._own = {}  # by the id of a module, its tracked parameters by their names there
+        self._exports: dict[Tracked, tuple[weakref.ref[Any], weakref.ref[torch.Tensor]]] = {}
+        self._own: dict[
+            int, dict[str, Tracked]
+        ] = {}  # by the id of a module, its tracked parameters by their names there
         self._of = {id(one.parameter): one for one in tracked}
         self._by_name = {name: one for one in tracked for name in one.names}
         self._small = _by_type([one for one in tracked if not one.is_managed])
         self._known = self._small_values()  # as the store knows them
         managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
         self._export_to_files = managed > MOST_IN_MEMORY
-        self.lost = None  # an error: a load has left parts of two states
+        self.lost: Error | None = None  # an error: a load has left parts of two states
         self._attach(model)
 
     @contextlib.contextmanager
-    def replaced_or_lost(self, what):
+    def replaced_or_lost(self, what: str) -> Iterator[None]:
         """What fails within the block leaves a part of one state and a part of another."""
         self.lost = CancelledError(
             "cannot go on",
@@ -57,11 +77,11 @@ class Values:
             ) from error
         self.lost = None
 
-    def require_whole(self):
+    def require_whole(self) -> None:
         if self.lost is not None:
             raise self.lost
 
-    def come_to_rest(self, what, is_load=False):
+    def come_to_rest(self, what: str, is_load: bool = False) -> None:
         """Between steps, as reading and writing states wants it; see Passes. The store has all that was written to
         small parameters then. With `is_load` the whole state is about to be replaced."""
         if not is_load:
@@ -71,7 +91,9 @@ class Values:
 
     # --- Single tensors ---
 
-    def read(self, one, what="parameter", dtype=None, out=None):
+    def read(
+        self, one: Tracked, what: str = "parameter", dtype: torch.dtype | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The values as a new tensor, of the parameter's type unless `dtype` says another."""
         dtype = dtype or (one.parameter.dtype if what == "parameter" else torch.float32)
         out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
@@ -89,7 +111,7 @@ class Values:
         self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
         return out.copy_(values)
 
-    def _read_in_step(self, one, out):
+    def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
         self._passes.require_turn("read values")
         key = f"{one.name}/read{self._passes.tick()}".encode()
         lease = self._store.open_lease(key, self._passes.reading_kind, self._store.ids([one.number]), 1)
@@ -100,7 +122,7 @@ class Values:
             release([one])
             self._store.close_lease(lease)
 
-    def write(self, one, values, what=None):
+    def write(self, one: Tracked, values: torch.Tensor, what: str | None = None) -> None:
         """Writes a tensor's values: those of its parameter and master, or of a moment."""
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
@@ -115,14 +137,14 @@ class Values:
 
     # --- Small parameters, which lie in torch's memory, where anyone may write them ---
 
-    def small_were_updated(self):
+    def small_were_updated(self) -> None:
         self._known = self._small_values()
 
-    def _small_values(self):
+    def _small_values(self) -> list[torch.Tensor]:
         """The bits of all small parameters, by type."""
         return [torch.cat(values) for _, values in self._small.values()]
 
-    def take_small(self, is_between_steps):
+    def take_small(self, is_between_steps: bool) -> None:
         """What has been written to small parameters becomes their masters' value."""
         for ones, _ in self._small.values():
             for one in ones:
@@ -133,7 +155,9 @@ class Values:
                 self._take_written(ones, values, known, is_between_steps)
         self._known = found
 
-    def _take_written(self, ones, values, known, is_between_steps):
+    def _take_written(
+        self, ones: list[Tracked], values: torch.Tensor, known: torch.Tensor, is_between_steps: bool
+    ) -> None:
         sizes = [one.parameter.numel() for one in ones]
         for one, new, old in zip(ones, values.split(sizes), known.split(sizes)):
             if not torch.equal(new, old):
@@ -146,7 +170,7 @@ class Values:
                     )
                 self._hand_on(one)
 
-    def _take_one(self, one):
+    def _take_one(self, one: Tracked) -> None:
         """take_small() between steps, for one alone."""
         self._follow(one)
         place, first, count = self._place_of(one)
@@ -154,19 +178,19 @@ class Values:
             self._hand_on(one)
             self._note_known(one)
 
-    def _hand_on(self, one):
+    def _hand_on(self, one: Tracked) -> None:
         master = one.real.float().contiguous()
         self._store.write_values(one.number, master.data_ptr(), what="master", count=master.numel())
 
-    def _note_known(self, one):
+    def _note_known(self, one: Tracked) -> None:
         place, first, count = self._place_of(one)
         self._known[place][first : first + count] = _bits(one.real)
 
-    def _place_of(self, one):
+    def _place_of(self, one: Tracked) -> tuple[int, int, int]:
         """(which of the types, the first element there, how many)"""
         return list(self._small).index(one.type), one.first_small, one.real.numel()
 
-    def _follow(self, one):
+    def _follow(self, one: Tracked) -> None:
         """share_memory_() moves what a tensor has in memory, and frees where it was; parameter.data = ... sets
         another tensor."""
         address = one.real.data_ptr()
@@ -176,7 +200,7 @@ class Values:
         if one.parameter.data_ptr() != address:
             self._take_home(one)
 
-    def _take_home(self, one):
+    def _take_home(self, one: Tracked) -> None:
         moved = one.parameter.data
         if moved.dtype != one.real.dtype or moved.shape != one.real.shape:
             raise MisuseError(
@@ -190,7 +214,7 @@ class Values:
 
     # --- Several at a time ---
 
-    def find(self, parameters):
+    def find(self, parameters: Any) -> list[Tracked]:
         """The tracked ones of a parameter, a name, a module, or of a list of these."""
         found = []
         for one in _listed(parameters):
@@ -204,7 +228,7 @@ class Values:
         return found
 
     @contextlib.contextmanager
-    def gathered(self, parameters, write=False):
+    def gathered(self, parameters: Any, write: bool = False) -> Iterator[None]:
         """Within the block parameters have their values; with `write` what they have at its end is kept."""
         self._passes.come_to_rest("gather parameters")
         chosen = [one for one in self.find(parameters) if one.is_managed]
@@ -226,7 +250,7 @@ class Values:
 
     # --- Hooks ---
 
-    def _attach(self, model):
+    def _attach(self, model: nn.Module) -> None:
         for module in model.modules():
             module.__dict__["__deepcopy__"] = Copier(self, weakref.ref(module))
             own = {name: self._of[id(one)] for name, one in module._parameters.items() if id(one) in self._of}
@@ -236,16 +260,16 @@ class Values:
                 self._hooks.add(module._register_load_state_dict_pre_hook(self._before_load, with_module=True))
                 self._hooks.add(module.register_load_state_dict_post_hook(self._after_load))
 
-    def detach(self, model):
+    def detach(self, model: nn.Module) -> None:
         for module in model.modules():
             module.__dict__.pop("__deepcopy__", None)
 
-    def _export(self, module, state, prefix, metadata):
+    def _export(self, module: nn.Module, state: Named, prefix: str, metadata: object) -> None:
         """Values for a state dict; a tied parameter's are the same tensor under all of its names."""
         for name, one in self._own[id(module)].items():
             if one.is_managed and prefix + name in state:
-                made_for, value = self._exports.get(one, (None, None))
-                value = value() if made_for is not None and made_for() is state else None
+                made = self._exports.get(one)
+                value = made[1]() if made is not None and made[0]() is state else None
                 if value is None:
                     out = None
                     if self._export_to_files:
@@ -254,7 +278,17 @@ class Values:
                     self._exports[one] = (weakref.ref(state), weakref.ref(value))
                 state[prefix + name] = value
 
-    def _before_load(self, module, state, prefix, metadata, strict, missing, unexpected, errors):
+    def _before_load(
+        self,
+        module: nn.Module,
+        state: Named,
+        prefix: str,
+        metadata: object,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
         """A managed parameter gets memory that torch can load into."""
         self._passes.come_to_rest("load a state dict")
         for name, one in self._own[id(module)].items():
@@ -262,9 +296,9 @@ class Values:
                 one.show(torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype))
                 one.values = one.parameter._version
 
-    def _after_load(self, module, incompatible):
+    def _after_load(self, module: nn.Module, incompatible: object) -> None:
         for name, one in self._own[id(module)].items():
-            parameter, expected = module._parameters[name], one.values
+            parameter, expected = cast(nn.Parameter, module._parameters[name]), one.values
             one.values = None
             if parameter is not one.parameter:  # assign=True
                 module._parameters[name] = one.parameter
@@ -274,16 +308,16 @@ class Values:
             elif expected is not None:
                 one.put_away()
 
-    def _finish_load(self, one, values):
+    def _finish_load(self, one: Tracked, values: torch.Tensor) -> None:
         if one.is_managed:
             one.put_away()
         self.write(one, values)
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()
 
 
-def _listed(parameters):
+def _listed(parameters: Any) -> list[Any]:
     """Parameters and names."""
     if isinstance(parameters, nn.Module):
         return list(parameters.parameters())
@@ -299,9 +333,10 @@ def _listed(parameters):
     )
 
 
-def _by_type(small):
+def _by_type(small: Iterable[Tracked]) -> dict[str, tuple[list[Tracked], list[torch.Tensor]]]:
     """{type: (parameters, their bits as flat integers)}"""
-    found, counts = {}, {}
+    found: dict[str, tuple[list[Tracked], list[torch.Tensor]]] = {}
+    counts: dict[str, int] = {}
     for one in small:
         one.address = one.real.data_ptr()
         ones, values = found.setdefault(one.type, ([], []))
@@ -312,23 +347,23 @@ def _by_type(small):
     return found
 
 
-def _bits(values):
+def _bits(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1).view(torch.int32 if values.element_size() == 4 else torch.int16)
 
 
-def has_engine(model):
+def has_engine(model: nn.Module) -> bool:
     return any(isinstance(module.__dict__.get("__deepcopy__"), Copier) for module in model.modules())
 
 
 class Copier:
     """Makes copy.deepcopy of a module give a plain one with real values."""
 
-    def __init__(self, values, module):
+    def __init__(self, values: Values, module: Callable[[], nn.Module | None]) -> None:
         self._values = values
         self._module = module
 
-    def __call__(self, memo):
-        module = self._module()
+    def __call__(self, memo: dict[int, Any]) -> nn.Module:
+        module = cast(nn.Module, self._module())  # which has this
         values = self._values
         for parameter in module.parameters():
             one = values._of.get(id(parameter))
@@ -344,7 +379,7 @@ class Copier:
             made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
         return made
 
-    def _plain(self, hooks):
+    def _plain(self, hooks: Any) -> Any:
         if not isinstance(hooks, dict):
             return hooks
         return type(hooks)((key, hook) for key, hook in hooks.items() if not self._values._hooks.are_own(key))

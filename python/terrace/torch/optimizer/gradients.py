@@ -4,13 +4,22 @@ Both are used alike: collect() at the step says whether there is anything to upd
 its update then; spent() follows an update, and drop() whatever else ended the step.
 """
 
+from __future__ import annotations
+
 import threading
 import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from ...errors import MisuseError
 from ..handed_over import HandedOver
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from .state_store import Slot, StateStore
 
 _REASON = 'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")'
 _ADVICE = (
@@ -19,16 +28,22 @@ _ADVICE = (
 )
 
 
+def _weakly(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """A weak reference to what lives longer than who asks."""
+    return weakref.ref(optimizer)
+
+
 class AtStep:
     """Takes p.grad at the step, as torch's own optimizers do."""
 
-    def __init__(self, states, optimizer):
-        self._states, self._optimizer = states, weakref.ref(optimizer)
+    def __init__(self, states: StateStore, optimizer: torch.optim.Optimizer) -> None:
+        self._states = states
+        self._optimizer: Callable[[], torch.optim.Optimizer] = _weakly(optimizer)
 
-    def watch(self, parameters):
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         pass
 
-    def collect(self):
+    def collect(self) -> bool:
         groups = self._optimizer().param_groups
         if all(parameter.grad is None for group in groups for parameter in group["params"]):
             return False
@@ -41,14 +56,14 @@ class AtStep:
         states.store.end_micro_batch()
         return True
 
-    def require_none(self):
+    def require_none(self) -> None:
         """Between steps: nothing is open but what an interrupt of drop() has left."""
         self._states.abandon()
 
-    def spent(self):
+    def spent(self) -> None:
         pass
 
-    def drop(self):
+    def drop(self) -> None:
         self._states.abandon()
 
 
@@ -59,21 +74,25 @@ class InBackward:
     the step, as zero_grad() does.
     """
 
-    def __init__(self, states, optimizer, accumulation_steps):
-        self._states, self._optimizer = states, weakref.ref(optimizer)
+    def __init__(self, states: StateStore, optimizer: torch.optim.Optimizer, accumulation_steps: int) -> None:
+        self._states = states
+        self._optimizer: Callable[[], torch.optim.Optimizer] = _weakly(optimizer)
         self._accumulation_steps = accumulation_steps
         self._lock = threading.RLock()  # Backward passes of several devices have a thread each.
-        self._watched, self._handles = {}, []
+        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._handles: list[RemovableHandle] = []
         weakref.finalize(self, _remove_all, self._handles)
         self._reset()
 
-    def _reset(self):
+    def _reset(self) -> None:
         self._micro_batch = 0
-        self._handed = {}  # id(parameter) -> (parameter, placeholder, the micro-batch after that of its gradient)
-        self._task = None
+        self._handed: dict[
+            int, tuple[torch.Tensor, HandedOver, int]
+        ] = {}  # id(parameter) -> (parameter, placeholder, the micro-batch after that of its gradient)
+        self._task: int | None = None
         self._is_dropping = False
 
-    def watch(self, parameters):
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         """Hooks hold neither this nor the parameter, so that both end with their owners."""
         me = weakref.ref(self)
         for parameter in parameters:
@@ -86,7 +105,7 @@ class InBackward:
                 parameter.register_post_accumulate_grad_hook(lambda given: _call(me, InBackward._take, given)),
             )
 
-    def _make_way(self, parameter):
+    def _make_way(self, parameter: torch.Tensor) -> None:
         """Before torch adds to p.grad."""
         task = torch._C._current_graph_task_id()
         if task != self._task:
@@ -95,9 +114,9 @@ class InBackward:
         if isinstance(parameter.grad, HandedOver) and id(parameter) in self._handed:
             parameter.grad = None
 
-    def _take(self, parameter):
+    def _take(self, parameter: torch.Tensor) -> None:
         """When p.grad is complete."""
-        gradient = parameter.grad
+        gradient = cast(torch.Tensor, parameter.grad)
         self._require_plain(gradient)
         self._begin()
         key = id(parameter)
@@ -111,7 +130,7 @@ class InBackward:
         self._handed[key] = (parameter, placeholder, self._micro_batch + 1)
         parameter.grad = placeholder
 
-    def _require_plain(self, gradient):
+    def _require_plain(self, gradient: torch.Tensor) -> None:
         if isinstance(gradient, HandedOver):
             raise MisuseError(
                 "cannot take a gradient",
@@ -127,7 +146,7 @@ class InBackward:
                 'use hand_over="step" for derivatives of derivatives',
             )
 
-    def _begin(self):
+    def _begin(self) -> None:
         if self._states.is_open:
             return
         groups = self._optimizer().param_groups
@@ -135,7 +154,7 @@ class InBackward:
         self._states.fit(groups)
         self._states.begin()
 
-    def _next_micro_batch(self, slot):
+    def _next_micro_batch(self, slot: Slot) -> None:
         if self._micro_batch + 1 == self._accumulation_steps:
             raise MisuseError(
                 "cannot take a gradient",
@@ -147,7 +166,7 @@ class InBackward:
         self._states.store.end_micro_batch()
         self._micro_batch += 1
 
-    def _heed_dropped(self):
+    def _heed_dropped(self) -> None:
         """Gradients whose placeholders are gone were dropped by the program, for instance by model.zero_grad()."""
         if self._is_dropping:
             self.drop()  # What an interrupt of drop() has left.
@@ -166,7 +185,7 @@ class InBackward:
             'drop the gradients of all parameters by zero_grad(), or use hand_over="step"',
         )
 
-    def collect(self):
+    def collect(self) -> bool:
         with self._lock:
             self._heed_dropped()
             given = [
@@ -191,7 +210,7 @@ class InBackward:
                 self._states.store.end_micro_batch()
             return True
 
-    def require_none(self):
+    def require_none(self) -> None:
         """States can be read between steps only."""
         self._heed_dropped()
         if self._handed:
@@ -203,19 +222,19 @@ class InBackward:
             )
         self.drop()
 
-    def spent(self):
+    def spent(self) -> None:
         for parameter, placeholder, _ in self._handed.values():
             if parameter.grad is placeholder:
                 parameter.grad = None
         self._reset()
 
-    def drop(self):
+    def drop(self) -> None:
         self._is_dropping = True
         self._states.abandon()
         self.spent()
 
 
-def _call(me, method, parameter):
+def _call(me: weakref.ref[InBackward], method: Callable[[InBackward, torch.Tensor], None], parameter: Any) -> None:
     """A hook of an InBackward, if it is still there. What it raises goes out of backward()."""
     self = me()
     if self is None:
@@ -229,6 +248,6 @@ def _call(me, method, parameter):
             raise
 
 
-def _remove_all(handles):
+def _remove_all(handles: list[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()

@@ -8,10 +8,13 @@ They take the place of torch.optim's of the same names and give the same numbers
 ReadWatch rate schedulers, clip_grad_norm_, GradScaler and state_dict() work as with torch's.
 """
 
+from __future__ import annotations
+
 import numbers
 import os
 import warnings
-from collections import namedtuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 
 import torch
 
@@ -21,17 +24,15 @@ from .settings import NEUTRAL, number_of, require, settings_of
 from .state_store import StateStore, check_parameter
 from .state_view import StateView
 
+if TYPE_CHECKING:
+    from ..._types import Named, Path
+    from ...store.spec import Optimizer, UpdateResult
+
 # Settings of how torch computes, which mean nothing here: they may have any value.
 _HINTS = ("foreach", "fused")
 
 
-class OffloadOptions(
-    namedtuple(
-        "OffloadOptions",
-        "states path host_bytes max_grad_norm hand_over accumulation_steps threads",
-        defaults=("cpu", None, None, 0.0, "step", 1, 0),
-    )
-):
+class OffloadOptions(NamedTuple):
     """Where states are, and how gradients get there.
 
     states              "cpu", or "nvme" with files in `path`, a folder or a list of folders on several drives
@@ -43,10 +44,16 @@ class OffloadOptions(
     threads             for computing; 0: one per core
     """
 
-    __slots__ = ()
+    states: str = "cpu"
+    path: Path | Sequence[Path] | None = None
+    host_bytes: int | None = None
+    max_grad_norm: float = 0.0
+    hand_over: str = "step"
+    accumulation_steps: int = 1
+    threads: int = 0
 
     @classmethod
-    def of(cls, named):
+    def of(cls, named: Named) -> OffloadOptions:
         for name in named:
             if name not in cls._fields:
                 raise ConfigError(
@@ -61,7 +68,7 @@ class OffloadOptions(
         for name, least in (("accumulation_steps", 1), ("threads", 0), ("host_bytes", 0)):
             value = getattr(options, name)
             is_default = name == "host_bytes" and value is None
-            is_whole = isinstance(value, numbers.Integral) and value >= least
+            is_whole = isinstance(value, numbers.Integral) and int(value) >= least
             require(is_default or is_whole, name, value, f"a whole number of {least} or more")
         require(
             options.hand_over == "backward" or options.accumulation_steps == 1,
@@ -79,7 +86,7 @@ class OffloadOptions(
         options._require_folders()
         return options
 
-    def _require_folders(self):
+    def _require_folders(self) -> None:
         paths = [self.path] if isinstance(self.path, (str, os.PathLike)) else self.path or ()
         are_paths = isinstance(paths, (list, tuple)) and all(isinstance(one, (str, os.PathLike)) for one in paths)
         require(are_paths, "path", self.path, "a folder or a list of folders")
@@ -98,11 +105,11 @@ class OffloadOptimizer(torch.optim.Optimizer):
 
     # torch's GradScaler leaves unscaling to the optimizer then, which has it for nothing.
     _step_supports_amp_scaling = True
-    kind = None
-    moment_names = ()
+    kind: str
+    moment_names: tuple[str, ...] = ()
     has_step = False
 
-    def __init__(self, params, defaults, given, options):
+    def __init__(self, params: Any, defaults: Named, given: Named, options: Named) -> None:
         self.options = OffloadOptions.of(options)
         o = self.options
         self._states = StateStore(
@@ -116,18 +123,20 @@ class OffloadOptimizer(torch.optim.Optimizer):
             o.threads,
         )
         if o.hand_over == "backward":
-            self._gradients = InBackward(self._states, self, o.accumulation_steps)
+            self._gradients: InBackward | AtStep = InBackward(self._states, self, o.accumulation_steps)
         else:
             self._gradients = AtStep(self._states, self)
         # What the last step() did: .applied and .gradient_norm, before clipping. None before the first.
-        self.last_update = None
+        self.last_update: UpdateResult | None = None
         super().__init__(params, {**defaults, **given})
-        self.state = StateView(self._states, self._gradients, self.moment_names, self.has_step)
+        self.state: StateView = StateView(  # type: ignore[assignment]
+            self._states, self._gradients, self.moment_names, self.has_step
+        )
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         if not any(map(torch.nn.parameter.is_lazy, every)):
             self._states.plan(self.param_groups)
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: Named) -> None:
         _refuse_repeated(param_group, self.param_groups)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -143,7 +152,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
         self._gradients.watch(group["params"])
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient. An exception leaves parameters and states as they were."""
         loss = None
         if closure is not None:
@@ -166,11 +175,11 @@ class OffloadOptimizer(torch.optim.Optimizer):
             warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
         return loss
 
-    def step_counters(self):
+    def step_counters(self) -> dict[str, int]:
         """Bytes moved, waits and times of the last step, by key (docs/c_api.md); {} before the first."""
         return {} if self._states.store is None else self._states.store.step_counters()
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         if self.options.hand_over == "backward":
             if not set_to_none:
                 raise ConfigError(
@@ -182,12 +191,12 @@ class OffloadOptimizer(torch.optim.Optimizer):
             self._gradients.drop()
         super().zero_grad(set_to_none)
 
-    def state_dict(self):
+    def state_dict(self) -> Named:
         """In torch's layout. The tensors are copies."""
         with self.state.free():
             return super().state_dict()
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Named) -> None:
         """Takes what state_dict() of this class or of torch's own gave. If it fails, nothing has changed."""
         state_dict = dict(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -211,10 +220,10 @@ class OffloadOptimizer(torch.optim.Optimizer):
         self._gradients.drop()
         self._states.load(groups, states)
         self.param_groups = groups
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
-    def _loaded_groups(self, saved):
+    def _loaded_groups(self, saved: Sequence[Named]) -> list[Named]:
         """This optimizer's parameters with the settings that were saved, where they are those of a group."""
         sizes, saved_sizes = ([len(group["params"]) for group in groups] for groups in (self.param_groups, saved))
         if sizes != saved_sizes:
@@ -226,18 +235,18 @@ class OffloadOptimizer(torch.optim.Optimizer):
             )
         loaded = []
         for ours, theirs in zip(self.param_groups, saved):
-            own = {key: ours[key] for key in ("params", "param_names", *self._fixed) if key in ours}
+            own: Named = {key: ours[key] for key in ("params", "param_names", *self._fixed) if key in ours}
             loaded.append({**self.defaults, **theirs, **own})
             self._settings_of(loaded[-1])
         return loaded
 
     # What a group says of the class and not of a run: a load does not change it.
-    _fixed = ()
+    _fixed: tuple[str, ...] = ()
 
-    def _settings_of(self, group):
+    def _settings_of(self, group: Named) -> Optimizer:
         return settings_of(self.kind, group)
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise MisuseError(
             "cannot copy or pickle an optimizer",
             f"terrace.torch.{type(self).__name__}",
@@ -252,7 +261,15 @@ class OffloadAdam(OffloadOptimizer):
     kind, moment_names, has_step = "adam", ("exp_avg", "exp_avg_sq"), True
     _fixed = ("decoupled_weight_decay",)
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **options):
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         own = _own(options, "amsgrad", "maximize", "capturable", "differentiable")
         own["decoupled_weight_decay"] = self.kind == "adamw"
@@ -264,7 +281,15 @@ class OffloadAdamW(OffloadAdam):
 
     kind = "adamw"
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0.01,
+        **options: Any,
+    ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
 
@@ -273,7 +298,14 @@ class OffloadLion(OffloadOptimizer):
 
     kind, moment_names = "lion", ("exp_avg",)
 
-    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, **options):
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.0001,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, {}, options)
 
 
@@ -282,7 +314,9 @@ class OffloadAdagrad(OffloadOptimizer):
 
     kind, moment_names, has_step = "adagrad", ("sum",), True
 
-    def __init__(self, params, lr=1e-2, weight_decay=0.0, eps=1e-10, **options):
+    def __init__(
+        self, params: Any, lr: float = 0.01, weight_decay: float = 0.0, eps: float = 1e-10, **options: Any
+    ) -> None:
         own = _own(options, "lr_decay", "initial_accumulator_value", "maximize", "differentiable")
         super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay}, own, options)
 
@@ -292,7 +326,16 @@ class OffloadSGD(OffloadOptimizer):
 
     kind, moment_names = "sgd", ("momentum_buffer",)
 
-    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options):
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.001,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        **options: Any,
+    ) -> None:
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -303,13 +346,13 @@ class OffloadSGD(OffloadOptimizer):
         super().__init__(params, defaults, _own(options, "maximize", "differentiable"), options)
 
 
-def _own(options, *names):
+def _own(options: Named, *names: str) -> Named:
     """torch's settings among the options, taken out of them; groups have them all, as torch's own do."""
     own = {name: options.pop(name, NEUTRAL[name]) for name in names}
     return {**own, **{name: options.pop(name, None) for name in _HINTS}}
 
 
-def _refuse_repeated(param_group, groups):
+def _refuse_repeated(param_group: Named, groups: Sequence[Named]) -> None:
     """torch warns of a parameter that is twice in a group, and updates it twice."""
     given = param_group["params"]
     given = param_group["params"] = [given] if isinstance(given, torch.Tensor) else list(given)

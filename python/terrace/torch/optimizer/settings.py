@@ -1,10 +1,16 @@
 """Parameter groups of torch as Terrace takes them; what it cannot compute with is refused by name."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...store.spec import Optimizer
+
+if TYPE_CHECKING:
+    from ..._types import Named
 
 # Settings of torch's optimizers that Terrace does not have, with the value that it can go on with.
 NEUTRAL = {
@@ -17,7 +23,7 @@ NEUTRAL = {
 }
 
 
-def settings_of(kind, group):
+def settings_of(kind: str, group: Named) -> Optimizer:
     """The settings of a parameter group, with what the kind does not have as 0."""
     for name, value in NEUTRAL.items():
         if group.get(name, value) != value:
@@ -41,7 +47,7 @@ def settings_of(kind, group):
     return Optimizer(
         kind,
         float(group["lr"]),
-        betas,
+        (betas[0], betas[1]),
         float(group.get("eps", 0)),
         float(group.get("weight_decay", 0)),
         momentum,
@@ -51,7 +57,7 @@ def settings_of(kind, group):
     )
 
 
-def number_of(value):
+def number_of(value: Any) -> float:
     """NaN, which is in no range, of what is no number. A tensor of one element is one."""
     try:
         return math.nan if isinstance(value, (str, bytes)) else float(value)
@@ -59,7 +65,7 @@ def number_of(value):
         return math.nan
 
 
-def require(holds, name, value, wanted):
+def require(holds: bool, name: str, value: object, wanted: str) -> None:
     if not holds:
         raise ConfigError(
             "cannot use a setting of the optimizer",

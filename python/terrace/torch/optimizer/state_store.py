@@ -6,11 +6,17 @@ anew, with the states of what stays, where the parameters are others than before
 parameter between steps counts.
 """
 
+from __future__ import annotations
+
+import functools
 import itertools
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 import torch
 
+from ..._types import not_yet
 from ...errors import CapacityError, ConfigError, IoError, MisuseError
 from ...store import Store, plan
 from ...store.spec import Tensor
@@ -18,7 +24,17 @@ from ..emptied import require_values
 from ..mapped import mapped_empty
 from ..overlap import overlapping
 
+if TYPE_CHECKING:
+    from ..._types import Named
+    from ...store.spec import Optimizer, UpdateResult
+
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+# A parameter with states: with its group, its name, and whether it has moments.
+Found = tuple[torch.Tensor, int, str, bool]
+# What a store depends on, of each of them.
+Layout = list[tuple[Any, ...]]
+# What is loaded of one: steps, moments, and the master of a 16-bit one.
+Parsed = tuple[int, list[torch.Tensor], Optional[torch.Tensor]]
 MOMENTS = ("first_moment", "second_moment")
 _PIECE = 1 << 20  # elements that are copied at a time
 _AMPLE_BYTES = 1 << 50
@@ -42,40 +58,51 @@ class Slot:
         "version",
     )
 
-    def __init__(self, number, parameter, group, name, has_moments):
+    def __init__(self, number: int, parameter: torch.Tensor, group: int, name: str, has_moments: bool) -> None:
         self.parameter = parameter
         self.number, self.group, self.name = number, group, name
         self.type = TYPES[parameter.dtype]
         self.has_moments = has_moments
         on_device = parameter.device.type != "cpu"
         # Page-locked where a device copies to it.
-        self.mirror = self.landing = None
+        self.mirror: torch.Tensor | None = None
+        self.landing: torch.Tensor | None = None
         if on_device or not parameter.is_contiguous():
             self.mirror = torch.empty(parameter.numel(), dtype=parameter.dtype, pin_memory=on_device)
         if on_device:
-            self.landing = torch.empty_like(self.mirror, pin_memory=True)
+            self.landing = torch.empty_like(cast(torch.Tensor, self.mirror), pin_memory=True)
         self.note()
 
-    def note(self):
+    def note(self) -> None:
         """What is there now is what the store knows."""
         self.address, self.version = self.parameter.data_ptr(), self.parameter._version
 
     @property
-    def memory(self):
+    def memory(self) -> torch.Tensor:
         """The values that the store updates, flat."""
         return self.parameter.detach().view(-1) if self.mirror is None else self.mirror
 
-    def tensor(self):
+    def tensor(self) -> Tensor:
         return _tensor(self.parameter, self.group, self.name, self.memory)
 
 
 class StateStore:
     """`gradients` are "borrowed" where they stay as they are until update() has returned, else "handed_over"."""
 
-    def __init__(self, kind, moment_count, states, path, host_bytes, gradients, accumulation_steps, threads):
+    def __init__(
+        self,
+        kind: str,
+        moment_count: int,
+        states: str,
+        path: Any,
+        host_bytes: int | None,
+        gradients: str,
+        accumulation_steps: int,
+        threads: int,
+    ) -> None:
         self._host_bytes = host_bytes
         self._nvme = states == "nvme"
-        self._options = {
+        self._options: Named = {
             "optimizer": kind,
             "parameters": "cpu",
             "states": states,
@@ -86,16 +113,17 @@ class StateStore:
             "threads": threads,
         }
         self._moment_count = moment_count
-        self.store = None
-        self.slots = {}
-        self._layout = None
+        self.store: Store = not_yet()  # until there is a gradient
+        self.slots: dict[int, Slot] = {}
+        self._layout: Layout | None = None
         self._are_masters = False
         self.is_open = False
-        self._touched, self._borrowed = [], []
+        self._touched: list[Slot] = []
+        self._borrowed: list[torch.Tensor] = []
 
     # --- The store itself ---
 
-    def fit(self, groups):
+    def fit(self, groups: Sequence[Named]) -> None:
         """Sees to it that the store has these parameters, and knows where and what they are now."""
         self.abandon()  # What an interrupt of an earlier abandon() has left.
         found, layout = self._found(groups, ())
@@ -104,14 +132,14 @@ class StateStore:
         for slot in self.slots.values():
             self._follow(slot)
 
-    def load(self, groups, states):
+    def load(self, groups: Sequence[Named], states: Mapping[int, Parsed]) -> None:
         """A new store with `states`, {id(parameter): (steps, moments, master or None)}; else the old one stays."""
         if not states:
             self.close()
             return
         found, layout = self._found(groups, states.keys())
 
-        def fill(store, slots):
+        def fill(store: Store, slots: dict[int, Slot]) -> None:
             steps = [0] * len(slots)
             for key, slot in slots.items():
                 if key in states:
@@ -121,7 +149,7 @@ class StateStore:
 
         self._replace(found, layout, fill)
 
-    def plan(self, groups):
+    def plan(self, groups: Sequence[Named]) -> None:
         """Refuses what could not be updated, and a budget that is too small. Nothing is allocated."""
         found, layout = self._found(groups, ())
         _check_overlap(found)
@@ -129,12 +157,12 @@ class StateStore:
             tensors = [_tensor(parameter, group, name, parameter) for parameter, group, name, _ in found]
             plan(tensors, host_bytes=self._host_bytes, **self._options_for(layout))
 
-    def close(self):
+    def close(self) -> None:
         if self.store is not None:
             self.store.close()
-        self.store, self.slots, self._layout, self.is_open = None, {}, None, False
+        self.store, self.slots, self._layout, self.is_open = not_yet(), {}, None, False
 
-    def _found(self, groups, also):
+    def _found(self, groups: Sequence[Named], also: Collection[int]) -> tuple[list[Found], Layout]:
         """The parameters with states, as (parameter, group, name, has_moments), and what their store depends on."""
         found, layout, names_taken = [], [], set()
         for number, group in enumerate(groups):
@@ -167,7 +195,7 @@ class StateStore:
                     )
         return found, layout
 
-    def _options_for(self, layout):
+    def _options_for(self, layout: Layout) -> Named:
         has_moments = any(entry[2] for entry in layout)
         # A copy of fp32 masters would be read and written for nothing.
         are_masters = has_moments and all(entry[3] == torch.float32 for entry in layout)
@@ -177,7 +205,7 @@ class StateStore:
             "sgd_momentum": int(has_moments and self._options["optimizer"] == "sgd"),
         }
 
-    def _replace(self, found, layout, fill):
+    def _replace(self, found: list[Found], layout: Layout, fill: Callable[[Store, dict[int, Slot]], None]) -> None:
         if not found:
             self.close()
             return
@@ -204,7 +232,7 @@ class StateStore:
         if old is not None:
             old.close()
 
-    def _take_over(self, store, slots):
+    def _take_over(self, store: Store, slots: dict[int, Slot]) -> None:
         """Copies the states of this store to the one that follows it."""
         steps, old_steps = [0] * len(slots), self.store.tensor_steps if self.store is not None else ()
         for key, slot in slots.items():
@@ -212,7 +240,7 @@ class StateStore:
             if old is None or old.parameter.numel() != slot.parameter.numel():
                 continue
             if slot.type != "fp32":
-                _settle_masters(store, slot, lambda first, count, old=old: self._piece(old, "master", first, count))
+                _settle_masters(store, slot, functools.partial(self._piece, old, "master"))
             if not (old.has_moments and slot.has_moments):
                 continue
             steps[slot.number] = old_steps[old.number]
@@ -222,7 +250,7 @@ class StateStore:
                     store.write_values(slot.number, values.data_ptr(), what, first, count)
         store.set_tensor_steps(steps)
 
-    def _follow(self, slot):
+    def _follow(self, slot: Slot) -> None:
         """Takes over what the program has written to a parameter, or where it has put it."""
         parameter = slot.parameter
         address = parameter.data_ptr()
@@ -238,7 +266,7 @@ class StateStore:
 
     # --- Steps ---
 
-    def require_in_place(self):
+    def require_in_place(self) -> None:
         """What was begun on a parameter can only end on it."""
         for slot in self.slots.values():
             written_counts = self._are_masters and slot.mirror is None
@@ -251,18 +279,18 @@ class StateStore:
                     'write parameters after step(), or use hand_over="step"',
                 )
 
-    def begin(self):
+    def begin(self) -> None:
         self.is_open = True
         self.store.begin_step()
 
-    def hand_over(self, slot, gradient):
+    def hand_over(self, slot: Slot, gradient: torch.Tensor) -> None:
         gradient = _host_gradient(slot, gradient)
         self.store.hand_over(slot.number, gradient.data_ptr(), slot.type)
         self._touched.append(slot)
         if self._options["gradients"] == "borrowed":
             self._borrowed.append(gradient)
 
-    def update(self, settings, clip_norm, loss_scale):
+    def update(self, settings: Sequence[Optimizer], clip_norm: float, loss_scale: float) -> UpdateResult:
         try:
             result = self.store.update(settings, 0, clip_norm, loss_scale)
             self.is_open = False
@@ -277,7 +305,7 @@ class StateStore:
             for slot in touched:
                 slot.note()
 
-    def abandon(self):
+    def abandon(self) -> None:
         if self.is_open:
             try:
                 self.store.abandon_step()
@@ -288,13 +316,13 @@ class StateStore:
     # --- Values ---
 
     @property
-    def moment_count(self):
+    def moment_count(self) -> int:
         """How many moments the store keeps of every tensor."""
         if self._layout is not None and not any(entry[2] for entry in self._layout):
             return 0
         return self._moment_count
 
-    def read(self, slot, what):
+    def read(self, slot: Slot, what: str) -> torch.Tensor:
         """Values in the parameter's shape, in fp32. With states on nvme they are pages of a file without a name."""
         shape, paths = slot.parameter.shape, self._options["nvme_paths"]
         folder = paths if isinstance(paths, (str, os.PathLike)) else next(iter(paths), None)
@@ -302,18 +330,18 @@ class StateStore:
         self.store.read_values(slot.number, what, 0, values.numel(), values.data_ptr())
         return values
 
-    def _piece(self, slot, what, first, count):
+    def _piece(self, slot: Slot, what: str, first: int, count: int) -> torch.Tensor:
         values = torch.empty(count)
         self.store.read_values(slot.number, what, first, count, values.data_ptr())
         return values
 
 
-def _tensor(parameter, group, name, memory):
+def _tensor(parameter: torch.Tensor, group: int, name: str, memory: torch.Tensor) -> Tensor:
     shape = tuple(parameter.shape) or (1,)
     return Tensor(name, shape, TYPES[parameter.dtype], group=group, home="caller", address=memory.data_ptr())
 
 
-def check_parameter(parameter, name):
+def check_parameter(parameter: torch.Tensor, name: str) -> None:
     """Refuses what no optimizer of Terrace can update."""
     what = "cannot optimize a parameter"
     if torch.nn.parameter.is_lazy(parameter):
@@ -341,7 +369,7 @@ def check_parameter(parameter, name):
         )
 
 
-def _host_gradient(slot, gradient):
+def _host_gradient(slot: Slot, gradient: torch.Tensor) -> torch.Tensor:
     """The gradient as the store takes it: contiguous, in host memory and of the parameter's type."""
     if gradient.layout != torch.strided:
         raise ConfigError(
@@ -355,7 +383,7 @@ def _host_gradient(slot, gradient):
     return gradient.detach().to(dtype=slot.parameter.dtype).contiguous()
 
 
-def _check_overlap(found):
+def _check_overlap(found: list[Found]) -> None:
     """Two parameters in the same memory would be updated twice, and one that overlaps itself in no order."""
     for parameter, _, name, _ in found:
         require_values(parameter, name, "cannot optimize a parameter")
@@ -376,12 +404,12 @@ def _check_overlap(found):
         )
 
 
-def _pieces(slot):
+def _pieces(slot: Slot) -> list[tuple[int, int]]:
     count = slot.parameter.numel()
     return [(first, min(_PIECE, count - first)) for first in range(0, count, _PIECE)]
 
 
-def _settle_masters(store, slot, masters):
+def _settle_masters(store: Store, slot: Slot, masters: Callable[[int, int], torch.Tensor]) -> None:
     """Gives the store the values of a parameter, and of a 16-bit one `masters` wherever they round to it.
 
     The store rounds as its updates do, so it is asked: the parameter is as before in the end, and counts as that
@@ -402,7 +430,7 @@ def _settle_masters(store, slot, masters):
             part.copy_(kept)
 
 
-def _load_slot(store, slot, moments, master):
+def _load_slot(store: Store, slot: Slot, moments: Sequence[torch.Tensor], master: torch.Tensor | None) -> None:
     for what, values in zip(MOMENTS, moments):
         values = values.detach().reshape(-1)
         for first, count in _pieces(slot):
@@ -413,7 +441,7 @@ def _load_slot(store, slot, moments, master):
         _settle_masters(store, slot, lambda first, count: values[first : first + count].to("cpu", torch.float32))
 
 
-def _planned_host_bytes(tensors, options):
+def _planned_host_bytes(tensors: list[Tensor], options: Named) -> int:
     """All of the states on cpu; on nvme what keeps the drive busy, and no more than there is."""
     whole = plan(tensors, host_bytes=_AMPLE_BYTES, **options).host_bytes
     if options["states"] == "cpu" or whole <= _NVME_HOST_BYTES:
@@ -424,7 +452,7 @@ def _planned_host_bytes(tensors, options):
         return error.least_host_bytes
 
 
-def _new_store(tensors, options):
+def _new_store(tensors: list[Tensor], options: Named) -> Store:
     """A store in the first sub-folder of its paths that nobody uses, which replaces what a killed process left."""
     for number in itertools.count():
         try:
@@ -432,3 +460,4 @@ def _new_store(tensors, options):
         except IoError as error:
             if "is using it" not in error.reason:
                 raise
+    raise AssertionError  # there is always a next number

@@ -1,27 +1,37 @@
 """Optimizer states in torch's layout, {"exp_avg": ..., "step": ...}, out of a StateStore and back."""
 
+from __future__ import annotations
+
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...errors import ConfigError, MisuseError
 from .state_store import MOMENTS
 
+if TYPE_CHECKING:
+    from ..._types import Named
+    from .gradients import AtStep, InBackward
+    from .state_store import Parsed, Slot, StateStore
+
 MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not have.
 
 
-class StateView(Mapping):
+class StateView(Mapping[torch.Tensor, dict[str, Any]]):
     """What optimizer.state is: {parameter: states}. Values are read from the store when they are asked for, and
     nothing may be written to them; load_state_dict() is the way back."""
 
-    def __init__(self, states, gradients, moment_names, has_step):
+    def __init__(
+        self, states: StateStore, gradients: AtStep | InBackward, moment_names: Sequence[str], has_step: bool
+    ) -> None:
         self._states, self._gradients = states, gradients
         self._names, self._has_step = moment_names, has_step
         self._is_free = False
 
     @contextlib.contextmanager
-    def free(self):
+    def free(self) -> Iterator[None]:
         """Within the block what is read is the caller's, to be written to."""
         self._is_free = True
         try:
@@ -29,7 +39,7 @@ class StateView(Mapping):
         finally:
             self._is_free = False
 
-    def _refuse_change(self, *_):
+    def _refuse_change(self, *_: object) -> Any:
         raise MisuseError(
             "cannot change the states of an optimizer",
             "optimizer.state",
@@ -39,7 +49,7 @@ class StateView(Mapping):
 
     clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse_change
 
-    def _slots(self):
+    def _slots(self) -> list[tuple[Slot, int]]:
         """Slots with states, which are those that have had an update, with their numbers of updates."""
         states = self._states
         if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
@@ -49,33 +59,33 @@ class StateView(Mapping):
         updated = [slot for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
         return [(slot, steps[slot.number]) for slot in updated]
 
-    def __getitem__(self, parameter):
+    def __getitem__(self, parameter: torch.Tensor) -> Named:
         for slot, steps in self._slots():
             if slot.parameter is parameter:
                 return self._state_of(slot, steps)
         raise KeyError(parameter)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[torch.Tensor]:
         return iter([slot.parameter for slot, _ in self._slots()])
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._slots())
 
-    def __contains__(self, parameter):
+    def __contains__(self, parameter: object) -> bool:
         return any(slot.parameter is parameter for slot, _ in self._slots())
 
-    def items(self):
+    def items(self) -> Any:
         return [(slot.parameter, self._state_of(slot, steps)) for slot, steps in self._slots()]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<states of {len(self)} parameters, read when they are asked for>"
 
-    def _state_of(self, slot, steps):
+    def _state_of(self, slot: Slot, steps: int) -> Named:
         # torch refuses to write to tensors that were made in inference mode.
         with contextlib.nullcontext() if self._is_free else torch.inference_mode():
             return self._read_state(slot, steps)
 
-    def _read_state(self, slot, steps):
+    def _read_state(self, slot: Slot, steps: int) -> Named:
         state = {"step": torch.tensor(float(steps))} if self._has_step else {}
         for name, what in zip(self._names, MOMENTS):
             state[name] = self._states.read(slot, what)
@@ -83,11 +93,13 @@ class StateView(Mapping):
             state[MASTER] = self._states.read(slot, "master")
         return state
 
-    def parsed(self, parameter, state, name):
+    def parsed(self, parameter: torch.Tensor, state: Mapping[str, Any], name: str) -> Parsed | None:
         return parsed_state(self._names, self._has_step, parameter, state, name)
 
 
-def parsed_state(moment_names, has_step, parameter, state, name):
+def parsed_state(
+    moment_names: Sequence[str], has_step: bool, parameter: torch.Tensor, state: Mapping[str, Any], name: str
+) -> Parsed | None:
     """(steps, moments, master or None) of one parameter's states in torch's layout; None where it has none."""
     state = {key: value for key, value in state.items() if value is not None}
     if not any(key in state for key in moment_names):
@@ -123,7 +135,7 @@ def parsed_state(moment_names, has_step, parameter, state, name):
     return int(steps), [state[key] for key in moment_names], state.get(MASTER)
 
 
-def _refuse_others(state, name, known):
+def _refuse_others(state: Mapping[str, Any], name: str, known: Iterable[str]) -> None:
     for key in state:
         if key not in known:
             raise ConfigError(

@@ -1,28 +1,39 @@
 """What is hung onto a model: hooks of passes, of state dicts and of copies. All of it comes off again."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import sys
 import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from ....errors import MisuseError
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from ..placeholders import Tracked
+    from ..units import Unit
+    from .passes import Passes
 
 
 class Hooks:
     """The hooks on a model. Their ids are known, so that copies of modules can go without them. A model that carries
     them can be copied (see values.py), not pickled: what they are bound to refuses it."""
 
-    def __init__(self):
-        self._handles = []
-        self._ids = set()
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+        self._ids: set[int] = set()
 
-    def add(self, handle):
+    def add(self, handle: RemovableHandle) -> None:
         self._handles.append(handle)
         self._ids.add(handle.id)
 
-    def watch_passes(self, passes, units):
+    def watch_passes(self, passes: Passes, units: Iterable[Unit]) -> None:
         for unit in units:
             self.watch_unit(passes, unit)
         for one in passes.trainable:
@@ -31,26 +42,26 @@ class Hooks:
             self.add(one.parameter.register_post_accumulate_grad_hook(hook))
         forget_compiled()
 
-    def watch_unit(self, passes, unit):
+    def watch_unit(self, passes: Passes, unit: Unit) -> None:
         # Before those of others, which may read parameters (weight_norm), and after a forward that fails too.
         before, after = functools.partial(passes.enter, unit), functools.partial(passes.leave, unit)
         self.add(unit.module.register_forward_pre_hook(before, prepend=True))
         self.add(unit.module.register_forward_hook(after, always_call=True))
 
-    def are_own(self, identifier):
+    def are_own(self, identifier: int) -> bool:
         return identifier in self._ids
 
-    def remove(self):
+    def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles, self._ids = [], set()
         forget_compiled()
 
 
-def _take_gradient(passes, one, parameter):
-    passes = passes()
-    if passes is not None:
-        passes.take_gradient(one(), parameter)
+def _take_gradient(passes: weakref.ref[Passes], one: weakref.ref[Tracked], parameter: torch.Tensor) -> None:
+    here, tracked = passes(), one()
+    if here is not None and tracked is not None:
+        here.take_gradient(tracked, parameter)
 
 
 class Use:
@@ -72,28 +83,29 @@ class Use:
         "resumed",
     )
 
-    def __init__(self, passes, unit, keys, entered):
+    def __init__(self, passes: Passes, unit: Unit, keys: tuple[bytes, bytes], entered: int) -> None:
         self.passes = passes
         self.unit = unit
         self.keys = keys
         self.updates = passes.updates
         self.entered = entered
         self.left = 0
-        self.tracked = self.leases = ()
-        self.wanted = ()  # what it would have, where the device has no room (needs.py)
+        self.tracked: tuple[Tracked, ...] = ()
+        self.leases: tuple[int, ...] = ()
+        self.wanted: tuple[Tracked, ...] = ()  # what it would have, where the device has no room (needs.py)
         self.is_backward = False
         self.task = -1  # of autograd, in which it goes backward
         # It goes backward without its lease, and how often it has got that back (leases.py).
         self.is_suspended = False
         self.resumed = 0
 
-    def __call__(self, gradients):
+    def __call__(self, gradients: object) -> None:
         """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""
         if not self.is_backward:
             self.passes.go_backward(self)
 
 
-def hook_outputs(output, use):
+def hook_outputs(output: Any, use: Use) -> None:
     """Registers the use on every tensor of what a module returns, of which a gradient may arrive."""
     if isinstance(output, torch.Tensor):
         # A view that is changed in place gets another node of autograd; that of its base stays.
@@ -115,23 +127,23 @@ def hook_outputs(output, use):
                 hook_outputs(one, use)
 
 
-def has_nan(output, depth=4):
+def has_nan(output: Any, depth: int = 4) -> bool:
     """Whether a tensor that a module returned, by itself or in containers of so many levels, has a NaN."""
     if isinstance(output, torch.Tensor):
-        return output.is_floating_point() and output.isnan().any().item()
+        return output.is_floating_point() and bool(output.isnan().any().item())
     if dataclasses.is_dataclass(output) and not isinstance(output, dict):
         output = vars(output)
     found = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else ()
     return depth > 0 and any(has_nan(one, depth - 1) for one in found)
 
 
-def forget_compiled():
+def forget_compiled() -> None:
     """Code that torch has compiled does not ask whether hooks have come or gone."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
 
 
-def refuse_to_pickle():
+def refuse_to_pickle() -> NoReturn:
     raise MisuseError(
         "cannot pickle a model",
         "terrace",
@@ -145,7 +157,7 @@ def refuse_to_pickle():
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch before 2.7 does not say it
 
 
-def refuse_tracers():
+def refuse_tracers() -> None:
     """Raises in a pass whose operations are to become a graph that keeps the parameters."""
     tracer = "torch.jit.trace" if torch._C._get_tracing_state() is not None else "torch.export"
     if tracer == "torch.jit.trace" or _is_exporting():

@@ -3,7 +3,11 @@
 On a GPU a gradient is copied to page-locked memory on a stream of its own, behind the operation that made it, and handed over
 when its copy has ended: with one that comes later, or with finish(). Backward passes do not wait for copies."""
 
+from __future__ import annotations
+
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,7 +15,14 @@ _LEAST_BYTES = 64 << 20
 _ALIGNED_BYTES = 512
 
 
-def landing_for(store, tracked, hand_over):
+if TYPE_CHECKING:
+    from ....store import Store
+    from ..placeholders import Tracked
+
+    HandOver = Callable[[Tracked, int], None]
+
+
+def landing_for(store: Store, tracked: Sequence[Tracked], hand_over: HandOver) -> DirectLanding | Landing:
     if store.cuda_ordinal is None:
         return DirectLanding(hand_over)
     return Landing(tracked, GpuCopies(store.cuda_ordinal), hand_over)
@@ -20,29 +31,29 @@ def landing_for(store, tracked, hand_over):
 class DirectLanding:
     """Of gradients that are in host memory. Members as of Landing."""
 
-    def __init__(self, hand_over):
+    def __init__(self, hand_over: HandOver) -> None:
         self._hand_over = hand_over
 
-    def take(self, one, gradient):
+    def take(self, one: Tracked, gradient: torch.Tensor) -> None:
         self._hand_over(one, gradient.data_ptr())
 
-    def finish(self):
+    def finish(self) -> None:
         pass
 
-    def drop(self):
+    def drop(self) -> None:
         pass
 
 
 class GpuCopies:
     """Copies from a GPU to page-locked memory, on a stream of their own."""
 
-    def __init__(self, device):
+    def __init__(self, device: int) -> None:
         self._stream = torch.cuda.Stream(device)
 
-    def memory(self, size):
+    def memory(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def begin(self, to, gradient):
+    def begin(self, to: torch.Tensor, gradient: torch.Tensor) -> torch.cuda.Event:
         """The event of the copy's end. The gradient's memory is not used again before."""
         self._stream.wait_stream(torch.cuda.current_stream(gradient.device))
         with torch.cuda.stream(self._stream):
@@ -50,22 +61,26 @@ class GpuCopies:
         gradient.record_stream(self._stream)
         return self._stream.record_event()
 
-    def finish(self):
+    def finish(self) -> None:
         self._stream.synchronize()
 
 
 class Landing:
     """`hand_over` is called with a tracked parameter and the host address of its gradient."""
 
-    def __init__(self, tracked, copies, hand_over, least_bytes=_LEAST_BYTES):
+    def __init__(
+        self, tracked: Sequence[Tracked], copies: GpuCopies, hand_over: HandOver, least_bytes: int = _LEAST_BYTES
+    ) -> None:
         self._copies, self._hand_over = copies, hand_over
         sizes = [_size_of(one.parameter) for one in tracked]
         # So that one gradient can come while the one before it is handed over.
         self._memory = copies.memory(min(sum(sizes), max(2 * max(sizes, default=0), least_bytes)))
-        self._coming = deque()  # (tracked, first byte, byte behind, event), in a ring
+        self._coming: deque[tuple[Tracked, int, int, torch.cuda.Event]] = (
+            deque()
+        )  # (tracked, first byte, byte behind, event), in a ring
         self._next = 0
 
-    def take(self, one, gradient):
+    def take(self, one: Tracked, gradient: torch.Tensor) -> None:
         first = self._room_for(_size_of(gradient))
         to = self._memory[first : first + gradient.nbytes].view(gradient.dtype).view(gradient.shape)
         self._next = first + _size_of(gradient)
@@ -73,17 +88,17 @@ class Landing:
         while self._coming and self._coming[0][3].query():
             self._hand_over_oldest()
 
-    def finish(self):
+    def finish(self) -> None:
         while self._coming:
             self._hand_over_oldest()
 
-    def drop(self):
+    def drop(self) -> None:
         """Of a step that is given up."""
         if self._coming:
             self._copies.finish()
             self._coming.clear()
 
-    def _room_for(self, size):
+    def _room_for(self, size: int) -> int:
         first = self._next
         if first + size > self._memory.numel():
             while self._coming and self._coming[0][1] >= first:  # of the lap before
@@ -93,11 +108,11 @@ class Landing:
             self._hand_over_oldest()
         return first
 
-    def _hand_over_oldest(self):
+    def _hand_over_oldest(self) -> None:
         one, first, _, copied = self._coming.popleft()
         copied.synchronize()
         self._hand_over(one, self._memory.data_ptr() + first)
 
 
-def _size_of(tensor):
+def _size_of(tensor: torch.Tensor) -> int:
     return -(-tensor.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES

@@ -10,10 +10,24 @@ While something is computed again, the operation whose backward pass asked for i
 Where device memory is short, its lease is given up meanwhile, so that recomputation needs no more than a forward
 pass does."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
 import torch
 
 from ....errors import CapacityError, Error
 from ..placeholders import acquire, release
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from ....store import Store
+    from ..placeholders import Tracked
+    from ..units import Unit
+    from .hooks import Use
+    from .needs import Shortage
 
 _task = torch._C._current_graph_task_id
 
@@ -21,50 +35,52 @@ _task = torch._C._current_graph_task_id
 class Leases:
     """`shortage` makes a Shortage, where the device has no room for a lease and nothing can be given up for it."""
 
-    def __init__(self, store, shortage, is_strict):
+    def __init__(self, store: Store, shortage: Callable[..., Shortage], is_strict: bool) -> None:
         self._store = store
         self._shortage = shortage
-        self._lack = None  # a Shortage, with which a pass goes on
+        self._lack: Shortage | None = None  # with which a pass goes on
         self.may_lack = False  # a pass may go on so
         self._is_strict = is_strict  # what is not there cannot be read, not even as NaN
-        self.forward = []  # uses that are open, outermost first
-        self.backward = []
+        self.forward: list[Use] = []  # uses that are open, outermost first
+        self.backward: list[Use] = []
         self._is_short = False  # some uses are suspended
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.forward or self.backward)
 
     # --- One use ---
 
-    def open(self, use, key, kind):
+    def open(self, use: Use, key: bytes, kind: int) -> None:
         unit = use.unit
-        if unit.ids is None:
-            unit.settle(self._store)
-        lease = self._lease(use, key, kind, unit.ids, unit.count)
+        ids = unit.ids if unit.ids is not None else unit.settle(self._store)
+        lease = self._lease(use, key, kind, ids, unit.count)
         if lease is None:
             use.wanted = unit.tracked
-            self._lack.add(self.forward)
+            self._lacking().add(self.forward)
             return
         use.leases = (lease,)
         use.tracked = unit.tracked
         acquire(use.tracked)
 
-    def extend(self, use, one, kind):
+    def extend(self, use: Use, one: Tracked, kind: int) -> None:
         """An open use reads a parameter more."""
         key = use.keys[0] + b"+" + str(one.number).encode()
         lease = self._lease(use, key, kind, self._store.ids([one.number]), 1, one)
         if lease is None:
             use.wanted += (one,)
-            self._lack.add(self.forward)
+            self._lacking().add(self.forward)
             return
         use.leases += (lease,)
         acquire([one])
         use.tracked += (one,)
 
-    def is_wanted(self, one):
+    def _lacking(self) -> Shortage:
+        return cast("Shortage", self._lack)  # of a pass that goes on without a lease
+
+    def is_wanted(self, one: Tracked) -> bool:
         return self._lack is not None and any(one in use.wanted for use in self.forward)
 
-    def owner_of(self, tensor):
+    def owner_of(self, tensor: object) -> Tracked | None:
         """The parameter that is leased at the memory of a tensor, which may be a view of it; None where none is."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             return None
@@ -76,14 +92,14 @@ class Leases:
                     return one
         return None
 
-    def close(self, use):
+    def close(self, use: Use) -> None:
         tracked, use.tracked = use.tracked, ()
         release(tracked)
         leases, use.leases = use.leases, ()
         for lease in leases[::-1]:
             self._store.close_lease(lease)
 
-    def leave(self, use, is_failing):
+    def leave(self, use: Use, is_failing: bool) -> None:
         """close() at the end of a forward. Where that has failed already, its failure is the one to be seen: torch
         would print what a hook raises then. A store that has failed says so at the next call."""
         try:
@@ -92,7 +108,15 @@ class Leases:
             if not is_failing:
                 raise
 
-    def _lease(self, use, key, kind, ids, count, one=None):
+    def _lease(
+        self,
+        use: Use,
+        key: bytes,
+        kind: int,
+        ids: ctypes.Array[ctypes.c_uint32],
+        count: int,
+        one: Tracked | None = None,
+    ) -> int | None:
         """The number of a lease; None where the pass goes on without."""
         if self._lack is not None:
             return None
@@ -116,11 +140,11 @@ class Leases:
         lack.add({*self.forward, *self.backward, use})
         raise lack.error() from failure
 
-    def begin_watched(self):
+    def begin_watched(self) -> None:
         """A forward pass that goes on, until its end, where the device has no room."""
         self.may_lack = True
 
-    def end_watched(self, is_whole):
+    def end_watched(self, is_whole: bool) -> None:
         """Raises the error for want of device memory, if that was met."""
         self.may_lack = False
         lack, self._lack = self._lack, None
@@ -130,7 +154,7 @@ class Leases:
 
     # --- Going backward ---
 
-    def close_before(self, use):
+    def close_before(self, use: Use) -> None:
         """Closes what is over when a use begins to go backward."""
         task = use.task = _task()
         over = [
@@ -139,17 +163,17 @@ class Leases:
         for one in over:
             self.close_backward(one)
 
-    def close_backward(self, use):
+    def close_backward(self, use: Use) -> None:
         self.backward.remove(use)
         use.is_backward = use.is_suspended = False
         self.close(use)
 
-    def close_task(self, task):
+    def close_task(self, task: int | None) -> None:
         """A part of the backward pass is over, or all of it where `task` is None."""
         for use in [one for one in self.backward if task is None or one.task == task][::-1]:
             self.close_backward(use)
 
-    def _give_one_up(self, unit):
+    def _give_one_up(self, unit: Unit) -> bool:
         """Gives up one lease that nothing reads while the unit is entered, the youngest first. False: there is
         none."""
         task = _task()
@@ -166,7 +190,7 @@ class Leases:
                 return True
         return False
 
-    def resume(self, kind, stamp):
+    def resume(self, kind: int, stamp: int) -> None:
         """Nothing is being computed again any more: operations go on that stood still. They do not read parameters
         whose gradient of the micro-batch is complete, and which may be being updated; `stamp` is theirs."""
         if not self._is_short:
@@ -180,13 +204,14 @@ class Leases:
             left = tuple(one for one in use.unit.tracked if not one.is_trainable or one.stamp != stamp)
             if left:
                 ids = self._store.ids([one.number for one in left])
-                use.leases = (self._lease(use, use.keys[1] + b"~%d" % use.resumed, kind, ids, len(left)),)
+                lease = self._lease(use, use.keys[1] + b"~%d" % use.resumed, kind, ids, len(left))
+                use.leases = (cast(int, lease),)  # no pass goes backward without
                 use.tracked = left
                 acquire(left)
 
     # --- After a failure ---
 
-    def forget(self):
+    def forget(self) -> None:
         """The store releases all leases by itself."""
         for use in self.forward + self.backward:
             use.is_backward = use.is_suspended = False
@@ -197,7 +222,7 @@ class Leases:
         self._is_short = False
 
 
-def _encloses(use, unit):
+def _encloses(use: Use, unit: Unit) -> bool:
     """Whether the unit was entered within the use, in this micro-batch: then the use may still be read. True where
     that is not known."""
     within = unit.intervals

@@ -4,24 +4,43 @@ A pass that is watched goes on without leases when they have no room any more, t
 computes with NaN, which nobody gets to see, and buffers get their values back. So the error at its end names a budget
 that is enough."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
 from ....errors import CapacityError
 from ....store import plan
 from ....store.spec import Use
 from ..units import choose_units, expected_uses
 
+if TYPE_CHECKING:
+    from ....store.spec import Device
+    from ..initialize import _Build
+    from ..placeholders import Tracked
+    from ..units import Unit
+    from .hooks import Use as PassUse
+
 _MOST_ATTEMPTS = 64
+
+
+# Uses that are planned, and those with what was found.
+Mode = tuple[list[Use], list[Use]]
 
 
 class Shortage:
     """What was found to be held at once. `use` could not have its lease, or `one` more parameter, for `failure`, the
     store's. Where the pass goes on, `keeps_buffers`."""
 
-    def __init__(self, build, failure, use, one, keeps_buffers):
+    def __init__(
+        self, build: _Build, failure: CapacityError, use: PassUse, one: Tracked | None, keeps_buffers: bool
+    ) -> None:
         self._build = build
+        self._device = cast("Device", build.used_device)  # which was too small
         self._failure = failure
         self._subject = use.keys[0].decode()
         self._reason = "" if one is None else f"; {one.name} is read outside of its module"
-        self._nests = set()  # of (names of units, parameters)
+        self._nests: set[tuple[frozenset[str], frozenset[int]]] = set()  # of (names of units, parameters)
         self._is_whole = False  # the pass has ended
         self._buffers = []
         if keeps_buffers:
@@ -32,33 +51,33 @@ class Shortage:
                 if buffer is not None
             ]
 
-    def add(self, uses):
+    def add(self, uses: Iterable[PassUse]) -> None:
         """Uses that are open together."""
         held = frozenset(one.number for use in uses for one in (*use.tracked, *use.wanted))
         names = frozenset(use.unit.name for use in uses if use.tracked or use.wanted)
         self._nests.add((names, held))
 
-    def end_pass(self, is_whole):
+    def end_pass(self, is_whole: bool) -> None:
         self._is_whole = is_whole
         for module, name, buffer, values in self._buffers:
             buffer.data.copy_(values)
             module._buffers[name] = buffer
         self._buffers = []
 
-    def error(self):
+    def error(self) -> CapacityError:
         least = max(self._failure.least_device_bytes, self._least())
         error = CapacityError(
             "cannot go on with a pass",
             self._subject,
             f"it holds more on the device at once than could be known before the first pass, {least} bytes, and the "
-            f"budget is {self._build.used_device.budget_bytes}{self._reason}",
+            f"budget is {self._device.budget_bytes}{self._reason}",
             f"make an engine with terrace.device_memory of at least {least}; this one has its whole state, and can be "
             "saved or closed after zero_grad()",
         )
         error.least_bytes = error.least_device_bytes = least
         return error
 
-    def _least(self):
+    def _least(self) -> int:
         """The least with which terrace.initialize takes units and chunks that are enough."""
         build = self._build
         modes = [self._mode(units) for units in (("auto", "leaf") if build.units == "auto" else (build.units,))]
@@ -70,24 +89,24 @@ class Shortage:
             budget = more
         return budget
 
-    def _mode(self, units):
+    def _mode(self, units: Any) -> Mode:
         """(uses that are planned where `units` says what is leased together, those and what was found)"""
         build = self._build
         chosen = choose_units(build.model, build.managed_of, units)
         planned = expected_uses(build.model, chosen, build.config.gradient_accumulation_steps, build.managed_of)
         # Where the pass has not ended, the largest unit may be used as the one was that failed.
         largest = [max(chosen, key=_size)] if not self._is_whole else []
-        found = []
+        found: list[Use] = []
         for names, held in self._nests:
             units = [*largest, *(_unit_at(chosen, name) for name in names)]
             numbers = held | {one.number for unit in units for one in unit.tracked}
             found.append(Use(f"at once {len(found)}", sorted(numbers), "forward", 0, 0))
         return planned, planned + found
 
-    def _missing(self, modes, budget):
+    def _missing(self, modes: Sequence[Mode], budget: int) -> int | None:
         """None where a budget is enough; else a larger one to try."""
         build = self._build
-        device = build.used_device._replace(budget_bytes=budget)
+        device = self._device._replace(budget_bytes=budget)
         options = dict(build.options, log=None)
         for planned, found in modes:
             try:
@@ -104,11 +123,11 @@ class Shortage:
         return max(budget + 1, least)
 
 
-def _size(unit):
+def _size(unit: Unit) -> int:
     return sum(one.parameter.nbytes for one in unit.tracked)
 
 
-def _unit_at(units, name):
+def _unit_at(units: Sequence[Unit], name: str) -> Unit:
     """The unit with a module of this name, or around it."""
     found = [unit for unit in units if unit.is_root or name == unit.name or name.startswith(unit.name + ".")]
     return max(found, key=lambda unit: -1 if unit.is_root else len(unit.name))

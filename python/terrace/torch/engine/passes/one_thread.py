@@ -1,5 +1,7 @@
 """One thread at a time goes through a model."""
 
+from __future__ import annotations
+
 import threading
 
 from ....errors import MisuseError
@@ -8,16 +10,16 @@ from ....errors import MisuseError
 class Turn:
     """Whose pass is open: a pass of another thread would close what this one opens, and the other way round."""
 
-    def __init__(self):
-        self.thread = None
+    def __init__(self) -> None:
+        self.thread: int | None = None
         self._entry = threading.Lock()
 
-    def take(self, what):
+    def take(self, what: str) -> None:
         with self._entry:
             self.require(what)
             self.thread = threading.get_ident()
 
-    def require(self, what):
+    def require(self, what: str) -> None:
         """Raises where another thread's pass is open. A thread that has ended left its pass, and loses it."""
         if self.thread in (None, threading.get_ident()):
             return

@@ -10,7 +10,11 @@ What a watched pass is about to write to a parameter in place is refused before 
 copy on the device alone, which is gone when that is given up.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -18,6 +22,15 @@ from torch.overrides import TorchFunctionMode
 from ....errors import MisuseError
 from ..away import is_write
 from .hooks import forget_compiled
+
+if TYPE_CHECKING:
+    import contextlib
+    from types import CodeType
+
+    from torch import nn
+
+    from ..placeholders import Tracked
+    from .passes import Passes
 
 # They read no values.
 _HARMLESS = frozenset(
@@ -95,13 +108,13 @@ _PATIENCE = 100
 class Watch(TorchFunctionMode):
     """Leases what an operation is about to read, and refuses what it is about to write to a parameter."""
 
-    def __init__(self, passes, tracked_of, found_autocast):
+    def __init__(self, passes: Passes, tracked_of: Mapping[int, Tracked], found_autocast: Callable[[], None]) -> None:
         super().__init__()
         self._passes = passes
         self._tracked_of = tracked_of
         self._found_autocast = found_autocast
 
-    def __torch_function__(self, function, types, arguments=(), named=None):
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         named = named or {}
         if not _reads_nothing(function):
             if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
@@ -112,7 +125,7 @@ class Watch(TorchFunctionMode):
             self._refuse_writes(getattr(function, "__name__", ""), arguments, named)
         return function(*arguments, **named)
 
-    def _look(self, values):
+    def _look(self, values: Iterable[Any]) -> None:
         for value in values:
             if isinstance(value, torch.nn.Parameter):
                 one = self._tracked_of.get(id(value))
@@ -121,7 +134,7 @@ class Watch(TorchFunctionMode):
             elif isinstance(value, (list, tuple)):
                 self._look(value)
 
-    def _refuse_writes(self, name, arguments, named):
+    def _refuse_writes(self, name: str, arguments: Any, named: Any) -> None:
         if arguments and is_write(name):
             self._refuse_write(arguments[0], name)
         if named.get("out") is not None:
@@ -130,7 +143,7 @@ class Watch(TorchFunctionMode):
             if named.get("max_norm", arguments[3] if len(arguments) > 3 else None) is not None:
                 self._refuse_write(named.get("weight", arguments[1] if len(arguments) > 1 else None), "max_norm")
 
-    def _refuse_write(self, written, function):
+    def _refuse_write(self, written: object, function: str) -> None:
         """Raises where a tensor that an operation is about to write to has the memory of a leased parameter."""
         one = self._passes.leases.owner_of(written)
         if one is not None:
@@ -144,7 +157,7 @@ class Watch(TorchFunctionMode):
             )
 
 
-def _reads_nothing(function):
+def _reads_nothing(function: Any) -> bool:
     return getattr(function, "__name__", "") in _HARMLESS or function in _PLAIN_PROPERTIES
 
 
@@ -154,7 +167,9 @@ class ReadWatch:
     What is compiled runs uncompiled meanwhile, where every operation can be seen.
     """
 
-    def __init__(self, model, passes, tracked_of, found_autocast):
+    def __init__(
+        self, model: nn.Module, passes: Passes, tracked_of: Mapping[int, Tracked], found_autocast: Callable[[], None]
+    ) -> None:
         self._model = model
         self._passes = passes
         self._watch = Watch(passes, tracked_of, found_autocast)
@@ -163,19 +178,19 @@ class ReadWatch:
         self._evaluations = True
         self._is_everywhere = False  # evaluations are watched that begin in a module below the model
         self._is_watching = self._has_watched = False
-        self._places = {}  # the forwards that stand in for those of modules
+        self._places: dict[nn.Module, Watched] = {}  # the forwards that stand in for those of modules
         self._settle()
 
-    def watch_steps(self):
+    def watch_steps(self) -> None:
         self._updates_left = self._patience = _PATIENCE
         self._extensions = self._passes.extensions
         self._settle()
 
-    def watch_evaluations(self):
+    def watch_evaluations(self) -> None:
         self._evaluations = self._is_everywhere = True
         self._settle()
 
-    def note_update(self):
+    def note_update(self) -> None:
         """An update was applied."""
         if self._updates_left:
             self._updates_left -= 1
@@ -185,7 +200,7 @@ class ReadWatch:
             if not self._updates_left:
                 self._settle()
 
-    def note_evaluation(self):
+    def note_evaluation(self) -> bool:
         """An evaluation ended. Returns whether it was watched."""
         was_watched, self._has_watched = self._has_watched, False
         if was_watched:
@@ -193,16 +208,16 @@ class ReadWatch:
             self._settle()
         return was_watched
 
-    def stop(self):
+    def stop(self) -> None:
         self._updates_left, self._evaluations, self._is_everywhere = 0, False, False
         self._settle()
 
-    def is_due(self):
+    def is_due(self) -> bool:
         if self._is_watching:
             return False
         return self._updates_left > 0 if torch.is_grad_enabled() else self._evaluations
 
-    def run(self, inner, arguments, named):
+    def run(self, inner: Callable[..., Any], arguments: Any, named: Any) -> Any:
         self._is_watching, self._has_watched = True, not torch.is_grad_enabled()
         self._passes.leases.begin_watched()
         is_whole = False
@@ -215,9 +230,9 @@ class ReadWatch:
             self._is_watching = False
             self._passes.leases.end_watched(is_whole)
 
-    def _settle(self):
+    def _settle(self) -> None:
         """Stands in where a pass may begin that is to be watched, and nowhere else."""
-        wanted = ()
+        wanted: list[nn.Module] = []
         if self._updates_left or self._is_everywhere:
             wanted = [one for one in self._model.modules() if not isinstance(one, torch.jit.ScriptModule)]
         elif self._evaluations:
@@ -233,7 +248,7 @@ class ReadWatch:
 class Watched:
     """A forward that looks like the one that it stands for: signatures are asked for by trainers."""
 
-    def __init__(self, learning, model):
+    def __init__(self, learning: ReadWatch, model: nn.Module) -> None:
         self._read_watch = learning
         self._run = torch.compiler.disable(learning.run)
         self.stands_for = model.__dict__.get("forward")
@@ -242,16 +257,16 @@ class Watched:
         self.__doc__ = model.forward.__doc__
 
     @property
-    def __code__(self):
+    def __code__(self) -> CodeType:
         """torch.export looks at it, before the engine refuses it in words."""
         return self.__wrapped__.__code__
 
-    def __call__(self, *arguments, **named):
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         if self._read_watch.is_due():
             return self._run(self.__wrapped__, arguments, named)
         return self.__wrapped__(*arguments, **named)
 
-    def leave(self, module):
+    def leave(self, module: nn.Module) -> None:
         if module.__dict__.get("forward") is self:  # another may stand in front, such as accelerate's autocast
             if self.stands_for is None:
                 del module.forward
@@ -260,14 +275,14 @@ class Watched:
 
 
 class _Nothing:
-    def __enter__(self):
+    def __enter__(self) -> _Nothing:
         return self
 
-    def __exit__(self, *_):
-        return False
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
-def _uncompiled():
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
         return torch.compiler.set_stance("force_eager")
     return _Nothing()

@@ -3,16 +3,23 @@
 A commit has the average that its text names, or none: the state is whole and durable before the commit begins, and is
 removed when no commit is left that names it. Nothing but files of such states is ever removed."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import re
 from collections import deque
+from typing import TYPE_CHECKING
 
 from .... import safetensors
 from ....errors import ConfigError
 from ....saved_state import StateReader, StateWriter
 from .export import Entries, read_part
+
+if TYPE_CHECKING:
+    from ...._types import Named
+    from .averages import Average
 
 _NAME = re.compile(r"average-\d{16}")
 _FOLDER = "terrace-average"
@@ -22,16 +29,16 @@ _LOAD = "cannot resume an average"
 
 
 class Snapshots:
-    def __init__(self, average, options, tier_name):
+    def __init__(self, average: Average, options: Named, tier_name: str | None) -> None:
         self._average = average
         self._folder = os.path.join((options.get("nvme_paths") or [""])[0], tier_name or "", _FOLDER)
-        self._begun = None  # the state of the last commit, which may not be durable yet
-        self._durable = None  # the number of the last durable commit when that one began
+        self._begun: str | None = None  # the state of the last commit, which may not be durable yet
+        self._durable: int | None = None  # the number of the last durable commit when that one began
         self._retains = False  # whether the commit of _begun is to be retained
-        self._kept = deque(maxlen=1)  # of the last durable commit
-        self._retained = deque(maxlen=options.get("retained_commits") or 0)
+        self._kept: deque[str] = deque(maxlen=1)  # of the last durable commit
+        self._retained: deque[str] = deque(maxlen=options.get("retained_commits") or 0)
 
-    def write(self, retain, durable):
+    def write(self, retain: bool, durable: int) -> Named:
         """Before a commit begins, when the one before has ended: makes a state that is durable and whole, and removes
         those that no commit names. `durable` is the number of the last durable commit; if the commit of the state
         before has failed, the number is what it was. Returns what the commit's text has."""
@@ -51,18 +58,18 @@ class Snapshots:
         self._begun = name
         return state
 
-    def _names(self):
+    def _names(self) -> list[str]:
         try:
             return [name for name in os.listdir(self._folder) if _NAME.fullmatch(name)]
         except FileNotFoundError:
             return []
 
-    def _remove_others(self):
+    def _remove_others(self) -> None:
         for name in self._names():
             if name not in self._kept and name not in self._retained:
                 self._remove(name)
 
-    def _remove(self, name):
+    def _remove(self, name: str) -> None:
         """The manifest goes first, so that a rest of it is no state; a folder with anything else in it stays."""
         place = os.path.join(self._folder, name)
         for file in ("manifest.json", *_FILES):
@@ -71,15 +78,16 @@ class Snapshots:
         with contextlib.suppress(OSError):
             os.rmdir(place)
 
-    def remove_all(self):
+    def remove_all(self) -> None:
         """Of a run of which no commit is left."""
         self._begun = None
-        self._kept.clear(), self._retained.clear()
+        self._kept.clear()
+        self._retained.clear()
         self._remove_others()
         with contextlib.suppress(OSError):
             os.rmdir(self._folder)
 
-    def load(self, state):
+    def load(self, state: Named) -> None:
         """Goes on from the state that a commit names. Every byte is compared before anything changes."""
         name = state.get("saved")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -114,11 +122,11 @@ class Snapshots:
         self._begun, self._durable, self._retains = name, None, False
 
 
-def _facts_of(state):
+def _facts_of(state: Named) -> str:
     return json.dumps({"format": "terrace-torch-average", "version": 1, **state}, sort_keys=True, ensure_ascii=True)
 
 
-def _entries_of(saved):
+def _entries_of(saved: StateReader) -> dict[str, safetensors.Entry]:
     return safetensors.entries_of(
         os.path.join(saved.path, _AVERAGE),
         saved.size(_AVERAGE),

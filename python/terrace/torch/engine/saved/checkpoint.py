@@ -1,10 +1,14 @@
 """Progress of a training, which is in no tensor, and commits on nvme that survive any crash."""
 
+from __future__ import annotations
+
 import base64
 import json
 import os
 import time
 import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +17,15 @@ from ....errors import ConfigError, Error, MisuseError
 from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
 from .unpickle import pickled, unpickled
+
+if TYPE_CHECKING:
+    from ...._types import Log, Named, Path
+    from ....store import Store
+    from ..engine import Engine
+    from ..placeholders import Tracked
+    from ..values import Values
+    from .averages import Average
+    from .export import Exports
 
 # Of the text of a commit (capi/limits.h).
 _MOST_TEXT_BYTES = 1 << 20
@@ -25,7 +38,9 @@ _MOST_STATE_BYTES = 64 << 20
 
 
 class Checkpoints:
-    def __init__(self, engine, store, tracked, values, exports, say):
+    def __init__(
+        self, engine: Engine, store: Store, tracked: Sequence[Tracked], values: Values, exports: Exports, say: Log
+    ) -> None:
         self._engine = engine
         self._say = say
         self._store = store
@@ -37,18 +52,20 @@ class Checkpoints:
         if options.get("durable") and options["states"] == "nvme" and not self._keeps_commits:
             self._say("warning", f"no commits are made, and nothing can be resumed: {store.why_no_commits}")
         self._is_new = False  # an update has run since begin_if_due
-        self._random = None
+        self._random: Named | None = None
         self._last_commit = time.monotonic()
-        self._failure = None  # of a commit
+        self._failure: Error | None = None  # of a commit
         self._has_told_of_size = False
-        self.client_state = {}
-        self._average = None  # (its state in the commit that was taken up, the step of that)
+        self.client_state: Any = {}
+        self._average: tuple[Named | None, int] | None = (
+            None  # (its state in the commit that was taken up, the step of that)
+        )
         self.run = f"{int.from_bytes(os.urandom(8), 'big') or 1:016x}"  # of this run, and of all that go on from it
         self._folder = CheckpointFolder(engine, values, exports, self, say)
 
     # --- Progress: what is in no tensor ---
 
-    def of_now(self):
+    def of_now(self) -> Named:
         engine = self._engine
         scheduler = engine.lr_scheduler
         return {
@@ -63,12 +80,12 @@ class Checkpoints:
             "average": engine.average.state() if engine.average is not None else None,
         }
 
-    def _beside(self):
+    def _beside(self) -> dict[str, torch.Tensor]:
         """{name: tensor} of buffers, and of parameters that are too small for the store and not trained."""
         known = {id(one.parameter) for one in self._tracked}
         return {name: tensor for name, tensor in named_tensors(self._engine.module) if id(tensor) not in known}
 
-    def restore(self, progress, with_scheduler=True):
+    def restore(self, progress: Named, with_scheduler: bool = True) -> None:
         engine = self._engine
         engine.global_steps = progress["steps"]
         engine.skipped_steps = progress["skipped_steps"]
@@ -84,13 +101,13 @@ class Checkpoints:
 
     # --- Commits ---
 
-    def note_update(self):
+    def note_update(self) -> None:
         """What comes after an update, such as the next batch, may draw random numbers before the commit is made."""
         self._is_new = self._keeps_commits
         if self._is_new:
             self._random = self._random_numbers()
 
-    def begin_if_due(self, is_told=True):
+    def begin_if_due(self, is_told: bool = True) -> None:
         """Between steps, where the configuration asks for commits. With is_told=False what an earlier commit failed
         with is kept for tell(): the update before this has been made, and who calls must not repeat it."""
         config, engine = self._engine.config, self._engine
@@ -108,13 +125,13 @@ class Checkpoints:
                 raise
             self._failure = error
 
-    def tell(self):
+    def tell(self) -> None:
         """Raises once what begin_if_due() has kept."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
-    def begin(self, client_state, retain, random=None):
+    def begin(self, client_state: Any, retain: bool, random: Named | None = None) -> None:
         """`client_state` is in force when it is in a commit that has begun: what is refused leaves the one before."""
         client_state = self.client_state if client_state is None else client_state
         client_text = _json_of(client_state)
@@ -139,14 +156,14 @@ class Checkpoints:
         self.client_state = client_state
         self._last_commit = time.monotonic()
 
-    def _random_numbers(self):
+    def _random_numbers(self) -> dict[str, torch.Tensor]:
         """Where torch's generators are, by their keys in a commit."""
         states = {"random": torch.get_rng_state()}
         if self._store.cuda_ordinal is not None:
             states["random_of_gpu"] = torch.cuda.get_rng_state(self._store.cuda_ordinal)
         return states
 
-    def _beside_in_commits(self):
+    def _beside_in_commits(self) -> dict[str, torch.Tensor]:
         beside = self._beside()
         size = sum(tensor.numel() * tensor.element_size() for tensor in beside.values())
         if size <= _MOST_BYTES_BESIDE:
@@ -160,7 +177,7 @@ class Checkpoints:
             )
         return {}
 
-    def take_up(self):
+    def take_up(self) -> None:
         """After a resume: progress, schedule, buffers and torch's random numbers go on from the commit."""
         text = self._store.taken_up_text
         if not text:
@@ -178,7 +195,7 @@ class Checkpoints:
             if name in state["beside"]:
                 tensor.data.copy_(state["beside"][name])
 
-    def take_up_average(self, average):
+    def take_up_average(self, average: Average) -> None:
         """Of the commit that the engine goes on from; without one, files of an earlier run go."""
         if self._average is None:
             return average.snapshots.remove_all()
@@ -194,9 +211,9 @@ class Checkpoints:
             )
         return average.snapshots.load(state)
 
-    def tell_of_other_settings(self, groups, where):
+    def tell_of_other_settings(self, groups: Sequence[Named], where: str) -> None:
         """Rates that a schedule sets differ in any case."""
-        is_scheduled = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
+        is_scheduled: set[str] = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
         others = []
         for number, (group, saved) in enumerate(zip(self._engine.optimizer.param_groups, groups)):
             for name, value in saved.items():
@@ -208,19 +225,21 @@ class Checkpoints:
 
     # --- Checkpoints in a folder ---
 
-    def save(self, folder, tag, client_state, save_latest):
+    def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
         return self._folder.save(folder, tag, client_state, save_latest)
 
-    def load(self, folder, tag, with_optimizer, with_scheduler):
+    def load(
+        self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
+    ) -> tuple[str | None, Any]:
         return self._folder.load(folder, tag, with_optimizer, with_scheduler)
 
 
-def layout_of(tracked):
+def layout_of(tracked: Sequence[Tracked]) -> list[tuple[str, tuple[int, ...]]]:
     """[(name, shape)] of the parameters in a store, in its order."""
     return [(one.name, tuple(one.parameter.shape)) for one in tracked]
 
 
-def require_same_model(text, tracked, group_count):
+def require_same_model(text: str, tracked: Sequence[Tracked], group_count: int) -> None:
     """Of the text of a commit that is taken up: it was made of these parameters, in so many groups."""
     if not text:
         return
@@ -240,7 +259,7 @@ def require_same_model(text, tracked, group_count):
         )
 
 
-def _json_of(client_state):
+def _json_of(client_state: Any) -> str:
     try:
         return json.dumps(client_state)
     except (TypeError, ValueError, RecursionError) as error:
@@ -249,7 +268,7 @@ def _json_of(client_state):
         ) from None
 
 
-def _text_of_commit(client_text, state, room=_MOST_TEXT_BYTES):
+def _text_of_commit(client_text: str, state: Named, room: int = _MOST_TEXT_BYTES) -> str:
     text = f'{{"client_state": {client_text}, "state": "{_packed(state)}"}}'
     if len(text) > room:
         raise ConfigError(
@@ -262,13 +281,13 @@ def _text_of_commit(client_text, state, room=_MOST_TEXT_BYTES):
     return text
 
 
-def _packed(state):
+def _packed(state: Named) -> str:
     """As text, losing nothing that torch.save keeps."""
     data = pickled(state, "cannot commit", "the state of the scheduler")
     return base64.b64encode(zlib.compress(data, 1)).decode()
 
 
-def _unpacked(text):
+def _unpacked(text: str) -> Named:
     """The state in the text of a commit, which may be any text of any program."""
     try:
         packed = zlib.decompressobj()
@@ -292,11 +311,11 @@ def _unpacked(text):
 _MEMBERS = ("steps", "skipped_steps", "loss_scale", "groups", "scheduler", "random", "layout", "beside")
 
 
-def _is_plain(value):
+def _is_plain(value: object) -> bool:
     return isinstance(value, (int, float, str, bool, tuple, list, torch.Tensor)) or value is None
 
 
-def _is_same(one, other):
+def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return list(one) == list(other)
     return bool(one == other)

@@ -3,9 +3,12 @@
 A save leaves one whole state at every moment; a load looks at every byte, and at everything that has to fit, before
 it changes anything."""
 
+from __future__ import annotations
+
 import json
 import numbers
 import os
+from typing import TYPE_CHECKING, Any
 
 from .... import safetensors
 from ....errors import ConfigError, CorruptError, IoError
@@ -13,6 +16,14 @@ from ....saved_state import StateReader, StateWriter
 from ..schedule import EngineSchedule
 from .export import folder_of, read_part
 from .unpickle import pickled, unpickled
+
+if TYPE_CHECKING:
+    from ...._types import Log, Named, Path
+    from ..engine import Engine
+    from ..values import Values
+    from .averages import SavedAverage
+    from .checkpoint import Checkpoints
+    from .export import Entries, Exports, FoundMoment, FoundWeight
 
 _WEIGHTS, _MOMENTS, _PROGRESS = FILES = "model.safetensors", "optimizer.safetensors", "progress.pt"
 _SAVE, _LOAD = "cannot save a checkpoint", "cannot load a checkpoint"
@@ -31,7 +42,7 @@ _OF_DEEPSPEED = ("mp_rank_", "zero_pp_rank_", "bf16_zero_pp_rank_", "layer_")
 
 
 class CheckpointFolder:
-    def __init__(self, engine, values, exports, progress, say):
+    def __init__(self, engine: Engine, values: Values, exports: Exports, progress: Checkpoints, say: Log) -> None:
         """`progress` keeps what is in no tensor (Checkpoints)."""
         self._engine = engine
         self._values = values
@@ -41,7 +52,7 @@ class CheckpointFolder:
 
     # --- Saving ---
 
-    def save(self, folder, tag, client_state, save_latest):
+    def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
         folder = folder_of(folder, _SAVE)
         tag = f"global_step{self._engine.global_steps}" if tag is None else _tag_of(tag, _SAVE)
         self._values.come_to_rest("save a checkpoint")
@@ -55,7 +66,7 @@ class CheckpointFolder:
             state.complete(self._facts(weights, moments), save_latest)
         return True
 
-    def _packed_progress(self, client_state):
+    def _packed_progress(self, client_state: Any) -> bytes:
         progress = dict(
             self._progress.of_now(),
             client_state=client_state,
@@ -64,7 +75,7 @@ class CheckpointFolder:
         )
         return pickled(progress, _SAVE, "client_state or the state of the scheduler")
 
-    def _facts(self, weights, moments):
+    def _facts(self, weights: Entries, moments: Entries) -> str:
         """Whose state it is, as docs/checkpoint_format.md has it."""
         facts = {
             "format": "terrace-torch-checkpoint",
@@ -81,7 +92,9 @@ class CheckpointFolder:
 
     # --- Loading ---
 
-    def load(self, folder, tag, with_optimizer, with_scheduler):
+    def load(
+        self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
+    ) -> tuple[str | None, Any]:
         folder = folder_of(folder, _LOAD)
         state = self._open(folder, tag if tag is None else _tag_of(tag, _LOAD))
         if state is None:
@@ -110,7 +123,7 @@ class CheckpointFolder:
                         self._engine.average.take(average)
             return state.path, progress["client_state"]
 
-    def _open(self, folder, tag):
+    def _open(self, folder: str, tag: str | None) -> StateReader | None:
         """None where there is nothing, which is said."""
         named = _latest_in(folder) if tag is None else tag
         if named is not None:
@@ -123,7 +136,9 @@ class CheckpointFolder:
         self._say("warning", f"no checkpoint was loaded: {_why_nothing(folder)}")
         return None
 
-    def _require_fit(self, state, facts, progress, with_optimizer, with_scheduler):
+    def _require_fit(
+        self, state: StateReader, facts: Named, progress: Named, with_optimizer: bool, with_scheduler: bool
+    ) -> tuple[list[FoundWeight], list[FoundMoment]]:
         """(entries of weights, entries of moments); raises where something is of another model or optimizer."""
         engine = self._engine
         if with_optimizer and progress["kind"] != engine.optimizer.kind:
@@ -151,7 +166,7 @@ class CheckpointFolder:
         self._require_groups(state.path, progress, with_scheduler)
         return weights, moments
 
-    def _average_in(self, state, saved):
+    def _average_in(self, state: StateReader, saved: Named | None) -> SavedAverage | None:
         """(entries, how to read them, its state) of a checkpoint; None where it has no average."""
         average = self._engine.average
         if average is not None and saved is not None:
@@ -167,7 +182,7 @@ class CheckpointFolder:
             )
         return None
 
-    def _require_groups(self, place, progress, with_scheduler):
+    def _require_groups(self, place: str, progress: Named, with_scheduler: bool) -> None:
         engine, saved = self._engine, progress["scheduler"]
         counts = len(progress["groups"]), len(engine.optimizer.param_groups)
         if counts[0] != counts[1]:
@@ -181,13 +196,13 @@ class CheckpointFolder:
             engine.lr_scheduler.require_own(saved, place)
 
 
-def _tag_of(tag, what):
+def _tag_of(tag: object, what: str) -> str:
     if isinstance(tag, str) or isinstance(tag, numbers.Number) and not isinstance(tag, bool):
         return str(tag)
     raise ConfigError(what, "tag", f"it is {tag!r}, of type {type(tag).__name__}", "give a text or a number")
 
 
-def _why_nothing(folder):
+def _why_nothing(folder: str) -> str:
     if not os.path.isdir(folder):
         return f"{folder} is no folder"
     states = sorted(name for name in os.listdir(folder) if os.path.exists(os.path.join(folder, name, _PROGRESS)))
@@ -199,7 +214,7 @@ def _why_nothing(folder):
     return f"{folder} holds none"
 
 
-def _latest_in(folder):
+def _latest_in(folder: str) -> str | None:
     """For a look at whose folder it is; None where the library has to say what is wrong."""
     try:
         with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
@@ -208,7 +223,7 @@ def _latest_in(folder):
         return None
 
 
-def _refuse_deepspeed(place):
+def _refuse_deepspeed(place: str) -> None:
     try:
         names = os.listdir(place)
     except (OSError, ValueError):
@@ -223,7 +238,7 @@ def _refuse_deepspeed(place):
         )
 
 
-def _facts_of(state):
+def _facts_of(state: StateReader) -> Named:
     """{} of a state without a manifest."""
     if not state.facts:
         return {}
@@ -249,7 +264,7 @@ def _facts_of(state):
         ) from None
 
 
-def _progress_of(state):
+def _progress_of(state: StateReader) -> Named:
     try:
         progress = unpickled(state.read(_PROGRESS))
     except ValueError as error:
@@ -263,7 +278,7 @@ def _progress_of(state):
     return progress
 
 
-def _entries_of(state, file):
+def _entries_of(state: StateReader, file: str) -> dict[str, safetensors.Entry]:
     return safetensors.entries_of(
         os.path.join(state.path, file), state.size(file), lambda offset, count: bytes(state.read(file, offset, count))
     )[0]

@@ -1,7 +1,11 @@
 """A trained model on its way out and in, and optimizer states in torch's layout: a part of a tensor at a time."""
 
+from __future__ import annotations
+
 import ctypes
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -30,38 +34,64 @@ _DTYPES = {
 _TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ...._types import Buffer, Named, Path
+    from ....saved_state import StateReader
+    from ....store import Store
+    from ...optimizer.state_store import Parsed
+    from ..optimizer import EngineOptimizer
+    from ..placeholders import Tracked
+    from ..values import Values
+    from .averages import Average
+
+    FoundWeight = tuple[torch.Tensor, safetensors.Entry]
+    FoundMoment = tuple[Tracked, str, safetensors.Entry]
+
+
 class Entries:
     """What a file of safetensors is written from."""
 
-    def __init__(self):
-        self.tensors = []
-        self._parts = {}
+    def __init__(self) -> None:
+        self.tensors: list[safetensors.TensorInfo] = []
+        self._parts: dict[str, Callable[[], Iterable[torch.Tensor]]] = {}
 
-    def add(self, name, dtype, shape, parts):
+    def add(
+        self, name: str, dtype: torch.dtype, shape: Iterable[int], parts: Callable[[], Iterable[torch.Tensor]]
+    ) -> None:
         if dtype not in _DTYPES:
             raise ConfigError("cannot save a tensor", name, f"safetensors has no type for {dtype}", "convert it before")
         self.tensors.append((name, _DTYPES[dtype], tuple(shape)))
         self._parts[name] = parts
 
-    def values(self, name):
+    def values(self, name: str) -> Iterator[Buffer]:
         for part in self._parts[name]():
             yield (ctypes.c_char * part.nbytes).from_address(part.data_ptr()) if part.numel() else b""
 
 
 class Exports:
-    def __init__(self, model, store, values, tracked, has_momentum):
+    def __init__(
+        self, model: nn.Module, store: Store, values: Values, tracked: Sequence[Tracked], has_momentum: bool
+    ) -> None:
         """`has_momentum`: of SGD a moment is kept."""
         self._model = model
         self._store = store
         self._values = values
         self._tracked = self.tracked = tracked
         self._has_momentum = has_momentum
-        self.average = None  # of the engine
+        self.average: Average | None = None  # of the engine
         self._of = {id(one.parameter): one for one in tracked}
 
     # --- Weights ---
 
-    def weights(self, dtype=None, with_masters=False, leave_out_frozen=False, averaged=False):
+    def weights(
+        self,
+        dtype: torch.dtype | None = None,
+        with_masters: bool = False,
+        leave_out_frozen: bool = False,
+        averaged: bool = False,
+    ) -> Entries:
         """Parameters in their type or in `dtype`, or trained ones as fp32 masters or as the average has them, and
         the buffers of state dicts. A tied parameter is there once, under its first name."""
         entries, seen = Entries(), set()
@@ -84,20 +114,22 @@ class Exports:
             entries.add(name, wanted, tensor.shape, self._parts(one, what, wanted))
         return entries
 
-    def _parts(self, one, what, dtype):
-        def read():
+    def _parts(self, one: Tracked, what: str, dtype: torch.dtype) -> Callable[[], Iterator[torch.Tensor]]:
+        def read() -> Iterator[torch.Tensor]:
             for first in range(0, one.parameter.numel(), _PART_ELEMENTS):
                 count = min(_PART_ELEMENTS, one.parameter.numel() - first)
                 part = torch.empty(count, dtype=torch.float32)
                 if what == "average":
-                    self.average.read_part(one, first, count, part)
+                    cast("Average", self.average).read_part(one, first, count, part)
                 else:
                     self._store.read_values(one.number, what, first, count, part.data_ptr())
                 yield part.to(dtype)
 
         return read
 
-    def save_safetensors(self, folder, dtype=None, shard_bytes=5 << 30, averaged=False):
+    def save_safetensors(
+        self, folder: Path, dtype: torch.dtype | str | None = None, shard_bytes: int = 5 << 30, averaged: bool = False
+    ) -> None:
         folder = folder_of(folder, _SAVE)
         self._values.come_to_rest("save the weights")
         if averaged:
@@ -105,19 +137,19 @@ class Exports:
         entries = self.weights(_dtype_of(dtype), averaged=averaged)
         safetensors.write_sharded(folder, entries.tensors, entries.values, shard_bytes, {"format": "pt"})
         for name in ("config", "generation_config"):
-            config = getattr(self._model, name, None)
+            config: Any = getattr(self._model, name, None)
             if hasattr(config, "save_pretrained"):
                 with safetensors.failures("cannot save the model's configuration", folder):
                     config.save_pretrained(folder)
 
-    def _require_average(self):
+    def _require_average(self) -> None:
         if self.average is None:
             raise MisuseError(
                 "cannot save the average", "the engine", "it has none", "call engine.averaged(decay) before training"
             )
         self.average.require_values("save the average")
 
-    def save_16bit(self, folder, name, leave_out_frozen):
+    def save_16bit(self, folder: Path, name: object, leave_out_frozen: bool) -> bool:
         folder = folder_of(folder, _SAVE)
         if not isinstance(name, str) or not name:
             raise ConfigError(_SAVE, "save_filename", f"it is {name!r}", "give a name for the file")
@@ -132,7 +164,7 @@ class Exports:
 
     # --- Optimizer states ---
 
-    def moments(self, kind):
+    def moments(self, kind: str) -> Entries:
         """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment", and where there is an average
         "<parameter>.average"."""
         entries = Entries()
@@ -145,13 +177,13 @@ class Exports:
             self.average.add_entries(entries)
         return entries
 
-    def moment_whats(self, kind):
+    def moment_whats(self, kind: str) -> tuple[str, ...]:
         return MOMENT_WHATS[: self.moment_count(kind)]
 
-    def moment_count(self, kind):
+    def moment_count(self, kind: str) -> int:
         return len(MOMENTS[kind][0]) if kind != "sgd" or self._has_momentum else 0
 
-    def optimizer_state_dict(self, optimizer):
+    def optimizer_state_dict(self, optimizer: EngineOptimizer) -> Named:
         names, counts_steps = MOMENTS[optimizer.kind]
         groups, state, number = [], {}, 0
         steps = self._steps()
@@ -182,7 +214,7 @@ class Exports:
             )
         return {"state": state, "param_groups": groups}
 
-    def load_optimizer_state_dict(self, optimizer, state):
+    def load_optimizer_state_dict(self, optimizer: EngineOptimizer, state: Any) -> None:
         what = "cannot load an optimizer state"
         is_state = isinstance(state, dict) and isinstance(state.get("state"), dict)
         groups = state.get("param_groups", []) if is_state else []
@@ -215,7 +247,7 @@ class Exports:
                 group.update({name: value for name, value in saved.items() if name != "params"})
             self._store.set_tensor_steps(steps)
 
-    def _load_states(self, one, found, whats):
+    def _load_states(self, one: Tracked, found: Parsed | None, whats: Sequence[str]) -> int:
         """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
         steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
         for what, values in zip(whats, moments):
@@ -226,20 +258,20 @@ class Exports:
             self._values.write(one, torch.where(master.to(held.dtype) == held, master, held.float()))
         return steps
 
-    def _steps(self):
+    def _steps(self) -> list[int]:
         """Before the first update this is asked for as well, and costs nothing then."""
         return list(self._store.tensor_steps)
 
     # --- Checkpoints ---
 
-    def steps_by_name(self):
+    def steps_by_name(self) -> dict[str, int]:
         steps = self._steps()
         return {one.name: steps[one.number] for one in self._tracked}
 
-    def trained_names(self):
+    def trained_names(self) -> list[str]:
         return [one.name for one in self._tracked if one.is_trainable]
 
-    def weights_of(self, entries):
+    def weights_of(self, entries: Mapping[str, safetensors.Entry]) -> list[FoundWeight]:
         """[(tensor of the model, its entry)] of the entries of a file of safetensors; raises where one does not fit."""
         found = []
         for name, tensor in named_tensors(self._model):
@@ -248,7 +280,7 @@ class Exports:
                 found.append((tensor, self._found(entries, name, tensor)))
         return found
 
-    def moments_of(self, entries, kind):
+    def moments_of(self, entries: Mapping[str, safetensors.Entry], kind: str) -> list[FoundMoment]:
         """[(tracked parameter, which moment, its entry)]; raises where one does not fit."""
         return [
             (one, what, self._found(entries, f"{one.name}.{what}", one.parameter))
@@ -256,7 +288,7 @@ class Exports:
             for what in (self.moment_whats(kind) if one.is_trainable else ())
         ]
 
-    def load_weights(self, state, file, weights):
+    def load_weights(self, state: StateReader, file: str, weights: Iterable[FoundWeight]) -> None:
         for tensor, entry in weights:
             one = self._of.get(id(tensor))
             if one is None:
@@ -264,7 +296,9 @@ class Exports:
             else:
                 self._load(one, None, state, file, entry)
 
-    def load_moments(self, state, file, moments, steps):
+    def load_moments(
+        self, state: StateReader, file: str, moments: Iterable[FoundMoment], steps: Mapping[str, int]
+    ) -> None:
         for one, what, entry in moments:
             self._load(one, what, state, file, entry)
         counts = self._steps()
@@ -272,7 +306,7 @@ class Exports:
             counts[one.number] = steps.get(one.name, 0)
         self._store.set_tensor_steps(counts)
 
-    def _load(self, one, what, state, file, entry):
+    def _load(self, one: Tracked, what: str | None, state: StateReader, file: str, entry: safetensors.Entry) -> None:
         """A part at a time, where the store holds all of it."""
         count = one.parameter.numel()
         if not one.is_managed:
@@ -282,7 +316,7 @@ class Exports:
             part = read_part(state, file, entry, first, min(_PART_ELEMENTS, count - first)).float()
             self._store.write_values(one.number, part.data_ptr(), what=what, first=first, count=part.numel())
 
-    def _found(self, entries, name, tensor):
+    def _found(self, entries: Mapping[str, safetensors.Entry], name: str, tensor: torch.Tensor) -> safetensors.Entry:
         entry = entries.get(name)
         reason = ""
         if entry is None:
@@ -295,12 +329,12 @@ class Exports:
                 saved.is_floating_point if tensor.is_floating_point() else saved == tensor.dtype
             )
             reason = "" if fits else f"its type is {entry.dtype}, and that of the model {tensor.dtype}"
-        if reason:
+        if reason or entry is None:
             raise ConfigError("cannot load a checkpoint", name, reason, "load a checkpoint of the same model")
         return entry
 
 
-def read_part(state, file, entry, first, count):
+def read_part(state: StateReader, file: str, entry: safetensors.Entry, first: int, count: int) -> torch.Tensor:
     """Elements of a tensor in a file of a saved state, as a flat tensor."""
     part = torch.empty(count, dtype=_TORCH[entry.dtype])
     size = part.element_size()
@@ -309,14 +343,14 @@ def read_part(state, file, entry, first, count):
     return part
 
 
-def folder_of(folder, what):
+def folder_of(folder: object, what: str) -> str:
     """A folder that a caller names, as a text. "" would be the current folder, which nobody has named then."""
     if isinstance(folder, (str, os.PathLike)) and isinstance(os.fspath(folder), str) and os.fspath(folder):
         return os.fspath(folder)
     raise ConfigError(what, "the folder", f"it is {folder!r}", 'name a folder; "." is the current one')
 
 
-def named_tensors(model):
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for prefix, module in model.named_modules(remove_duplicate=False):
         prefix = f"{prefix}." if prefix else ""
         for name, tensor in module._parameters.items():
@@ -327,11 +361,11 @@ def named_tensors(model):
                 yield prefix + name, tensor
 
 
-def _parts_of_tensor(tensor, dtype):
+def _parts_of_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> Callable[[], Iterable[torch.Tensor]]:
     return lambda: [tensor.detach().to(dtype).contiguous().cpu()]
 
 
-def _dtype_of(dtype):
+def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if isinstance(dtype, str):
         words = {
             "fp32": torch.float32,

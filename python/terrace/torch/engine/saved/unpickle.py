@@ -1,14 +1,20 @@
 """torch.load of bytes that anybody may have written."""
 
+from __future__ import annotations
+
 import io
 import zipfile
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ....errors import ConfigError
 
+if TYPE_CHECKING:
+    from ...._types import Buffer
 
-def unpickled(data):
+
+def unpickled(data: Buffer) -> Any:
     """What torch.save has written: numbers, texts, tensors, lists and dicts. No code of the file runs, and it takes no
     more memory than it has bytes. Whatever else it is, is a ValueError."""
     try:
@@ -20,7 +26,7 @@ def unpickled(data):
         raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from None
 
 
-def pickled(state, what, subject):
+def pickled(state: object, what: str, subject: str) -> bytes:
     """What unpickled() reads. torch.save writes many an object, and reads some alone without running code of the
     file: others are a ConfigError."""
     try:
