@@ -85,7 +85,7 @@ class Engine(EngineNames):
             self._evaluated,
             shortage,
         )
-        self._passes.needs_scale = self.scaler.may_skip
+        self._passes.backward.needs_scale = self.scaler.may_skip
         options: Named = config.store_options
         folders = options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
@@ -120,7 +120,7 @@ class Engine(EngineNames):
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
-        self._passes.is_scaled = True
+        self._passes.backward.is_scaled = True
         return loss * self.scaler.scale if self.scaler.may_skip else loss
 
     def step(self) -> None:
@@ -164,7 +164,7 @@ class Engine(EngineNames):
         try:
             result = self.store.update(*self._update_settings())
             self._count(result)
-            self._passes.updated()
+            self._passes.step.updated()
             self._values.small_were_updated()
             self._in_update = None
             if self.average is not None:
@@ -206,7 +206,7 @@ class Engine(EngineNames):
                     self.global_steps += 1
                     self._has_updated = self._is_in_step
                     self._is_schedule_due = self._is_in_step and self.lr_scheduler is not None
-                self._passes.updated()
+                self._passes.step.updated()
                 self._values.small_were_updated()
             else:
                 self._give_up_micro_steps()
@@ -224,7 +224,7 @@ class Engine(EngineNames):
     def _explain_skip(self) -> None:
         """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
         placeholder."""
-        if self._passes.has_read_nothing or not self.scaler.may_skip:
+        if self._passes.step.has_read_nothing or not self.scaler.may_skip:
             self._notices.of_skipped_step()
             self._read_watch.watch_steps()
 
@@ -238,7 +238,7 @@ class Engine(EngineNames):
 
     def _announce(self) -> None:
         # The first pass may find that there is too little device memory, and leaves a whole state then.
-        if self._passes.updates and self.store.update_when == "during_backward":
+        if self._passes.step.updates and self.store.update_when == "during_backward":
             self.store.announce_update(*self._update_settings())
 
     def _before_pass(self) -> None:
@@ -262,7 +262,7 @@ class Engine(EngineNames):
         """zero_grad: gives up a step that has gradients, or that failed."""
         self._passes.close_leftovers()
         self._settle_update()
-        if self._passes.has_gradients or self._passes.failure is not None:
+        if self._passes.step.has_gradients or self._passes.step.failure is not None:
             self._passes.abandon()
             self._give_up_micro_steps()
         self._passes.marks.remove()
@@ -440,7 +440,7 @@ class Engine(EngineNames):
         for it."""
         if self._passes.is_closed:
             return
-        self._passes.require_turn("close the engine")
+        self._passes.turn.require("close the engine")
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []
         try:
             self._passes.abandon()
@@ -452,7 +452,7 @@ class Engine(EngineNames):
                 self.average.end()
             self._leave_model(kept)
             self.store.close()
-            self._passes.is_closed = True
+            self._passes.close()
             ENGINES.discard(self)
 
     def _leave_model(self, kept: list[torch.Tensor]) -> None:

@@ -99,7 +99,7 @@ class Values:
         out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
         if what == "parameter" and not one.is_managed:
             return out.copy_(one.parameter.detach())
-        if what == "parameter" and self._passes.has_gradients:
+        if what == "parameter" and self._passes.step.has_gradients:
             return self._read_in_step(one, out)
         self._passes.come_to_rest("read values")
         if not one.is_managed:
@@ -112,9 +112,9 @@ class Values:
         return out.copy_(values)
 
     def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
-        self._passes.require_turn("read values")
+        self._passes.turn.require("read values")
         key = f"{one.name}/read{self._passes.tick()}".encode()
-        lease = self._store.open_lease(key, self._passes.reading_kind, self._store.ids([one.number]), 1)
+        lease = self._store.open_lease(key, self._passes.step.reading_kind, self._store.ids([one.number]), 1)
         acquire([one])
         try:
             return out.copy_(one.parameter.detach())

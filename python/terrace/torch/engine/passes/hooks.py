@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..placeholders import Tracked
     from ..units import Unit
+    from .backward import Backward
     from .passes import Passes
 
 
@@ -65,10 +66,10 @@ def _take_gradient(passes: weakref.ref[Passes], one: weakref.ref[Tracked], param
 
 
 class Use:
-    """One pass through a unit: the clock when it was entered and left, and the leases it has."""
+    """One pass through a unit, after so many updates: the clock when it was entered and left, and the leases it has."""
 
     __slots__ = (
-        "passes",
+        "_backward",
         "unit",
         "keys",
         "updates",
@@ -83,11 +84,11 @@ class Use:
         "resumed",
     )
 
-    def __init__(self, passes: Passes, unit: Unit, keys: tuple[bytes, bytes], entered: int) -> None:
-        self.passes = passes
+    def __init__(self, backward: Backward, unit: Unit, keys: tuple[bytes, bytes], updates: int, entered: int) -> None:
+        self._backward = backward
         self.unit = unit
         self.keys = keys
-        self.updates = passes.updates
+        self.updates = updates
         self.entered = entered
         self.left = 0
         self.tracked: tuple[Tracked, ...] = ()
@@ -102,7 +103,7 @@ class Use:
     def __call__(self, gradients: object) -> None:
         """A hook before the operations that made an output: its gradient has arrived, so the unit goes backward."""
         if not self.is_backward:
-            self.passes.go_backward(self)
+            self._backward.come_to(self)
 
 
 def hook_outputs(output: Any, use: Use) -> None:
