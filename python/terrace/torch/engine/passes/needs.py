@@ -16,8 +16,8 @@ from ..units import choose_units, expected_uses
 
 if TYPE_CHECKING:
     from ....store.spec import Device
-    from ..initialize import _Build
     from ..placeholders import Tracked
+    from ..planned import Planned
     from ..units import Unit
     from .hooks import Use as PassUse
 
@@ -33,10 +33,10 @@ class Shortage:
     store's. Where the pass goes on, `keeps_buffers`."""
 
     def __init__(
-        self, build: _Build, failure: CapacityError, use: PassUse, one: Tracked | None, keeps_buffers: bool
+        self, planned: Planned, failure: CapacityError, use: PassUse, one: Tracked | None, keeps_buffers: bool
     ) -> None:
-        self._build = build
-        self._device = cast("Device", build.used_device)  # which was too small
+        self._planned = planned
+        self._device = cast("Device", planned.used_device)  # which was too small
         self._failure = failure
         self._subject = use.keys[0].decode()
         self._reason = "" if one is None else f"; {one.name} is read outside of its module"
@@ -46,7 +46,7 @@ class Shortage:
         if keeps_buffers:
             self._buffers = [
                 (module, name, buffer, buffer.clone())
-                for module in build.model.modules()
+                for module in planned.parameters.model.modules()
                 for name, buffer in module._buffers.items()
                 if buffer is not None
             ]
@@ -79,8 +79,8 @@ class Shortage:
 
     def _least(self) -> int:
         """The least with which terrace.initialize takes units and chunks that are enough."""
-        build = self._build
-        modes = [self._mode(units) for units in (("auto", "leaf") if build.units == "auto" else (build.units,))]
+        given = self._planned.units
+        modes = [self._mode(units) for units in (("auto", "leaf") if given == "auto" else (given,))]
         budget = 1
         for _ in range(_MOST_ATTEMPTS):
             more = self._missing(modes, budget)
@@ -91,9 +91,10 @@ class Shortage:
 
     def _mode(self, units: Any) -> Mode:
         """(uses that are planned where `units` says what is leased together, those and what was found)"""
-        build = self._build
-        chosen = choose_units(build.model, build.managed_of, units)
-        planned = expected_uses(build.model, chosen, build.config.gradient_accumulation_steps, build.managed_of)
+        model, managed_of = self._planned.parameters.model, self._planned.parameters.managed_of
+        chosen = choose_units(model, managed_of, units)
+        steps = self._planned.parameters.config.gradient_accumulation_steps
+        planned = expected_uses(model, chosen, steps, managed_of)
         # Where the pass has not ended, the largest unit may be used as the one was that failed.
         largest = [max(chosen, key=_size)] if not self._is_whole else []
         found: list[Use] = []
@@ -105,17 +106,17 @@ class Shortage:
 
     def _missing(self, modes: Sequence[Mode], budget: int) -> int | None:
         """None where a budget is enough; else a larger one to try."""
-        build = self._build
+        specs = self._planned.specs
         device = self._device._replace(budget_bytes=budget)
-        options = dict(build.options, log=None)
+        options = dict(self._planned.options, log=None)
         for planned, found in modes:
             try:
-                accepted = plan(build.specs, device, planned, **options)
+                accepted = plan(specs, device, planned, **options)
             except CapacityError as error:  # then units are smaller
                 least = error.least_device_bytes
                 continue
             try:
-                plan(build.specs, device, found, **dict(options, chunk_elements=accepted.chunk_elements))
+                plan(specs, device, found, **dict(options, chunk_elements=accepted.chunk_elements))
                 return None
             except CapacityError as error:
                 least = error.least_device_bytes

@@ -1,0 +1,127 @@
+"""Which parameters of a model a store gets, and as what; which stay torch's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...errors import ConfigError
+from ...store.spec import Tensor
+from .others import kept_in_fp32
+from .placeholders import (
+    TORCH_TYPES,
+    TYPES,
+    Tracked,
+    named_once,
+    require_storage_of_its_own,
+    require_trainable_kind,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..._types import Named
+    from ...config import Config
+    from ...store import Store
+
+# Of the flat space (base/record_layout.h): sums of squares are taken by tile, and tensors are aligned.
+_TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
+
+
+class Parameters:
+    """.tracked: those of a store, and small ones beside it. .managed_of:
+    of these by the ids of their parameters, those that the store has. .outside: large frozen ones that no store can have. A
+    parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, small ones
+    stay in torch's own memory and are updated there."""
+
+    def __init__(
+        self, model: nn.Module, config: Config, groups: list[Named], threshold: int, device: torch.device
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.device = device
+        self.group_count = len(groups)
+        self._kept_in_fp32 = kept_in_fp32(model, config)
+        states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
+        has_small = states_below and device.type == "cpu"
+        group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
+        found = named_once(model)
+        strange = set(group_of) - {id(parameter) for parameter, _ in found}
+        if strange:
+            raise ConfigError(
+                "cannot train a parameter",
+                "optimizer",
+                f"{len(strange)} of its parameters are not the model's",
+                "give parameters of the model",
+            )
+        has_place = [require_trainable_kind(parameter, names[0]) for parameter, names in found]
+        self.outside = [
+            (parameter, names[0])
+            for (parameter, names), has in zip(found, has_place)
+            if not has and parameter.numel() > threshold
+        ]
+        found = [one for one, has in zip(found, has_place) if has]
+        require_storage_of_its_own(found, model)
+        self.tracked: list[Tracked] = []
+        for parameter, names in found:
+            is_trained = parameter.requires_grad and id(parameter) in group_of
+            if not parameter.numel():
+                continue
+            one = Tracked(parameter, names, self.type_of(parameter), is_trained, group_of.get(id(parameter), 0))
+            one.is_small = parameter.numel() <= threshold
+            one.is_managed = not one.is_small or not has_small
+            if not one.is_small or is_trained:
+                self.tracked.append(one)
+        # The same order wherever small ones are, since the norm of the gradient is summed in it.
+        self.tracked.sort(key=lambda one: one.is_small)
+        self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
+
+    def type_of(self, parameter: nn.Parameter) -> str:
+        """The type that it has in the store, or beside it."""
+        precision = self.config.precision
+        is_kept = precision == "fp32" or id(parameter) in self._kept_in_fp32
+        return TYPES[parameter.dtype] if is_kept else precision
+
+    def copy_small(self) -> None:
+        """Small ones get memory of their type, which the store is given."""
+        for one in self.tracked:
+            if not one.is_managed:
+                dtype = TORCH_TYPES[one.type]
+                one.values = one.parameter.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
+
+    def specs(self) -> list[Tensor]:
+        """The tensors of a store, which are numbered by this."""
+        specs: list[Tensor] = []
+        place_in_tile: dict[str, int] = {}
+        for one in self.tracked:
+            if one.is_small and one.is_managed:
+                # Small ones begin with a tile of their own, as they do where they are not in the store's memory.
+                padding = -_aligned(place_in_tile.pop(one.type, 0)) % _TILE_ELEMENTS
+                if padding:
+                    specs.append(Tensor(f"padding of {one.type}", (padding,), one.type))
+            elif one.is_trainable:
+                place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
+            one.number = len(specs)
+            memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
+            specs.append(
+                Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory)
+            )
+        return specs
+
+    def fill(self, store: Store) -> None:
+        """Fills a store of specs() from the parameters, in their own type: masters keep what a smaller type would lose."""
+        sources: dict[int, tuple[torch.Tensor, str]] = {}
+        for one in self.tracked:
+            source = one.parameter.detach().cpu()
+            if not source.is_contiguous():
+                source = source.contiguous()
+            sources[one.number] = (source, TYPES[source.dtype])
+        for number, spec in enumerate(store.tensors):
+            if number not in sources:
+                sources[number] = (torch.zeros(spec.elements), "fp32")
+        store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
+
+
+def _aligned(elements: int) -> int:
+    return -(-elements // _ALIGNED_ELEMENTS) * _ALIGNED_ELEMENTS
