@@ -377,7 +377,9 @@ class EngineNames:
         keep_vars: bool = False,
         exclude_frozen_parameters: bool = False,
     ) -> Named:
-        state: Named = self.module.state_dict(destination=cast(Named, destination), prefix=prefix, keep_vars=keep_vars)
+        state: Named = self.module.state_dict(
+            destination=cast("Named", destination), prefix=prefix, keep_vars=keep_vars
+        )
         if exclude_frozen_parameters:
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 if not parameter.requires_grad:
