@@ -7,7 +7,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/comm/operations/dry_communicator.h>
-#include <terrace/offload/homes/make_gradients.h>
+#include <terrace/offload/gradients/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/plan/disk_room.h>
 
@@ -124,7 +124,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
-      gradients(make_gradient_store({run, arena, cache, params, runs, spilled.get(), work_memory})),
+      gradients(
+          make_gradient_store({run, arena, cache, params.host_slots(), runs, spilled.get(), work_memory})),
       records(shards, options.states, plan, record_arena, device, tiers.records(),
               tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
       steps(space.tensor_count(), options.unused_gradients),

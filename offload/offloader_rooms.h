@@ -14,12 +14,11 @@
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/schedule.h>
 #include <terrace/memory/space/tensor_state.h>
+#include <terrace/offload/activations/placed_activations.h>
 #include <terrace/offload/commits/whole_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/gradient_runs.h>
-#include <terrace/offload/homes/placed_activations.h>
-#include <terrace/offload/homes/spilled_gradients.h>
-#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/gradients/spilled_gradients.h>
+#include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/state/call_order.h>
@@ -32,6 +31,7 @@
 #include <terrace/offload/tiers/named_folders.h>
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/update/early_update.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/watch/step_watch.h>
 #include <terrace/offload/watch/time_account.h>

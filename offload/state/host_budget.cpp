@@ -10,8 +10,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/offload/homes/record_store.h>
 #include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/records/record_store.h>
 #include <terrace/offload/state/commits.h>
 #include <terrace/offload/state/step_boundary.h>
 

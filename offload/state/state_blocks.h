@@ -14,10 +14,10 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/transfer/block_transfer.h>
+#include <terrace/offload/update/state_homes.h>
 
 namespace terrace {
 

@@ -11,8 +11,8 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/gradient_runs.h>
-#include <terrace/offload/homes/gradient_store.h>
+#include <terrace/offload/gradients/gradient_store.h>
+#include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/update/early_update.h>

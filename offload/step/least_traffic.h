@@ -2,8 +2,8 @@
 #pragma once
 
 #include <terrace/memory/space/schedule.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/watch/counters.h>
 
 namespace terrace {

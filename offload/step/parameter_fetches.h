@@ -12,10 +12,10 @@
 #include <terrace/memory/space/schedule.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/device/fetch_plan.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/update/early_update.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/watch/counters.h>
 #include <terrace/offload/watch/decision_log.h>

@@ -8,10 +8,10 @@
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/tiers/tier_stores.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/offload/watch/trace_event.h>
 

@@ -13,9 +13,9 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/gradient_store.h>
-#include <terrace/offload/homes/param_home.h>
-#include <terrace/offload/homes/record_store.h>
+#include <terrace/offload/gradients/gradient_store.h>
+#include <terrace/offload/parameters/param_home.h>
+#include <terrace/offload/records/record_store.h>
 #include <terrace/offload/update/tile_update.h>
 
 namespace terrace {

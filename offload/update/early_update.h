@@ -9,8 +9,8 @@
 
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/update/update_settings.h>
 

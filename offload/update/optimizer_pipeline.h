@@ -29,9 +29,9 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/gradient_source.h>
-#include <terrace/offload/homes/param_home.h>
-#include <terrace/offload/homes/record_store.h>
+#include <terrace/offload/landing/gradient_source.h>
+#include <terrace/offload/parameters/param_home.h>
+#include <terrace/offload/records/record_store.h>
 #include <terrace/offload/update/device_lanes.h>
 #include <terrace/offload/update/record_stream.h>
 #include <terrace/offload/update/tile_update.h>

@@ -17,8 +17,8 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/space/chunk_shards.h>
-#include <terrace/offload/homes/record_store.h>
 #include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/records/record_store.h>
 #include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/offload/update/read_order.h>
 #include <terrace/offload/update/update_progress.h>

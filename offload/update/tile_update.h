@@ -14,9 +14,9 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/offload/homes/device_arithmetic.h>
-#include <terrace/offload/homes/gradient_source.h>
-#include <terrace/offload/homes/param_home.h>
+#include <terrace/offload/device/device_arithmetic.h>
+#include <terrace/offload/landing/gradient_source.h>
+#include <terrace/offload/parameters/param_home.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 

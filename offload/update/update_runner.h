@@ -16,13 +16,13 @@
 #include <terrace/memory/space/schedule.h>
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/update/device_lanes.h>
 #include <terrace/offload/update/device_update.h>
 #include <terrace/offload/update/optimizer_pipeline.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/tile_update.h>
 #include <terrace/offload/update/update_progress.h>
 #include <terrace/offload/update/update_settings.h>

@@ -14,7 +14,7 @@
 
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/device.h>
-#include <terrace/offload/homes/device_arithmetic.h>
+#include <terrace/offload/device/device_arithmetic.h>
 #include <terrace/runtime/model/compute/ops.h>
 
 namespace terrace {

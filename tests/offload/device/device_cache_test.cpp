@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "offload/homes/homes_rig.h"
+#include "offload/homes_rig.h"
 
 namespace terrace::device_cache_test {
 namespace {

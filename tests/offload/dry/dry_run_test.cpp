@@ -6,7 +6,7 @@
 
 #include "memory/host/os_memory.h"
 #include "offload/commits/commit_rig.h"
-#include "offload/homes/spill_rig.h"
+#include "offload/gradients/spill_rig.h"
 
 namespace terrace::dry_run_test {
 namespace {

@@ -11,15 +11,15 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/commits/whole_state.h>
-#include <terrace/offload/homes/make_gradients.h>
-#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/gradients/make_gradients.h>
 #include <terrace/offload/state/call_order.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/update/early_update.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/update_runner.h>
 
-#include "offload/homes/homes_rig.h"
+#include "offload/homes_rig.h"
 #include "support/offloaders.h"
 
 namespace terrace {
@@ -101,7 +101,7 @@ struct StepRig {
   ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
   GradientRuns runs{space, StepRounds{}};
   std::unique_ptr<GradientStore> gradients =
-      make_gradient_store({run, arena, cache, params, runs, nullptr, {}});
+      make_gradient_store({run, arena, cache, params.host_slots(), runs, nullptr, {}});
   RecordStore records{shards, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
   TensorSteps steps{kChunks, UnusedGradients::zero};
   const StateHomes homes{params, *gradients, records, runs, steps};

@@ -6,13 +6,13 @@
 
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/workers.h>
-#include <terrace/offload/homes/gradient_source.h>
-#include <terrace/offload/homes/param_home.h>
-#include <terrace/offload/homes/record_store.h>
+#include <terrace/offload/landing/gradient_source.h>
+#include <terrace/offload/parameters/param_home.h>
+#include <terrace/offload/records/record_store.h>
 #include <terrace/offload/update/tile_update.h>
 #include <terrace/offload/update/update_progress.h>
 
-#include "offload/homes/homes_rig.h"
+#include "offload/homes_rig.h"
 
 namespace terrace {
 

@@ -1,0 +1,31 @@
+// make_gradient_store(): chooses the store of a run's gradients and the memory that it takes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/gradients/gradient_store.h>
+#include <terrace/offload/gradients/spilled_gradients.h>
+#include <terrace/offload/landing/gradient_runs.h>
+#include <terrace/offload/plan/run_context.h>
+
+namespace terrace {
+
+// GradientParts: the collaborators of a gradient store. All references outlive the store.
+struct GradientParts {
+  const RunContext& run;
+  HostArena& arena;
+  DeviceCache& cache;
+  std::span<std::byte* const> parameter_slots;  // ParamHome::host_slots()
+  const GradientRuns& runs;
+  SpilledGradients* spilled;  // null where none is spilled
+  std::span<std::byte> work_memory;
+};
+
+// Makes the store that the options ask for, in memory as the plan divides it.
+std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts);
+
+}  // namespace terrace

@@ -1,0 +1,137 @@
+#include <terrace/offload/landing/gradient_arithmetic.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <terrace/base/units.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBlockElements = kSumBlockElements;
+static_assert(kBlockElements == kTileElements, "the block of a sum is a tile");
+constexpr uint64_t kTaskBlocks = 16;
+
+}  // namespace
+
+WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
+                                 Workers& workers, InstructionSet instruction_set, StepWatch& watch)
+    : GradientArithmetic(std::move(sums)),
+      space_(space),
+      options_(options),
+      workers_(workers),
+      instruction_set_(instruction_set),
+      watch_(watch) {}
+
+void WorkerGradients::take(std::span<const ChunkId> chunks, Tiles tiles) {
+  task_ends_.clear();
+  size_t tasks = 0;
+  for (const ChunkId chunk : chunks)
+    task_ends_.push_back(tasks += options_.dry ? 0 : divide_up(sums_.of(chunk).size(), kTaskBlocks));
+  const ComputingScope computing(watch_);
+  workers_.parallel_for(tasks, [&](size_t task) {
+    const auto place = static_cast<size_t>(std::ranges::upper_bound(task_ends_, task) - task_ends_.begin());
+    const ChunkId chunk = chunks[place];
+    const uint64_t first = (task - (place == 0 ? 0 : task_ends_[place - 1])) * kTaskBlocks;
+    const std::span<double> sums = sums_.of(chunk);
+    const DataType type = space_.section_of(chunk).type;
+    alignas(64) std::byte scratch[kBlockElements * sizeof(float)];
+    for (uint64_t b = first; b < std::min(sums.size(), first + kTaskBlocks); ++b)
+      sums[b] = sum_of_squares_block(instruction_set_, tiles(chunk, b, scratch), type, kBlockElements);
+  });
+  for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
+}
+
+void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+                          bool takes_sums) {
+  const uint64_t first = landing.runs.front().first_element / kBlockElements;
+  const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
+  const ComputingScope computing(watch_);
+  workers_.parallel_for(options_.dry ? 0 : divide_up(end - first, kTaskBlocks), [&](size_t task) {
+    const uint64_t begin = first + task * kTaskBlocks;
+    for (uint64_t b = begin; b < std::min(end, begin + kTaskBlocks); ++b)
+      add_block(landing, b, accumulator, gradient, takes_sums);
+  });
+  if (landing.ends) sums_.note_complete(landing.chunk);
+}
+
+// The sum of a block is right once its last run has been added.
+void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                                const std::byte* gradient, bool takes_sum) {
+  const Section& section = space_.section_of(landing.chunk);
+  const DataType sum_type = held_gradient_type(section, options_);
+  const DataType type = landing.is_group_sum ? sum_type : section.type;
+  const StepRounds rounds = rounds_of(options_);
+  const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
+  bool has_landed = false, has_sum = false;
+  for (const GradientRun& run : landing.runs) {
+    const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
+    if (first >= last) continue;
+    has_landed = true;
+    const Sums at = sums_at(landing.chunk, accumulator, first, sum_type, rounds);
+    const auto clear = [&](std::byte* sum) { std::memset(sum, 0, (last - first) * bytes_of(sum_type)); };
+    const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
+      const Accumulation part{.accumulator = sum,
+                              .accumulator_type = sum_type,
+                              .gradient = from,
+                              .gradient_type = from_type,
+                              .count = last - first,
+                              .first = replaces,
+                              .bits = sum == at.step ? rounds.gradient_bits : 0};
+      if (!takes_sum || part.count != kBlockElements || sum != at.step)
+        return accumulate(instruction_set_, part);
+      sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
+      has_sum = true;
+    };
+    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
+               gradient != nullptr ? gradient + first * bytes_of(type) : nullptr, type, clear, add);
+  }
+  if (!has_landed || !takes_sum || has_sum) return;
+  sums_.of(landing.chunk)[block] = sum_of_squares_block(
+      instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
+}
+
+void DeviceGradients::take(std::span<const ChunkId> chunks, Tiles) {
+  for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
+}
+
+void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+                          bool) {
+  const DataType sum_type = options_.accumulation_type;
+  const DataType type = landing.is_group_sum ? sum_type : space_.section_of(landing.chunk).type;
+  const StepRounds rounds = rounds_of(options_);
+  for (const GradientRun& run : landing.runs) {
+    const Sums at = sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds);
+    const auto clear = [&](std::byte* sum) { arithmetic_.set_zero(sum, sum_type, run.element_count); };
+    const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
+      arithmetic_.accumulate({.accumulator = sum,
+                              .accumulator_type = sum_type,
+                              .gradient = from,
+                              .gradient_type = from_type,
+                              .count = run.element_count,
+                              .first = replaces,
+                              .bits = sum == at.step ? rounds.gradient_bits : 0});
+    };
+    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
+               gradient != nullptr ? gradient + run.first_element * bytes_of(type) : nullptr, type, clear,
+               add);
+  }
+  if (landing.ends) sums_.note_complete(landing.chunk);
+}
+
+void DeviceGradients::finish_step(GradientSource& gradients) {
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!sums_.is_complete(chunk)) continue;
+    gradients.open(chunk);
+    device_sums_.add(gradients.gradient(chunk), gradients.type(chunk), space_.chunk(chunk).elements,
+                     sums_.of(chunk));
+    gradients.close(chunk);
+  }
+  device_sums_.finish();
+}
+
+}  // namespace terrace
