@@ -118,8 +118,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, arena, cache)
                                                     : nullptr),
-      params(shards, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
-             tiers.reader(), watch, gathers.get()),
+      params(shards, options.parameters, plan, arena, device,
+             ParameterStores{tiers.params(), tiers.frozen(), tiers.reader()}, watch, gathers.get()),
       runs(space, rounds_of(options), options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr

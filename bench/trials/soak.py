@@ -91,7 +91,7 @@ class Steps:
                     numbers = numbers_of(event)
                     if self.numbers.setdefault(event["step"], numbers) != numbers:
                         raise Failure("WRONG", f"step {event['step']} gave other numbers the second time")
-                self.commits += event["event"] in ("commit", "epoch")
+                self.commits += event["event"] == "commit"
                 self.checkpoints += event["event"] == "checkpoint"
 
     def last(self):

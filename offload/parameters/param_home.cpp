@@ -16,14 +16,14 @@
 namespace terrace {
 
 ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch,
+                     Device& device, const ParameterStores& stores, StepWatch& watch,
                      ParameterGathers* gathers)
     : shards_(shards),
       space_(shards.space()),
       placement_(placement),
       device_(device),
       stores_(stores),
-      reader_(reader),
+      reader_(stores.reader),
       gathers_(gathers),
       watch_(watch),
       home_(space_.chunk_count(), nullptr),
@@ -41,7 +41,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space_.chunk_count(), kNone),
       copy_of_(space_.chunk_count(), 0) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (stores.all != nullptr && reader != nullptr),
+  TERRACE_ASSERT((placement == Placement::nvme) == (stores.all != nullptr && stores.reader != nullptr),
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =

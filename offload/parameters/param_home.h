@@ -43,7 +43,7 @@ class ParamHome {
   // `stores` and `reader` are given where parameters are on nvme. With `gathers` all that comes to the device
   // is this rank's share, and they bring the others'. All references outlive the home.
   ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch,
+            Device& device, const ParameterStores& stores, StepWatch& watch,
             ParameterGathers* gathers = nullptr);
   ~ParamHome();
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/io_thread.h>
 #include <terrace/base/event.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/space/chunk_shards.h>
@@ -27,10 +28,11 @@
 
 namespace terrace {
 
-// ParameterStores: the stores of parameters in the tier. Both are null where no parameters are on nvme.
+// ParameterStores: the stores of parameters in the tier. All are null where no parameters are on nvme.
 struct ParameterStores {
-  BlockStore* all = nullptr;     // all parameters, or the trained ones
-  BlockStore* frozen = nullptr;  // null: frozen ones are in `all`
+  BlockStore* all = nullptr;       // all parameters, or the trained ones
+  BlockStore* frozen = nullptr;    // null: frozen ones are in `all`
+  io::IoThread* reader = nullptr;  // reads both
 
   BlockStore& of(const FlatSpace& space, ChunkId chunk) const {
     return frozen != nullptr && !space.section_of(chunk).trainable ? *frozen : *all;

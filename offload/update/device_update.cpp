@@ -7,20 +7,19 @@
 
 namespace terrace {
 
-DeviceUpdate::DeviceUpdate(const ChunkShards& shards, RecordStore& records, GradientStore& gradients,
-                           ParamHome& home, TileUpdate& tiles, DeviceCache& cache, Device& device,
-                           Workers& workers, io::Engine* engine, const MemoryPlan& plan)
-    : shards_(shards),
-      records_(records),
-      gradients_(gradients),
-      home_(home),
+DeviceUpdate::DeviceUpdate(const RunContext& run, const StateHomes& homes, TileUpdate& tiles,
+                           DeviceCache& cache, io::Engine* engine)
+    : shards_(run.shards),
+      records_(homes.records),
+      gradients_(homes.gradients),
+      home_(homes.params),
       tiles_(tiles),
       cache_(cache),
-      device_(device),
-      workers_(workers),
+      device_(run.device),
+      workers_(run.workers),
       engine_(engine),
-      tile_bytes_(plan.record_layout.tile_bytes()),
-      block_tiles_(plan.ring_slot_bytes / tile_bytes_) {}
+      tile_bytes_(run.plan.record_layout.tile_bytes()),
+      block_tiles_(run.plan.ring_slot_bytes / tile_bytes_) {}
 
 void DeviceUpdate::run(const UpdateConstants& constants, std::span<const ChunkId> chunks) {
   tiles_.begin(constants);

@@ -13,9 +13,8 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/gradients/gradient_store.h>
-#include <terrace/offload/parameters/param_home.h>
-#include <terrace/offload/records/record_store.h>
+#include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/tile_update.h>
 
 namespace terrace {
@@ -23,9 +22,8 @@ namespace terrace {
 class DeviceUpdate {
  public:
   // `engine` is null when nothing lives on nvme.
-  DeviceUpdate(const ChunkShards& shards, RecordStore& records, GradientStore& gradients, ParamHome& home,
-               TileUpdate& tiles, DeviceCache& cache, Device& device, Workers& workers, io::Engine* engine,
-               const MemoryPlan& plan);
+  DeviceUpdate(const RunContext& run, const StateHomes& homes, TileUpdate& tiles, DeviceCache& cache,
+               io::Engine* engine);
 
   // Updates the chunks, whose gradients must be complete. Throws the first failure after everything in flight
   // has ended.

@@ -25,18 +25,17 @@ class AddedTime {
 
 }  // namespace
 
-OptimizerPipeline::OptimizerPipeline(const ChunkShards& shards, RecordStore& records,
-                                     GradientSource& gradients, ParamHome& home, TileUpdate& tiles,
+OptimizerPipeline::OptimizerPipeline(const ChunkShards& shards, const Homes& homes, TileUpdate& tiles,
                                      UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
                                      const MemoryPlan& plan, Sides sides)
     : shards_(shards),
-      records_(records),
-      gradients_(gradients),
-      home_(home),
+      records_(homes.records),
+      gradients_(homes.gradients),
+      home_(homes.params),
       tiles_(tiles),
       progress_(progress),
       watch_(watch),
-      stream_(shards, records, ring, plan, progress, watch.events()),
+      stream_(shards, homes.records, ring, plan, progress, watch.events()),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       needs_old_(plan.record_layout.master == MasterForm::remainder),

@@ -80,9 +80,16 @@ class OptimizerPipeline {
     DeviceLanes* lanes = nullptr;  // null: none is updated there
   };
 
-  OptimizerPipeline(const ChunkShards& shards, RecordStore& records, GradientSource& gradients,
-                    ParamHome& home, TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch,
-                    io::RingBuffer& ring, const MemoryPlan& plan, Sides sides);
+  // Homes: where an update reads and leaves the state.
+  struct Homes {
+    RecordStore& records;
+    GradientSource& gradients;
+    ParamHome& params;
+  };
+
+  OptimizerPipeline(const ChunkShards& shards, const Homes& homes, TileUpdate& tiles,
+                    UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan,
+                    Sides sides);
 
   void begin(const UpdateRun& run);
   void allow(const UpdateConstants& constants);

@@ -25,8 +25,8 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
                  ? nullptr
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
                                                  run.options.dry)),
-      pipeline_(run.shards, homes.records, homes.gradients, homes.params, tiles_, progress_, run.watch, ring,
-                run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
+      pipeline_(run.shards, {homes.records, homes.gradients, homes.params}, tiles_, progress_, run.watch,
+                ring, run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
       in_order_(run.space.chunk_count()),
       unsettled_(run.space.chunk_count()),
       unsettled_chunks_(run.space.tensor_count()),
@@ -37,9 +37,7 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
   if (lanes_ != nullptr && run.options.lock_host_memory && !run.options.dry)
     homes.records.lock_for_device(run.plan.device_side);
   if (run.options.states == Placement::none)
-    device_update_ =
-        std::make_unique<DeviceUpdate>(run.shards, homes.records, homes.gradients, homes.params, tiles_,
-                                       cache, run.device, run.workers, tiers.engine(), run.plan);
+    device_update_ = std::make_unique<DeviceUpdate>(run, homes, tiles_, cache, tiers.engine());
   order_.reserve(run.space.chunk_count());
 }
 

@@ -25,7 +25,7 @@ struct ParamHomeTest : ::testing::Test {
           io::make_engine({.kind = io::EngineKind::threads}, rig.log), std::move(faults)));
     }
     home = std::make_unique<ParamHome>(rig.shards, placement, rig.plan, rig.arena, rig.device,
-                                       ParameterStores{rig.store.get()}, reader.get(), rig.watch);
+                                       ParameterStores{rig.store.get(), nullptr, reader.get()}, rig.watch);
     for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
       if (std::byte* slot = home->host_slot(ChunkId{c})) fill_random({slot, rig.plan.slot_bytes}, 100 + c);
     }

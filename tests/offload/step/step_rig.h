@@ -98,7 +98,7 @@ struct StepRig {
   DeviceCache cache{space, device, plan, Placement::cpu, PolicyKind::opt, states, watch, decisions};
   TierStores tiers{shards, options, plan, device, arena, log};
   io::RingBuffer ring{arena.take(4 * plan.ring_slot_bytes, "a ring"), plan.ring_slot_bytes};
-  ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
+  ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, watch};
   GradientRuns runs{space, StepRounds{}};
   std::unique_ptr<GradientStore> gradients =
       make_gradient_store({run, arena, cache, params.host_slots(), runs, nullptr, {}});

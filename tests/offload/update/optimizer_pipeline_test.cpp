@@ -22,7 +22,8 @@ struct OptimizerPipelineTest : ::testing::Test {
     engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}, rig->log),
                                                std::move(faults));
     pipeline = std::make_unique<OptimizerPipeline>(
-        rig->shards, *records, rig->gradients, *rig->home, *tiles, progress, rig->watch, *ring, rig->plan,
+        rig->shards, OptimizerPipeline::Homes{*records, rig->gradients, *rig->home}, *tiles, progress,
+        rig->watch, *ring, rig->plan,
         OptimizerPipeline::Sides{.on_device = std::vector<bool>(HomesRig::kChunks, false)});
   }
   void begin() {

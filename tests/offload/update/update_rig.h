@@ -63,8 +63,8 @@ struct UpdateRig : HomesRig {
       reader = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, log));
       params = make_store_named("params", plan.slot_bytes / kTiles, plan.slot_bytes);
     }
-    home = std::make_unique<ParamHome>(shards, parameters, plan, arena, device, ParameterStores{params.get()},
-                                       reader.get(), watch);
+    home = std::make_unique<ParamHome>(shards, parameters, plan, arena, device,
+                                       ParameterStores{params.get(), nullptr, reader.get()}, watch);
     for (uint32_t c = 0; c < kChunks; ++c) {
       if (std::byte* slot = home->host_slot(ChunkId{c})) std::memset(slot, 0, plan.slot_bytes);
     }

@@ -36,11 +36,10 @@ struct UpdateThreadTest : ::testing::Test {
   PageMapping memory = PageMapping::populated(2 * rig.plan.ring_slot_bytes, false, "a ring");
   io::RingBuffer ring{memory.memory(), rig.plan.ring_slot_bytes};
   OptimizerPipeline pipeline{
-      rig.shards,    *records,
-      rig.gradients, *rig.home,
-      tiles,         progress,
-      rig.watch,     ring,
-      rig.plan,      OptimizerPipeline::Sides{.on_device = std::vector<bool>(HomesRig::kChunks, false)}};
+      rig.shards, {*records, rig.gradients, *rig.home},
+      tiles,      progress,
+      rig.watch,  ring,
+      rig.plan,   OptimizerPipeline::Sides{.on_device = std::vector<bool>(HomesRig::kChunks, false)}};
   std::unique_ptr<UpdateThread> thread;
 };
 
