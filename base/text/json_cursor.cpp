@@ -26,6 +26,7 @@ JsonCursor::JsonCursor(std::string_view text, std::string_view name, const JsonC
 }
 
 void JsonCursor::fail(const std::string& reason) const {
+  if (errors_.raise != nullptr) (*errors_.raise)(at_, reason);
   throw Error(errors_.kind,
               {errors_.what_failed, std::string(name_),
                fmt::format("{} {}: {}", errors_.place, errors_.bytes_before + at_, reason), errors_.advice});

@@ -20,6 +20,8 @@ struct JsonCursorErrors {
   const char* place = "byte";
   const char* advice = "";
   uint64_t bytes_before = 0;  // bytes of the file before the text; N counts from the file's first byte
+  // Where it is set it throws instead, of the offset in the text and the reason.
+  const FunctionRef<void(size_t at, const std::string& reason)>* raise = nullptr;
 };
 
 class JsonCursor {
@@ -31,6 +33,10 @@ class JsonCursor {
 
   // Returns the first character of the next value: '{', '[', '"', 't', ...
   char next();
+  // Takes the next character that is no space if it is this one.
+  bool take(char c);
+  // Bytes of the text that were taken, with the spaces before what next() returned.
+  size_t offset() const { return at_; }
   // Calls `member` with each key; it must read the value.
   void object(FunctionRef<void(std::string& key)> member);
   // Calls `item` before each item; `item` must read it.
@@ -49,7 +55,6 @@ class JsonCursor {
 
  private:
   void space();
-  bool take(char c);
   void expect(char c, const char* what);
   void take_word(std::string_view word);
   uint32_t hex4();

@@ -1,15 +1,13 @@
 #include <terrace/runtime/config/json/json_document.h>
 
 #include <fmt/format.h>
-#include <json/json.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdio>
-#include <memory>
+#include <set>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_cursor.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_text.h>
 
@@ -19,7 +17,6 @@ namespace {
 constexpr size_t kDeepest = 64;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// jsoncpp takes "-", "01" and "1." for numbers.
 bool is_json_number(std::string_view text) {
   size_t i = 0;
   const auto digits = [&] {
@@ -55,48 +52,6 @@ JsonNode number_node(std::string_view literal, const std::string& origin) {
   return node;
 }
 
-JsonNode convert(const Json::Value& value, const JsonText& places) {
-  JsonNode node;
-  const size_t offset = static_cast<size_t>(value.getOffsetStart());
-  const std::string origin = places.at(offset);
-  switch (value.type()) {
-    case Json::nullValue:
-      break;
-    case Json::booleanValue:
-      node.kind = JsonNode::Kind::boolean;
-      node.boolean = value.asBool();
-      break;
-    case Json::intValue:
-    case Json::uintValue:
-    case Json::realValue:
-      node = number_node(places.text().substr(offset, static_cast<size_t>(value.getOffsetLimit()) - offset),
-                         origin);
-      break;
-    case Json::stringValue:
-      node.kind = JsonNode::Kind::text;
-      node.text = value.asString();
-      break;
-    case Json::arrayValue:
-      node.kind = JsonNode::Kind::list;
-      for (const Json::Value& item : value) node.items.push_back(convert(item, places));
-      break;
-    case Json::objectValue: {
-      node.kind = JsonNode::Kind::object;
-      std::vector<std::pair<ptrdiff_t, std::string>> in_file_order;
-      for (const std::string& key : value.getMemberNames())
-        in_file_order.push_back({value[key].getOffsetStart(), key});
-      std::sort(in_file_order.begin(), in_file_order.end());
-      for (const auto& [member_offset, key] : in_file_order) {
-        const std::string key_origin = places.of_key_before(static_cast<size_t>(member_offset));
-        node.members.push_back({key, key_origin, convert(value[key], places)});
-      }
-      break;
-    }
-  }
-  node.origin = origin;
-  return node;
-}
-
 // What is written where the parser stopped, in words that say what JSON has in its place; empty where only
 // the parser knows.
 std::string what_is_written(std::string_view rest, bool wants_key) {
@@ -114,42 +69,83 @@ std::string what_is_written(std::string_view rest, bool wants_key) {
              : fmt::format("{} is none of true, false and null, and texts stand in double quotes", shown);
 }
 
-// "* Line 1, Column 9\n  Duplicate key: 'a'\n..." in our words.
-[[noreturn]] void report(const std::string& jsoncpp_message, const JsonText& places) {
-  size_t line = 1;
-  size_t column = 1;
-  if (std::sscanf(jsoncpp_message.c_str(), "* Line %zu, Column %zu", &line, &column) != 2) line = column = 1;
-  const size_t offset = places.offset_of(line, column);
-  const size_t begin = jsoncpp_message.find('\n');
-  std::string reason = begin == std::string::npos ? jsoncpp_message : jsoncpp_message.substr(begin + 1);
-  reason = reason.substr(0, reason.find('\n'));
-  reason.erase(0, reason.find_first_not_of(' '));
-  constexpr std::string_view duplicate = "Duplicate key: '";
-  if (reason.starts_with(duplicate) && reason.ends_with("'")) {
-    const std::string key = reason.substr(duplicate.size(), reason.size() - duplicate.size() - 1);
-    throw_not_json(places.at(offset), "duplicate key " + json_quoted(key, 80),
-                   "a key may stand only once in a section: remove one of them");
-  }
-  const bool wants_key = reason.find("object member name") != std::string::npos;
-  std::string written = what_is_written(places.text().substr(offset), wants_key);
-  if (written.empty()) {
-    const std::string quoted = json_quoted(reason, 200);
-    written = quoted.substr(1, quoted.size() - 2);
-  }
-  throw_not_json(places.at(offset), "not valid JSON: " + written,
-                 "the file is read as JSON with //, # and /* */ comments and trailing commas");
-}
+class DocumentReader {
+ public:
+  explicit DocumentReader(const JsonText& places) : places_(places) {}
 
-Json::CharReaderBuilder reader_settings() {
-  Json::CharReaderBuilder builder;
-  builder["collectComments"] = false;
-  builder["allowComments"] = false;
-  builder["allowTrailingCommas"] = true;
-  builder["rejectDupKeys"] = true;
-  builder["failIfExtra"] = true;
-  builder["stackLimit"] = kDeepest + 2;  // never met: JsonText counts the brackets
-  return builder;
-}
+  JsonNode read() {
+    JsonNode root = value();
+    cursor_.end();
+    return root;
+  }
+
+  // Throws what the cursor has found wrong.
+  void operator()(size_t at, const std::string& reason) const {
+    const std::string written = what_is_written(places_.text().substr(at), wants_key_);
+    throw_not_json(places_.at(at), "not valid JSON: " + (written.empty() ? reason : written),
+                   "the file is read as JSON with //, # and /* */ comments and trailing commas");
+  }
+
+ private:
+  using Kind = JsonNode::Kind;
+
+  JsonNode value() {
+    const char first = cursor_.next();
+    const std::string origin = places_.at(cursor_.offset());
+    JsonNode node;
+    if (first == '{') {
+      object(node);
+    } else if (first == '[') {
+      list(node);
+    } else if (first == '"') {
+      node.kind = Kind::text;
+      node.text = cursor_.text();
+    } else if (first == 't' || first == 'f') {
+      node.kind = Kind::boolean;
+      node.boolean = cursor_.boolean();
+    } else if (first == '-' || first == '+' || first == '.' || (first >= '0' && first <= '9')) {
+      node = number_node(cursor_.skip(), origin);
+    } else if (!cursor_.take_null()) {
+      cursor_.fail("a value is expected here");
+    }
+    node.origin = origin;
+    return node;
+  }
+
+  void object(JsonNode& node) {
+    node.kind = Kind::object;
+    std::set<std::string> keys;
+    cursor_.take('{');
+    while (cursor_.next() != '}') {
+      const std::string origin = places_.at(cursor_.offset());
+      wants_key_ = true;
+      std::string key = cursor_.text();
+      wants_key_ = false;
+      if (!cursor_.take(':')) cursor_.fail("a colon is expected here");
+      if (!keys.insert(key).second)
+        throw_not_json(origin, "duplicate key " + json_quoted(key, 80),
+                       "a key may stand only once in a section: remove one of them");
+      node.members.push_back({std::move(key), origin, value()});
+      if (!cursor_.take(',')) break;
+    }
+    if (!cursor_.take('}')) cursor_.fail("a comma or the closing bracket is expected here");
+  }
+
+  void list(JsonNode& node) {
+    node.kind = Kind::list;
+    cursor_.take('[');
+    while (cursor_.next() != ']') {
+      node.items.push_back(value());
+      if (!cursor_.take(',')) break;
+    }
+    if (!cursor_.take(']')) cursor_.fail("a comma or the closing bracket is expected here");
+  }
+
+  const JsonText& places_;
+  bool wants_key_ = false;
+  const FunctionRef<void(size_t, const std::string&)> raise_{*this};
+  JsonCursor cursor_{places_.text(), "", {.raise = &raise_}};
+};
 
 void write_node(JsonWriter& json, const JsonNode& node) {
   switch (node.kind) {
@@ -183,14 +179,9 @@ void write_node(JsonWriter& json, const JsonNode& node) {
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const JsonText places(text, name, first_line, kDeepest);
-  const std::string_view json = places.text();
-  if (json.find_first_not_of(" \t\r\n") == std::string_view::npos)
+  if (places.text().find_first_not_of(" \t\r\n") == std::string_view::npos)
     throw_not_json(places.at(0), "it is empty", "write at least {}");
-  const std::unique_ptr<Json::CharReader> reader(reader_settings().newCharReader());
-  Json::Value root;
-  std::string message;
-  if (!reader->parse(json.data(), json.data() + json.size(), &root, &message)) report(message, places);
-  return convert(root, places);
+  return DocumentReader(places).read();
 }
 
 const JsonNode* JsonNode::find(std::string_view key) const {

@@ -39,8 +39,9 @@ struct JsonMember {
   JsonNode value;
 };
 
-// `name` stands for the document in origins and messages; `first_line` is the line of the document at which
-// the text starts. Throws Error(config), naming line and column, unless the text is one JSON value.
+// `name` stands for the document in origins and messages, which without one have no places; `first_line` is
+// the line of the document at which the text starts. Throws Error(config), naming line and column, unless the
+// text is one JSON value.
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line = 1);
 
 // Returns a value as one line of JSON.

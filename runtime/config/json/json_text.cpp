@@ -40,8 +40,7 @@ size_t end_of_scalar(std::string_view json, size_t i) {
   return i;
 }
 
-// The same with every comment turned into spaces, so that all offsets stay. jsoncpp does not take comments
-// everywhere.
+// The same with every comment turned into spaces, so that all offsets stay.
 std::string without_comments(std::string_view text) {
   std::string blanked(text);
   for (size_t i = 0; i < text.size(); ++i) {
@@ -94,14 +93,19 @@ std::string with_commas(std::string_view text) {
 }  // namespace
 
 void throw_not_json(const std::string& origin, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {fmt::format("{}: {}", origin, reason), "", "", advice});
+  throw NotJson(origin, reason, advice);
 }
+
+NotJson::NotJson(const std::string& origin, const std::string& reason, const std::string& advice)
+    : Error(ErrorKind::config,
+            {fmt::format("{}{}{}", origin, origin.empty() ? "" : ": ", reason), "", "", advice}),
+      origin_(origin),
+      reason_(reason) {}
 
 JsonText::JsonText(std::string_view text, std::string_view name, size_t first_line, size_t deepest)
     : text_(with_commas(without_comments(text))), name_(name), first_line_(first_line) {
   find_lines();
   count_characters();
-  find_keys();
   check_characters();
   check_depth(deepest);
 }
@@ -128,22 +132,6 @@ size_t JsonText::characters_before(size_t offset) const {
                                                                          offset - run * kRun));
 }
 
-// Keys need a look at the text because jsoncpp knows the place of values only: the key of a value is the last
-// text before it that a colon follows.
-void JsonText::find_keys() {
-  size_t last_text = kNone;
-  for (size_t i = 0; i < text_.size(); ++i) {
-    const char c = text_[i];
-    if (c == '"') {
-      last_text = i;
-      i = end_of_text(text_, i);
-    } else if (c == ':' && last_text != kNone) {
-      keys_.push_back(last_text);
-      last_text = kNone;
-    }
-  }
-}
-
 void JsonText::check_characters() const {
   const std::string_view text = text_;
   const size_t good = well_formed_bytes(text);
@@ -166,19 +154,10 @@ void JsonText::check_depth(size_t deepest) const {
 }
 
 std::string JsonText::at(size_t offset) const {
+  if (name_.empty()) return "";
   const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), offset);
   const size_t line = static_cast<size_t>(next - line_starts_.begin()) + first_line_ - 1;
   return fmt::format("{}:{}:{}", name_, line, characters_before(offset) - characters_before(*(next - 1)) + 1);
-}
-
-std::string JsonText::of_key_before(size_t value_offset) const {
-  const auto next = std::upper_bound(keys_.begin(), keys_.end(), value_offset);
-  return at(next == keys_.begin() ? value_offset : *(next - 1));
-}
-
-size_t JsonText::offset_of(size_t line, size_t column) const {
-  if (line == 0 || line > line_starts_.size()) return text_.size();
-  return std::min(text_.size(), line_starts_[line - 1] + column - 1);
 }
 
 }  // namespace terrace

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/error.h>
+
 namespace terrace {
 
 class JsonText {
@@ -18,18 +20,14 @@ class JsonText {
   JsonText(std::string_view text, std::string_view name, size_t first_line, size_t deepest);
 
   std::string_view text() const { return text_; }
-  // Returns the place of an offset, "ds.json:14:7"; columns count characters.
+  // Returns the place of an offset, "ds.json:14:7"; columns count characters. It is empty
+  // if the document has no name.
   std::string at(size_t offset) const;
-  // Returns the place of the key of the value at `value_offset`.
-  std::string of_key_before(size_t value_offset) const;
-  // Returns the offset of a line and a column in bytes, both counted from 1 as the parser does.
-  size_t offset_of(size_t line, size_t column) const;
 
  private:
   void find_lines();
   void count_characters();
   size_t characters_before(size_t offset) const;
-  void find_keys();
   void check_characters() const;
   void check_depth(size_t deepest) const;
 
@@ -37,8 +35,18 @@ class JsonText {
   std::string_view name_;
   size_t first_line_;
   std::vector<size_t> line_starts_ = {0};
-  std::vector<size_t> keys_;
   std::vector<size_t> characters_;  // characters before each run of kRun bytes: a line may have any length
+};
+
+// Text that is no JSON, of which `what_failed` says the place and the reason.
+class NotJson : public Error {
+ public:
+  NotJson(const std::string& origin, const std::string& reason, const std::string& advice);
+  const std::string& origin() const { return origin_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string origin_, reason_;
 };
 
 [[noreturn]] void throw_not_json(const std::string& origin, const std::string& reason,
