@@ -1,5 +1,9 @@
-/* What a training loop keeps beside its store, in C11: the question whether there is a commit to go on from,
- * and saved states, which are files in a folder of their own. Nothing here needs a store.
+/* What a training loop keeps beside its store, in C11: its configuration with learning rates and the loss
+ * scale, the question whether there is a commit to go on from, and saved states, which are files in a folder
+ * of their own. Nothing here needs a store.
+ *
+ *   terrace_config_read -> terrace_config_json, every update { terrace_config_scheduled } ->
+ * terrace_config_free
  *
  * A saved state is found whole or not at all, wherever the job that saves it dies or the power goes, and no
  * damaged byte of it is given out. docs/saved_state_format.md describes the bytes.
@@ -27,6 +31,79 @@ extern "C" {
  * `tier_name` may be NULL. */
 TERRACE_C_API terrace_error* terrace_has_commit(const char* const* nvme_paths, uint32_t nvme_path_count,
                                                 const char* tier_name, uint32_t* has_commit);
+
+/* --- The configuration of a run --- */
+
+/* A DeepSpeed configuration, a JSON file or text. docs/config.md says what each key does; a loop of your own
+ * takes what that page says of Python. */
+typedef struct terrace_config_options {
+  uint32_t size;
+  uint32_t brings_optimizer; /* none is made up for a file of "auto" without that section */
+  const char* path;          /* the file; where there is a text, its name in errors, or NULL */
+  const char* text;          /* NULL: the file is read */
+  uint64_t total_steps;      /* of the run, for schedules that end with it; 0: not known */
+  uint32_t brings_schedule;  /* the section "scheduler" has no effect */
+  uint32_t document_only;    /* nothing is checked, and terrace_config_json has the document as it is */
+} terrace_config_options;
+
+typedef struct terrace_config terrace_config;
+/* TERRACE_CONFIG, whose subject is the place and the key, "ds.json:14:7: zero_optimization.stage"; the reason
+ * goes on with a line for each further key that is wrong. */
+TERRACE_C_API terrace_error* terrace_config_read(const terrace_config_options* options,
+                                                 terrace_config** config);
+/* The resolved configuration, a JSON object. "values" has the value of every key that has an effect, by its
+ * path; "written" the key that gave it, where one did; "auto" the paths whose value is "auto"; "sections" the
+ * sections that are there; "without_effect", "old_names" and "warnings" a line for each thing to say; "store"
+ * what a store takes and several keys decide: "optimizer", "precision", "accumulation_type", "moment_type",
+ * "most_chunk_elements" (0: no bound), "page_locked", "nvme_paths". */
+TERRACE_C_API terrace_error* terrace_config_json(terrace_config* config, const char** json);
+
+/* What the schedule sets for one parameter group in one update. */
+typedef struct terrace_scheduled {
+  uint32_t size;
+  uint32_t sets_betas; /* else both are 0, and the group's own stay */
+  double lr;
+  double beta1;
+  double beta2;
+} terrace_scheduled;
+/* `update` counts from 0, without those that fp16 has skipped; `base_lr` is the group's own rate, which stays
+ * where there is no schedule. */
+TERRACE_C_API terrace_error* terrace_config_scheduled(terrace_config* config, uint64_t update, uint32_t group,
+                                                      double base_lr, terrace_scheduled* scheduled);
+/* NULL is allowed. */
+TERRACE_C_API void terrace_config_free(terrace_config* config);
+/* Every key that there is: a JSON list of objects with "key", "value" (what it may be), "default", "effect"
+ * and "note". The text lives as long as the library. */
+TERRACE_C_API terrace_error* terrace_config_keys(const char** json);
+
+/* --- The loss scale of fp16 --- */
+
+/* The factor on the loss of a run whose configuration has "fp16"; of others it is 1, whatever happens. The
+ * rules are DeepSpeed's: docs/config.md has the keys. */
+typedef struct terrace_loss_scale terrace_loss_scale;
+TERRACE_C_API terrace_error* terrace_loss_scale_create(terrace_config* config, terrace_loss_scale** scale);
+/* After an update, which is skipped where gradients overflow. TERRACE_CANCELLED, and nothing changes, where
+ * no smaller scale is allowed, or a static one has made ten updates in a row overflow. */
+TERRACE_C_API terrace_error* terrace_loss_scale_note(terrace_loss_scale* scale, uint32_t has_overflowed);
+
+/* What a checkpoint keeps. */
+typedef struct terrace_loss_scale_state {
+  uint32_t size;
+  uint32_t hysteresis;
+  double scale;
+  uint64_t good_steps; /* since the last overflow */
+  uint64_t skipped_steps;
+  uint32_t skipped_in_a_row;
+  uint32_t reserved;
+} terrace_loss_scale_state;
+TERRACE_C_API terrace_error* terrace_loss_scale_get(terrace_loss_scale* scale,
+                                                    terrace_loss_scale_state* state);
+/* A static scale stays that of the configuration, and hysteresis is at most that. TERRACE_CORRUPT: a state
+ * that means nothing. */
+TERRACE_C_API terrace_error* terrace_loss_scale_restore(terrace_loss_scale* scale,
+                                                        const terrace_loss_scale_state* state);
+/* NULL is allowed. */
+TERRACE_C_API void terrace_loss_scale_free(terrace_loss_scale* scale);
 
 /* --- Saved states --- */
 

@@ -113,7 +113,7 @@ def _info(tag):
 def _sources():
     for path in sorted(PACKAGE.rglob("*")):
         inside = path.relative_to(PACKAGE)
-        if path.is_file() and path.suffix in (".py", ".tsv", ".typed") and inside.parts[0] != "lib":
+        if path.is_file() and path.suffix in (".py", ".typed") and inside.parts[0] != "lib":
             yield f"terrace/{inside.as_posix()}", path.read_bytes()
 
 

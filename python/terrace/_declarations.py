@@ -219,6 +219,40 @@ class terrace_counter(Structure):
     ]
 
 
+class terrace_config_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("brings_optimizer", c_uint32),
+        ("path", c_char_p),
+        ("text", c_char_p),
+        ("total_steps", c_uint64),
+        ("brings_schedule", c_uint32),
+        ("document_only", c_uint32),
+    ]
+
+
+class terrace_scheduled(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("sets_betas", c_uint32),
+        ("lr", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+    ]
+
+
+class terrace_loss_scale_state(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("hysteresis", c_uint32),
+        ("scale", c_double),
+        ("good_steps", c_uint64),
+        ("skipped_steps", c_uint64),
+        ("skipped_in_a_row", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class terrace_state_options(Structure):
     _fields_ = [
         ("size", c_uint32),
@@ -305,6 +339,16 @@ FUNCTIONS = {
     "terrace_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_step_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_has_commit": (c_void_p, [POINTER(c_char_p), c_uint32, c_char_p, c_void_p]),
+    "terrace_config_read": (c_void_p, [POINTER(terrace_config_options), c_void_p]),
+    "terrace_config_json": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_config_scheduled": (c_void_p, [c_void_p, c_uint64, c_uint32, c_double, POINTER(terrace_scheduled)]),
+    "terrace_config_free": (None, [c_void_p]),
+    "terrace_config_keys": (c_void_p, [c_void_p]),
+    "terrace_loss_scale_create": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_loss_scale_note": (c_void_p, [c_void_p, c_uint32]),
+    "terrace_loss_scale_get": (c_void_p, [c_void_p, POINTER(terrace_loss_scale_state)]),
+    "terrace_loss_scale_restore": (c_void_p, [c_void_p, POINTER(terrace_loss_scale_state)]),
+    "terrace_loss_scale_free": (None, [c_void_p]),
     "terrace_state_begin": (c_void_p, [POINTER(terrace_state_options), c_void_p]),
     "terrace_state_file": (c_void_p, [c_void_p, c_char_p]),
     "terrace_state_write": (c_void_p, [c_void_p, c_void_p, c_uint64]),

@@ -4,351 +4,235 @@
     store = Store(tensors, config.device(), **config.options_for(tensors))
     store.update(config.optimizer_at(step), step + 1, clip_norm=config.gradient_clipping)
 
-A key without effect is in .without_effect with the reason, and one that has another name now in .old_names; what cannot
-be done is a ConfigError that names it.
+The library reads and checks it (capi/terrace_run.h). A key without effect is in .without_effect with the reason, and one
+that has another name now in .old_names; what cannot be done is a ConfigError that names it.
 """
 
-import json
-import os
-from collections import namedtuple
+from __future__ import annotations
 
-from . import config_text
-from .config_schema import Checked
+import ctypes
+import json
+import math
+import os
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _declarations as c
+from ._lib import check, library, new, raw_of, text_of
 from .errors import ConfigError
 from .schedule import Schedule
 from .store import plan
 from .store.spec import CudaDevice, Optimizer, SimulatedDevice
 
-LossScale = namedtuple(
-    "LossScale", "loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale"
-)
-
-_ADAM_KEYS = ("betas", "eps", "bias_correction", "adam_w_mode")
-_OPTIMIZER_KEYS = {
-    "Adam": _ADAM_KEYS,
-    "AdamW": _ADAM_KEYS,
-    "Adagrad": ("eps",),
-    "Lion": ("betas",),
-    "SGD": ("momentum", "dampening", "nesterov"),
-}
-_WARMUP = ("warmup_num_steps", "warmup_type")
-_SCHEDULER_KEYS = {
-    "linear": ("total_num_steps",),
-    "WarmupLR": (*_WARMUP, "warmup_min_lr", "warmup_max_lr"),
-    "WarmupDecayLR": (*_WARMUP, "warmup_min_lr", "warmup_max_lr", "total_num_steps"),
-    "WarmupCosineLR": (*_WARMUP, "warmup_min_ratio", "cos_min_ratio", "total_num_steps"),
-    "LRRangeTest": tuple(
-        "lr_range_test_" + name for name in ("min_lr", "step_size", "step_rate", "staircase")
-    ),
-    "OneCycle": (
-        "cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size", "cycle_second_step_size",
-        "cycle_first_stair_count", "cycle_second_stair_count", "decay_step_size", "cycle_momentum",
-        "cycle_min_mom", "cycle_max_mom", "decay_mom_rate",
-    ),
-}
-# What the program does and this package does not, with what to do instead. Everything else that no attribute takes
-# changes no number, and is said in .without_effect.
-_NOT_IN_PYTHON = {
-    "terrace.frozen": "set requires_grad or Tensor.trainable in the model",
-    "terrace.lora": "add adapters to the model, as peft does",
-    "terrace.parameter_groups": "give parameter groups to the optimizer",
-    "zero_optimization.offload_optimizer.ratio": "leave it at 1.0: updates run on the processor",
-    "aio.use_gds": "leave it out",
-    "terrace.compute": "leave it out: the model computes",
-    "terrace.gradient_group": "leave it out: micro-batches are added one after the other",
-    "zero_optimization.zero_quantized_weights": "leave it out: parameters stay exact",
-    "zero_optimization.zero_quantized_gradients": "leave it out: gradients stay exact",
-}
+if TYPE_CHECKING:
+    from ._types import ConfigSource, Named, Path
+    from .store.spec import Device
 
 
-def read_config(source, total_steps=None, brings_optimizer=False, brings_schedule=False):
+class LossScale(NamedTuple):
+    """The keys of fp16."""
+
+    loss_scale: float
+    initial_scale_power: int
+    loss_scale_window: int
+    hysteresis: int
+    consecutive_hysteresis: bool
+    min_loss_scale: float
+
+
+def read_config(
+    source: ConfigSource,
+    total_steps: int | None = None,
+    brings_optimizer: bool = False,
+    brings_schedule: bool = False,
+) -> Config:
     """The Config of a dict or of the path of a file. `total_steps` are those of the run, for schedules that end. What the
     program brings is not made up for a file of "auto" without these sections, and its schedule stands for the file's."""
-    brings = brings_optimizer, brings_schedule
+    options = new(
+        c.terrace_config_options,
+        total_steps=total_steps or 0,
+        brings_optimizer=bool(brings_optimizer),
+        brings_schedule=bool(brings_schedule),
+    )
     if isinstance(source, dict):
-        return Config(source, lambda path: "", total_steps, *brings)
-    if not isinstance(source, (str, os.PathLike)):
-        raise ConfigError("cannot read the configuration", repr(source), f"it is of type {type(source).__name__}",
-                          "give a dict or the path of a JSON file")
-    found, text = config_text.read_text(source)
+        text = json.dumps(_plain(source, ""), default=repr)
+        options.text = text.encode()
+    elif isinstance(source, (str, os.PathLike)):
+        options.path = raw_of(source, "the configuration")
+    else:
+        raise ConfigError(
+            "cannot read the configuration",
+            repr(source),
+            f"it is of type {type(source).__name__}",
+            "give a dict or the path of a JSON file",
+        )
+    return Config(ConfigHandle(options))
 
-    def where(path):
-        return f"{source}{config_text.line_of(text, path.rpartition('.')[2])}: "
 
-    return Config(found, where, total_steps, *brings)
+def document_of(path: Path) -> Named:
+    """What a file says, as a dict; nothing in it is checked."""
+    options = new(c.terrace_config_options, path=raw_of(path, "the configuration"), document_only=True)
+    return ConfigHandle(options).resolved()
+
+
+def known_keys() -> list[dict[str, str]]:
+    """Every key that there is, a dict each: key, value (what it may be), default, effect and note."""
+    text = ctypes.c_char_p()
+    check(library().terrace_config_keys(ctypes.byref(text)))
+    found: list[dict[str, str]] = json.loads(text_of(text.value))
+    return found
+
+
+class ConfigHandle:
+    """A terrace_config."""
+
+    def __init__(self, options: c.terrace_config_options) -> None:
+        self.address = ctypes.c_void_p()
+        check(library().terrace_config_read(options, ctypes.byref(self.address)))
+        weakref.finalize(self, library().terrace_config_free, ctypes.c_void_p(self.address.value))
+
+    def resolved(self) -> Named:
+        text = ctypes.c_char_p()
+        check(library().terrace_config_json(self.address, ctypes.byref(text)))
+        found: Named = json.loads(text_of(text.value))
+        return found
 
 
 class Config:
     """Batch: .train_batch_size, .train_micro_batch_size_per_gpu, .gradient_accumulation_steps. Optimizer:
     .optimizer, .schedule (a Schedule or None), .gradient_clipping, .precision, .loss_scale (fp16; else None).
-    Store: .store_options, device(), options_for(). Commits: .commit_every_steps, .commit_every_seconds."""
+    Store: .store_options, device(), options_for(). Commits: .commit_every_steps, .commit_every_seconds.
+    .values has every value by its path, and .warnings what else there is to say."""
 
-    def __init__(self, found, where, total_steps=None, brings_optimizer=False, brings_schedule=False):
-        self._checked = Checked(found, where)
-        self._taken = set()
-        self.without_effect = self._checked.without_effect
-        self.old_names = self._checked.old_names
-        # A file for a trainer that brings the optimizer, and nobody here does.
-        is_for_trainer = '"auto"' in json.dumps(found, default=str) and "optimizer" not in found
-        self._is_for_trainer = is_for_trainer and not brings_optimizer
-        self._brings_schedule = brings_schedule
-        self._read_batch()
-        self._read_precision()
-        self._read_optimizer()
-        self._read_schedule(total_steps)
-        self._read_placement()
-        self._read_run()
-        self._read_rest()
+    def __init__(self, handle: ConfigHandle) -> None:
+        self.handle = handle
+        resolved = handle.resolved()
+        self.values = resolved["values"]
+        self.without_effect = resolved["without_effect"]
+        self.old_names = resolved["old_names"]
+        self.warnings = resolved["warnings"]
+        self._store = resolved["store"]
+        self.train_batch_size = self.values["train_batch_size"]
+        self.train_micro_batch_size_per_gpu = self.values["train_micro_batch_size_per_gpu"]
+        self.gradient_accumulation_steps = self.values["gradient_accumulation_steps"]
+        self.gradient_clipping = float(self.values["gradient_clipping"])
+        self.precision = self._store["precision"]
+        self.accumulation_type = self._store["accumulation_type"]
+        self.moment_type = self._store["moment_type"]
+        self.buffer_type = self.values["data_types.buffer_dtype"]
+        loss_scale = LossScale(*(self.values["fp16." + name] for name in LossScale._fields))
+        self.loss_scale = loss_scale if self.precision == "fp16" else None
+        self.optimizer = self._optimizer()
+        kind = self.values.get("scheduler.type")
+        self.schedule = Schedule(kind, handle, self.optimizer.lr) if kind is not None else None
+        self.zero_stage = self.values["zero_optimization.stage"]
+        is_given = "zero_optimization.sub_group_size" in resolved["written"]
+        self.sub_group_size = self.values["zero_optimization.sub_group_size"] if is_given else None
+        self.device_kind = "cuda" if self._own("device") == "cuda" else "simulated"
+        self.device_memory = self._own("device_memory")
+        self.strict = self._own("strict")
+        self.commit_every_steps = self._own("commit_every_steps")
+        self.commit_every_seconds = self._own("commit_every_seconds")
+        self.store_options = self._store_options()
 
-    # --- What it is for ---
-
-    def device(self, budget_bytes=None):
+    def device(self, budget_bytes: int | None = None) -> Device:
         """The device of terrace.device. `budget_bytes` counts where terrace.device_memory is not given."""
         budget_bytes = self.device_memory or budget_bytes
         if not budget_bytes:
-            self._refuse("terrace.device_memory", "there is no budget of device memory", "set it, or give a device")
+            raise ConfigError(
+                "cannot use the configuration",
+                "terrace.device_memory",
+                "there is no budget of device memory",
+                "set it, or give a device",
+            )
         kind = CudaDevice if self.device_kind == "cuda" else SimulatedDevice
         return kind(budget_bytes, strict=self.strict)
 
-    def options_for(self, tensors, device=None, uses=None, **more):
+    def options_for(
+        self, tensors: Iterable[Any], device: Device | None = None, uses: Iterable[Any] | None = None, **more: Any
+    ) -> Named:
         """The options of a Store of these tensors: chunks are no larger than zero_optimization.sub_group_size.
         `more` are options that no configuration has."""
         options = dict(self.store_options, **more)
-        if "chunk_elements" not in options and self.sub_group_size:
-            most = max(4096, self.sub_group_size // 4096 * 4096)
+        most = self._store["most_chunk_elements"]
+        if "chunk_elements" not in options and self.sub_group_size and most:
             if device is None and any(tensor.home != "caller" for tensor in tensors):
                 device = self.device()
             if plan(tensors, device, uses, **options).chunk_elements > most:
                 options["chunk_elements"] = most
         return options
 
-    def optimizer_at(self, update):
+    def optimizer_at(self, update: int) -> Optimizer:
         """The optimizer with what the schedule sets in an update, from 0."""
         if self.schedule is None:
             return self.optimizer
         betas = self.schedule.betas(update)
         return self.optimizer._replace(lr=self.schedule.lr(update), betas=betas or self.optimizer.betas)
 
-    # --- Reading ---
+    def _own(self, key: str) -> Any:
+        return self.values["terrace." + key]
 
-    def _refuse(self, path, reason, advice):
-        self._checked.refuse(self._checked.written(path), reason, advice)
+    def _optimizer(self) -> Optimizer:
+        prefix = "optimizer.params."
+        params = {name: self.values[prefix + name] for name in Optimizer._fields if prefix + name in self.values}
+        if "betas" in params:
+            params["betas"] = tuple(params["betas"])
+        return Optimizer(self._store["optimizer"], **params)
 
-    def _given(self, path):
-        self._taken.add(path)
-        return self._checked.values.get(path)
-
-    def _is_auto(self, path):
-        return path in self._checked.autos
-
-    def _value(self, path):
-        given = self._given(path)
-        return self._checked.default(path) if given is None else given
-
-    def _read_batch(self):
-        total = self._given("train_batch_size")
-        micro = self._given("train_micro_batch_size_per_gpu")
-        steps = self._given("gradient_accumulation_steps")
-        count = self._given("terrace.micro_batches")
-        if count is not None:
-            if steps not in (None, count):
-                self._refuse("terrace.micro_batches", f"it is {count}, but gradient_accumulation_steps is {steps}",
-                             "leave one of the two out")
-            steps = count
-        if total is not None:
-            micro, steps = self._parts_of_batch(total, micro, steps)
-        self.train_micro_batch_size_per_gpu = micro or 1
-        self.gradient_accumulation_steps = steps or 1
-        self.train_batch_size = self.train_micro_batch_size_per_gpu * self.gradient_accumulation_steps
-        # Without it a loop is not clipped, as with torch and DeepSpeed; the program clips at 1.
-        self.gradient_clipping = self._given("gradient_clipping") or 0.0
-        if not self.gradient_clipping >= 0:
-            self._refuse("gradient_clipping", f"{self.gradient_clipping} is no norm", "give a number of at least 0")
-
-    def _parts_of_batch(self, total, micro, steps):
-        """(sequences per micro-batch, micro-batches) of an update of `total` sequences in this one process."""
-        known = (micro or 1) * (steps or 1)
-        if total % known or (micro and steps and known != total):
-            sizes = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
-            reason = f"{total} is no multiple of " + " x ".join(
-                f"{size} ({name})" for name, size in sizes.items() if size)
-            if not total % known:
-                reason = (f"{total} = {micro} x {steps} x {total // known} ranks ({' x '.join(sizes)} x ranks), and "
-                          "this is a training of one process, which is 1 rank")
-            keeps = micro and not total % micro
-            self._refuse("train_batch_size", reason,
-                         f"gradient_accumulation_steps {total // micro} keeps the batch" if keeps else
-                         "leave one of the three out")
-        return (micro, total // micro) if micro else (total // (steps or 1), steps or 1)
-
-    def _read_precision(self):
-        fp16 = bool(self._value("fp16.enabled"))
-        bf16 = self._value("bf16.enabled") or (self._is_auto("bf16.enabled") and not fp16)
-        if fp16 and bf16:
-            self._refuse("fp16.enabled", "bf16.enabled is true as well", "set one of them to false")
-        self.precision = "fp16" if fp16 else "bf16" if bf16 else "fp32"
-        loss_scale = LossScale(*(self._value("fp16." + name) for name in LossScale._fields))
-        self.loss_scale = loss_scale if fp16 else None
-        words = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
-        sums = self._value("data_types.grad_accum_dtype")
-        sums = "fp32" if sums in (None, "none") else words.get(sums, sums)
-        if sums not in ("fp32", self.precision):
-            self._refuse("data_types.grad_accum_dtype", f"gradients of {self.precision} are not summed in {sums}",
-                         f"give fp32 or {self.precision}")
-        self.accumulation_type = sums
-        small = self._value("bf16.bf16_optimizer_states")
-        if self._value("bf16.bf16_master_weights_and_grads"):
-            if not small:
-                self._refuse("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states is not true",
-                             "leave it out: master weights are always fp32")
-            self.without_effect.append("bf16.bf16_master_weights_and_grads: master weights are always fp32")
-        full = self._value("optimizer.params.fp32_optimizer_states")
-        if self.precision == "fp16" and not full:
-            self._refuse("optimizer.params.fp32_optimizer_states", "moments are fp32 or bf16, not fp16",
-                         "leave it out")
-        self.moment_type = "bf16" if self.precision == "bf16" and (small or not full) else "fp32"
-        self.buffer_type = self._given("data_types.buffer_dtype")
-
-    def _read_optimizer(self):
-        name = self._value("optimizer.type")
-        self._require_own("optimizer", name, ("lr", "weight_decay", "fp32_optimizer_states"), _OPTIMIZER_KEYS)
-
-        def value(key, default, auto):
-            given = self._given("optimizer.params." + key)
-            return given if given is not None else auto if self._is_auto("optimizer.params." + key) else default
-
-        rate = value("lr", 5e-5 if self._is_for_trainer else 1e-2 if name == "Adagrad" else 1e-3, 5e-5)
-        betas = value("betas", (0.9, 0.99) if name == "Lion" else (0.9, 0.999), (0.9, 0.999))
-        if len(betas) != 2:
-            self._refuse("optimizer.params.betas", f"it has {len(betas)} values", "give two")
-        decoupled = self._value("optimizer.params.adam_w_mode")
-        if name == "AdamW" and not decoupled:
-            self._refuse("optimizer.params.adam_w_mode", "it is false, and optimizer.type is AdamW",
-                         "set the type to Adam")
-        kind = {"Adam": "adamw" if decoupled else "adam"}.get(name, name.lower())
-        params = {key: self._value("optimizer.params." + key)
-                  for key in ("weight_decay", "momentum", "dampening", "nesterov", "bias_correction")}
-        if params["nesterov"] and (params["momentum"] == 0 or params["dampening"] != 0):
-            self._refuse("optimizer.params.nesterov", "it needs momentum, and no dampening",
-                         "set momentum, and dampening to 0")
-        eps = value("eps", 1e-10 if name == "Adagrad" else 1e-8, 1e-8)
-        self.optimizer = Optimizer(kind, rate, tuple(betas), eps, **params)
-
-    def _require_own(self, section, name, common, keys_of):
-        """DeepSpeed passes keys to a constructor, which does not know another one's."""
-        prefix = section + ".params."
-        for path in [*self._checked.values, *self._checked.autos]:
-            key = path[len(prefix):]
-            if path.startswith(prefix) and key not in common and key not in keys_of.get(name, ()):
-                owners = [owner for owner, keys in keys_of.items() if key in keys]
-                self._refuse(path, f"it is not a key of {name}", f"it belongs to {', '.join(owners)}")
-
-    def _read_schedule(self, total_steps):
-        kind = self._given("scheduler.type")
-        self.schedule = None
-        if self._brings_schedule:
-            self._taken.update(path for path in self._checked.values if path.startswith("scheduler."))
-            return
-        if kind is None and self._is_for_trainer:
-            kind = "linear"
-        self._require_own("scheduler", kind, ("last_batch_iteration", "total_num_steps"), _SCHEDULER_KEYS)
-        if kind is None:
-            return
-        settings = {key: self._value("scheduler.params." + key) for key in _SCHEDULER_KEYS[kind]}
-        if self._is_auto("scheduler.params.warmup_num_steps"):
-            settings["warmup_num_steps"] = 1
-        if kind == "WarmupDecayLR" and settings["warmup_max_lr"] is None and not self._is_auto(
-                "scheduler.params.warmup_max_lr"):
-            settings["warmup_max_lr"] = 1e-3
-        for key in ("cycle_min_lr", "cycle_max_lr"):
-            if kind == "OneCycle" and settings[key] is None:
-                self._refuse("scheduler.params." + key, "OneCycle needs it", "give it")
-        if kind == "OneCycle" and self.optimizer.kind in ("adagrad", "sgd"):
-            settings["cycle_momentum"] = False
-        if "total_num_steps" in settings and settings["total_num_steps"] is None:
-            if total_steps is None:
-                self._refuse("scheduler.params.total_num_steps",
-                             f"{kind} ends with the run, whose steps are not known", "give it, or total_steps")
-            settings["total_num_steps"] = total_steps
-        self.schedule = Schedule(kind, settings, self.optimizer.lr)
-
-    def _read_placement(self):
-        stage = self._value("zero_optimization.stage")
-        self.zero_stage = stage
-        places, paths, locked = [], [], True
-        for section, least in (("offload_param", 3), ("offload_optimizer", 1)):
-            prefix = f"zero_optimization.{section}."
-            place = self._value(prefix + "device")
-            if place != "none" and stage < least:
-                self._refuse(prefix + "device", f"it is {place}, and zero_optimization.stage is {stage}",
-                             f"set the stage to {3 if least == 3 else '1, 2 or 3'}")
-            folders = self._given(prefix + "nvme_path") or []
-            folders = [folders] if isinstance(folders, str) else folders
-            if place == "nvme" and not folders:
-                self._refuse(prefix + "nvme_path", f"{section}.device is nvme, and there is no path",
-                             "name an existing folder")
-            if place == "nvme":
-                if paths and paths != folders:
-                    self._refuse(prefix + "nvme_path", "it is another one than that of offload_param",
-                                 "name the same folders for both")
-                paths = folders
-            elif folders:
-                self.without_effect.append(f"{self._checked.written(prefix + 'nvme_path')}: its device is {place}")
-            places.append("device" if place == "none" else place)
-            locked = locked and self._value(prefix + "pin_memory")
-        self.store_options = {"parameters": places[0], "states": places[1], "nvme_paths": paths,
-                              "no_host_lock": not locked}
-        self.sub_group_size = self._given("zero_optimization.sub_group_size")
-
-    def _read_run(self):
-        def value(key):
-            return self._value("terrace." + key)
-
-        self.device_kind = "cuda" if value("device") == "cuda" else "simulated"
-        self.device_memory = value("device_memory")
-        self.strict = value("strict")
-        self.commit_every_steps = value("commit_every_steps")
-        self.commit_every_seconds = value("commit_every_seconds")
-        for key in ("commit_every_steps", "commit_every_seconds", "retained_checkpoints"):
-            if self._given("terrace." + key) and self.store_options["states"] != "nvme":
-                self.without_effect.append(f"terrace.{key}: only optimizer states on nvme are committed")
-            elif self._given("terrace." + key) and not value("durable"):
-                self.without_effect.append(f"terrace.{key}: terrace.durable is false")
-        on_nvme = "nvme" in (self.store_options["parameters"], self.store_options["states"])
-        when, engine = value("update"), value("engine")
+    def _store_options(self) -> Named:
+        places = [
+            self.values[f"zero_optimization.{section}.device"] for section in ("offload_param", "offload_optimizer")
+        ]
+        engine, when = self._own("engine"), self._own("update")
         options = {
-            "host_bytes": value("host_memory") or _available_bytes() * 4 // 5,
-            "chunk_elements": value("chunk_elements"),
+            "parameters": "device" if places[0] == "none" else places[0],
+            "states": "device" if places[1] == "none" else places[1],
+            "nvme_paths": self._store["nvme_paths"],
+            "no_host_lock": not self._store["page_locked"],
+            "host_bytes": self._own("host_memory") or _available_bytes() * 4 // 5,
+            "chunk_elements": self._own("chunk_elements"),
             "accumulation_steps": self.gradient_accumulation_steps,
-            "layer_major": value("microbatch_order") == "layer",
+            "layer_major": self._own("microbatch_order") == "layer",
             "update_when": "after_backward" if when == "auto" else when,
-            "threads": value("threads"),
+            "threads": self._own("threads"),
             "optimizer": self.optimizer.kind,
             "sgd_momentum": self.optimizer.momentum != 0,
             "moment_type": self.moment_type,
-            "masters": "compact" if value("compact_state") else "whole",
+            "masters": "compact" if self._own("compact_state") else "whole",
             "accumulation_type": self.accumulation_type,
-            "durable": value("durable") and on_nvme,
-            "retained_commits": value("retained_checkpoints"),
+            "durable": self._own("durable") and "nvme" in places,
+            "retained_commits": self._own("retained_checkpoints"),
             "io_engine": {"auto": "best", "io_uring": "uring"}.get(engine, engine),
-            "no_checksums": not value("verify_checksums"),
+            "no_checksums": not self._own("verify_checksums"),
         }
-        self.store_options.update({name: given for name, given in options.items() if given is not None})
-
-    def _read_rest(self):
-        """What nothing above has taken."""
-        values = {**self._checked.values, **dict.fromkeys(self._checked.sections)}
-        for path, value in values.items():
-            if path in self._taken or (path in self._checked.values and value == self._checked.default(path)):
-                continue
-            for name, advice in _NOT_IN_PYTHON.items():
-                if path == name or path.startswith(name + "."):
-                    self._refuse(path, "the package for Python does not do this", advice)
-            if path not in self._checked.sections:
-                self.without_effect.append(f"{self._checked.written(path)}: the program alone has a use for it")
+        return {name: given for name, given in options.items() if given is not None}
 
 
-def _available_bytes():
+def _plain(value: Any, place: str) -> Any:
+    """What JSON has for a value of a dict, which may have numbers of numpy, paths, tuples and infinities."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(
+                    "cannot use the configuration",
+                    f"{place}{key!r}",
+                    f"a key of type {type(key).__name__} is no text",
+                    "write every key as a text",
+                )
+        # Infinity is accelerate's word for never.
+        never = {"steps_per_print"} if not place and value.get("steps_per_print") == math.inf else ()
+        return {key: _plain(inner, f"{place}{key}.") for key, inner in value.items() if key not in never}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, place) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _available_bytes() -> int:
     """What this machine has left, as the program takes four fifths of it where nothing is said."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:")) * 1024

@@ -1,7 +1,10 @@
 """Words of a store in errors become those of a configuration."""
 
+from __future__ import annotations
+
 import contextlib
 import re
+from collections.abc import Iterator
 
 from .errors import Error
 
@@ -16,7 +19,7 @@ _KEYS = (
 
 
 @contextlib.contextmanager
-def in_words_of_the_configuration():
+def in_words_of_the_configuration() -> Iterator[None]:
     try:
         yield
     except Error as error:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import config_text
+from .config import document_of
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _SCHEDULES = {
 
 def read(source: ConfigSource) -> Named:
     """A dict of its own, of a dict or a file."""
-    found = source if isinstance(source, dict) else config_text.read_text(source)[0]
+    found = source if isinstance(source, dict) else document_of(source)
     return {name: dict(value) if isinstance(value, dict) else value for name, value in found.items()}
 
 

@@ -23,11 +23,6 @@ double of_group(const std::vector<double>& values, uint32_t group) {
   return values[group];
 }
 
-bool needs_total(LrScheduleKind kind) {
-  return kind == LrScheduleKind::linear || kind == LrScheduleKind::warmup_decay ||
-         kind == LrScheduleKind::warmup_cosine;
-}
-
 }  // namespace
 
 std::string_view name_of(LrScheduleKind kind) {
@@ -50,13 +45,17 @@ std::string_view name_of(LrScheduleKind kind) {
   return "?";
 }
 
+bool needs_total(LrScheduleKind kind) {
+  return kind == LrScheduleKind::linear || kind == LrScheduleKind::warmup_decay ||
+         kind == LrScheduleKind::warmup_cosine;
+}
+
 std::string_view name_of(WarmupShape shape) {
   return shape == WarmupShape::log ? "log" : "linear";
 }
 
 LrSchedule::LrSchedule(LrScheduleOptions options) : options_(std::move(options)) {
   const OneCycleOptions& cycle = options_.cycle;
-  if (options_.maximum_lr.empty()) options_.maximum_lr = options_.base_lr;
   TERRACE_ASSERT(!options_.base_lr.empty() && !options_.minimum_lr.empty(),
                  "a schedule without a learning rate");
   TERRACE_ASSERT(!cycle.minimum_momentum.empty() && !cycle.maximum_momentum.empty(),
@@ -122,12 +121,16 @@ double LrSchedule::cycle_scale(double iteration) const {
   return std::floor(position) / count;
 }
 
-double LrSchedule::cycle_lr(double iteration, uint32_t group) const {
+double LrSchedule::maximum_lr(uint32_t group, double base_lr) const {
+  return options_.maximum_lr.empty() ? base_lr : of_group(options_.maximum_lr, group);
+}
+
+double LrSchedule::cycle_lr(double iteration, uint32_t group, double base_lr) const {
   const OneCycleOptions& cycle = options_.cycle;
   const double minimum = of_group(options_.minimum_lr, group);
   const double size = first_half_ + second_half_;
   if (iteration < size) {
-    return minimum + (of_group(options_.maximum_lr, group) - minimum) * cycle_scale(iteration);
+    return minimum + (maximum_lr(group, base_lr) - minimum) * cycle_scale(iteration);
   }
   if (cycle.decay_step_size == 0 || cycle.decay_lr_rate == 0) return minimum;
   const double interval = (iteration - size + 1.0) / static_cast<double>(cycle.decay_step_size);
@@ -146,32 +149,44 @@ double LrSchedule::cycle_momentum(double iteration, uint32_t group) const {
   return maximum * (1.0 + cycle.decay_momentum_rate * interval);
 }
 
-double LrSchedule::lr_at(double iteration, uint32_t group) const {
+double LrSchedule::lr_at(double iteration, uint32_t group, double base_lr) const {
   switch (options_.kind) {
     case LrScheduleKind::constant:
-      return of_group(options_.base_lr, group);
+      return base_lr;
     case LrScheduleKind::linear:
-      return of_group(options_.base_lr, group) * std::max(0.0, 1.0 - (iteration + 1.0) / total_);
+      return base_lr * std::max(0.0, 1.0 - (iteration + 1.0) / total_);
     case LrScheduleKind::warmup:
     case LrScheduleKind::warmup_decay: {
       const bool rises = iteration < static_cast<double>(options_.warmup_step_count);
       const double minimum = of_group(options_.minimum_lr, group);
       const double factor = rises ? warmup_factor(iteration) : decay_factor(iteration);
-      return minimum + (of_group(options_.maximum_lr, group) - minimum) * factor;
+      return minimum + (maximum_lr(group, base_lr) - minimum) * factor;
     }
     case LrScheduleKind::warmup_cosine:
-      return of_group(options_.base_lr, group) * cosine_ratio(iteration);
+      return base_lr * cosine_ratio(iteration);
     case LrScheduleKind::one_cycle:
-      return cycle_lr(iteration, group);
+      return cycle_lr(iteration, group, base_lr);
     case LrScheduleKind::range_test:
       return of_group(options_.minimum_lr, group) * range_factor(iteration);
   }
   return 0;
 }
 
+uint32_t LrSchedule::group_count() const {
+  size_t most = 1;
+  for (const auto* list : {&options_.base_lr, &options_.minimum_lr, &options_.maximum_lr,
+                           &options_.cycle.minimum_momentum, &options_.cycle.maximum_momentum})
+    most = std::max(most, list->size());
+  return most == 1 ? 0 : static_cast<uint32_t>(most);
+}
+
 ScheduledValues LrSchedule::at(uint64_t update, uint32_t group) const {
+  return at(update, group, of_group(options_.base_lr, group));
+}
+
+ScheduledValues LrSchedule::at(uint64_t update, uint32_t group, double base_lr) const {
   const double iteration = static_cast<double>(update) - 1.0;
-  ScheduledValues values{lr_at(iteration, group), std::nullopt, std::nullopt};
+  ScheduledValues values{lr_at(iteration, group, base_lr), std::nullopt, std::nullopt};
   if (options_.kind == LrScheduleKind::one_cycle && options_.cycle.cycle_momentum) {
     values.beta1 = cycle_momentum(iteration, group);
     values.beta2 = kCycleBeta2;

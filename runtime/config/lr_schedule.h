@@ -37,6 +37,8 @@ enum class LrScheduleKind : uint8_t {
   range_test,     // LRRangeTest: rising without end
 };
 std::string_view name_of(LrScheduleKind kind);
+// True if the schedule reaches its end with the last step, and so has to know how many there are.
+bool needs_total(LrScheduleKind kind);
 
 enum class WarmupShape : uint8_t { log, linear };
 std::string_view name_of(WarmupShape shape);
@@ -90,8 +92,11 @@ class LrSchedule {
   explicit LrSchedule(LrScheduleOptions options);
 
   // Returns the values for update number `update` (from 0). Updates that fp16 skips do not count, as in
-  // DeepSpeed.
+  // DeepSpeed. `base_lr` is the group's own rate, instead of its entry in the options.
   ScheduledValues at(uint64_t update, uint32_t group = 0) const;
+  ScheduledValues at(uint64_t update, uint32_t group, double base_lr) const;
+  // Returns how many groups its lists have: every list of several has an entry for each. 0: any number.
+  uint32_t group_count() const;
 
   // Returns the first update whose momentum is 1 or more, which a positive decay_mom_rate reaches in the end.
   // No Adam update can be computed from there on.
@@ -105,9 +110,10 @@ class LrSchedule {
   double cosine_ratio(double iteration) const;
   double range_factor(double iteration) const;
   double cycle_scale(double iteration) const;
-  double cycle_lr(double iteration, uint32_t group) const;
+  double maximum_lr(uint32_t group, double base_lr) const;
+  double cycle_lr(double iteration, uint32_t group, double base_lr) const;
   double cycle_momentum(double iteration, uint32_t group) const;
-  double lr_at(double iteration, uint32_t group) const;
+  double lr_at(double iteration, uint32_t group, double base_lr) const;
 
   LrScheduleOptions options_;
   double inverse_log_warmup_;

@@ -8,7 +8,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/runtime/checkpoint/commit_info.h>
-#include <terrace/runtime/train/setup/loss_scaler.h>
+#include <terrace/runtime/config/loss_scaler.h>
 
 namespace terrace {
 

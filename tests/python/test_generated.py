@@ -25,9 +25,6 @@ class Generated(unittest.TestCase):
     def test_the_declarations_are_those_of_the_header(self):
         subprocess.run([sys.executable, ROOT / "python/generate_declarations.py", "--check"], check=True)
 
-    def test_the_keys_are_those_of_the_page(self):
-        subprocess.run([sys.executable, ROOT / "python/generate_config_keys.py", "--check"], check=True)
-
     def test_a_declaration_that_is_not_understood_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:
             tree = pathlib.Path(folder)

@@ -1,65 +1,50 @@
-"""The scale of an fp16 loss, with the rules of runtime/train/setup/loss_scaler.h, which are DeepSpeed's."""
+"""The scale of an fp16 loss, which the library keeps (runtime/config/loss_scaler.h)."""
 
-from ..errors import CancelledError
+from __future__ import annotations
 
-_SKIPPED_IN_A_ROW = 10  # with a static scale, until the run ends
-_LARGEST = 3.4028234663852886e38  # that fp32 holds
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import _declarations as c
+from .._lib import check, library, new
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 
 class LossScaler:
-    def __init__(self, settings):
-        """`settings`: a terrace.config.LossScale, or None for a scale of 1."""
-        self._settings = settings
-        self._is_static = settings is None or settings.loss_scale > 0
-        self.scale = 1.0 if settings is None else settings.loss_scale or 2.0**settings.initial_scale_power
-        self._hysteresis = 1 if settings is None else max(settings.hysteresis, 1)
-        self._good_steps = self._skipped_in_a_row = 0
+    def __init__(self, config: Config) -> None:
+        """Of a terrace.config.Config: the scale is 1 where that has no fp16."""
+        self.may_skip = config.precision == "fp16"
+        self._handle = ctypes.c_void_p()
+        check(library().terrace_loss_scale_create(config.handle.address, ctypes.byref(self._handle)))
+        weakref.finalize(self, library().terrace_loss_scale_free, ctypes.c_void_p(self._handle.value))
+        self._look()
 
-    @property
-    def may_skip(self):
-        return self._settings is not None
-
-    def note(self, has_overflowed):
+    def note(self, has_overflowed: bool) -> None:
         """After an update."""
-        if self._settings is None:
-            return
-        if has_overflowed:
-            self._note_overflow()
-            return
-        settings = self._settings
-        grows = self._good_steps > 0 and self._good_steps % max(settings.loss_scale_window, 1) == 0
-        if settings.consecutive_hysteresis or grows:
-            self._hysteresis = max(settings.hysteresis, 1)
-        if grows and not self._is_static and self.scale * 2.0 <= _LARGEST:
-            self.scale *= 2.0
-        self._good_steps += 1
-        self._skipped_in_a_row = 0
+        check(library().terrace_loss_scale_note(self._handle, bool(has_overflowed)))
+        self._look()
 
-    def _note_overflow(self):
-        least = self._settings.min_loss_scale
-        if self._is_static and self._skipped_in_a_row + 1 == _SKIPPED_IN_A_ROW:
-            raise CancelledError(
-                f"gradients overflow in fp16 in {_SKIPPED_IN_A_ROW} steps in a row",
-                f"loss scale {self.scale} (fp16.loss_scale)",
-                "the scale is static",
-                "lower fp16.loss_scale, set it to 0 for a dynamic scale, or train in bf16",
-            )
-        if not self._is_static and self._hysteresis == 1:
-            if self.scale == least:
-                raise CancelledError(
-                    "gradients overflow in fp16 even at the smallest loss scale",
-                    f"loss scale {self.scale} (fp16.min_loss_scale)",
-                    "no smaller scale is allowed",
-                    "lower the learning rate or clip gradients, lower fp16.min_loss_scale, or train in bf16",
-                )
-            self.scale = max(self.scale / 2.0, least)
-        elif self._hysteresis > 1:
-            self._hysteresis -= 1
-        self._good_steps = 0
-        self._skipped_in_a_row += 1
+    def state(self) -> list[float]:
+        now = self._now
+        return [now.scale, now.hysteresis, now.good_steps, now.skipped_in_a_row]
 
-    def state(self):
-        return [self.scale, self._hysteresis, self._good_steps, self._skipped_in_a_row]
+    def restore(self, state: Sequence[float]) -> None:
+        scale, hysteresis, good_steps, skipped_in_a_row = state
+        given = new(
+            c.terrace_loss_scale_state,
+            scale=scale,
+            hysteresis=int(hysteresis),
+            good_steps=int(good_steps),
+            skipped_in_a_row=int(skipped_in_a_row),
+        )
+        check(library().terrace_loss_scale_restore(self._handle, given))
+        self._look()
 
-    def restore(self, state):
-        self.scale, self._hysteresis, self._good_steps, self._skipped_in_a_row = state
+    def _look(self) -> None:
+        self._now = new(c.terrace_loss_scale_state)
+        check(library().terrace_loss_scale_get(self._handle, self._now))
+        self.scale: float = self._now.scale

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 #include <terrace/runtime/config/schema/config_entries.h>
 
@@ -14,7 +15,9 @@ namespace {
 
 constexpr size_t kLargestFileBytes = 1024 * 1024;
 
-std::string read_file(const std::filesystem::path& path) {
+}  // namespace
+
+std::string config_file(const std::filesystem::path& path) {
   const auto fail = [&](std::string reason) {
     throw Error(ErrorKind::config, {"cannot read the configuration", path.string(), std::move(reason),
                                     "give the path of a DeepSpeed JSON file"});
@@ -32,13 +35,11 @@ std::string read_file(const std::filesystem::path& path) {
   return text;
 }
 
-}  // namespace
-
 TrainConfig parse_train_config(std::string_view text, std::string_view name,
                                std::span<const ConfigOverride> overrides) {
   const JsonNode document = parse_json(text, name);
   ConfigProblems problems;
-  const ConfigEntries entries(document, overrides, problems);
+  const ConfigEntries entries(document, overrides, ConfigUser::program, problems);
   problems.throw_if_any();
   TrainConfig config = Resolver(entries, problems).resolve();
   problems.throw_if_any();
@@ -46,7 +47,7 @@ TrainConfig parse_train_config(std::string_view text, std::string_view name,
 }
 
 TrainConfig load_train_config(const std::filesystem::path& path, std::span<const ConfigOverride> overrides) {
-  return parse_train_config(read_file(path), path.string(), overrides);
+  return parse_train_config(config_file(path), path.string(), overrides);
 }
 
 TrainConfig default_train_config(std::span<const ConfigOverride> overrides) {

@@ -17,17 +17,20 @@ constexpr std::string_view kRetained = "terrace.retained_checkpoints";
 
 void Resolver::resolve_durability() {
   TerraceConfig& own = config_.terrace;
-  own.memory_pressure = boolean(kPressure, own.memory_pressure);
+  if (!for_engine_) own.memory_pressure = boolean(kPressure, own.memory_pressure);
   own.durable = boolean(kDurable, own.durable);
   own.commit_every_steps = integer(kSteps, own.commit_every_steps);
   own.commit_every_seconds = integer(kSeconds, own.commit_every_seconds);
   own.retained_checkpoints = small(kRetained, own.retained_checkpoints);
   const auto idle = [&](std::string_view key, const std::string& reason) {
-    if (const ConfigEntry* entry = given(key)) idle_.push_back({entry->written_key, reason});
+    const ConfigEntry* const entry = given(key);
+    // In a loop of one's own 0 commits, and durability where nothing is committed, ask for nothing.
+    const bool asks = !for_engine_ || (entry != nullptr && entry->value.number > 0);
+    if (entry != nullptr && asks) idle_.push_back({entry->written_key, reason});
   };
   const bool on_nvme = config_.placement.states == Placement::nvme;
   const std::string elsewhere = "optimizer states are not on nvme";
-  if (!on_nvme) {
+  if (!on_nvme && !for_engine_) {
     idle(kPressure, elsewhere);
     idle(kDurable, elsewhere);
   }

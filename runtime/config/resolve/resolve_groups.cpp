@@ -36,7 +36,10 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
   if (const ConfigEntry* match = find_in(entries, "match")) {
     for (const JsonNode& pattern : match->value.items) group.match.push_back(pattern.text);
   } else {
-    problems_.add(origin, fmt::format("{} does not say which tensors it is for; give it \"match\"", name));
+    problems_.add({.origin = origin,
+                   .key = name,
+                   .text = fmt::format("{} does not say which tensors it is for", name),
+                   .advice = "give it \"match\""});
   }
   group.lr = number_in(entries, "lr");
   group.weight_decay = number_in(entries, "weight_decay");
@@ -45,14 +48,14 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
   const auto refuse = [&](std::string_view key, bool fits) {
     const ConfigEntry* entry = find_in(entries, key);
     if (entry == nullptr || fits) return;
-    problems_.add(entry->written_at,
+    problems_.add(*entry,
                   fmt::format("{} is given, but {} has no {}", entry->written_key, optimizer_named(), key));
   };
   refuse("betas", has_betas(config_.optimizer.type));
   refuse("eps", has_epsilon(config_.optimizer.type));
   if (betas != nullptr && betas->value.items.size() != 2) {
-    problems_.add(betas->written_at, fmt::format("{} has {} values; it needs two", betas->written_key,
-                                                 betas->value.items.size()));
+    problems_.add(
+        *betas, fmt::format("{} has {} values; it needs two", betas->written_key, betas->value.items.size()));
   } else if (betas != nullptr) {
     group.beta1 = betas->value.items[0].number;
     group.beta2 = betas->value.items[1].number;

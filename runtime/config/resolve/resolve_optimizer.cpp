@@ -114,9 +114,8 @@ void Resolver::resolve_optimizer() {
   if (optimizer.type == OptimizerType::adamw && !optimizer.decoupled_weight_decay) {
     const ConfigEntry& mode = *given("optimizer.params.adam_w_mode");
     const ConfigEntry* entry = given(kType);
-    problems_.add(mode.written_at,
-                  fmt::format("{} is false, but {} is AdamW; set the type to Adam", mode.written_key,
-                              entry != nullptr ? named(*entry) : fmt::format("{} (default)", kType)));
+    problems_.add(mode, fmt::format("{} is false, but {} is AdamW; set the type to Adam", mode.written_key,
+                                    entry != nullptr ? named(*entry) : fmt::format("{} (default)", kType)));
   }
 }
 
@@ -127,8 +126,8 @@ void Resolver::check_optimizer_keys() {
     if (!path.starts_with(kParams)) continue;
     const std::string_view key = std::string_view(path).substr(kParams.size());
     if (find_path(path)->effect != KeyEffect::honoured || belongs_to(type, key)) continue;
-    problems_.add(entry.written_at, fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key,
-                                                name_of(type), owners_of(key)));
+    problems_.add(entry, fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key,
+                                     name_of(type), owners_of(key)));
   }
 }
 
@@ -143,8 +142,7 @@ void Resolver::resolve_betas() {
     return;
   }
   const ConfigEntry& entry = *given(kBetas);
-  problems_.add(entry.written_at,
-                fmt::format("{} has {} values; it needs two", entry.written_key, betas.size()));
+  problems_.add(entry, fmt::format("{} has {} values; it needs two", entry.written_key, betas.size()));
 }
 
 // As torch.optim.SGD has it.
@@ -162,15 +160,13 @@ void Resolver::resolve_momentum() {
   const ConfigEntry& nesterov = *given(kNesterov);
   const ConfigEntry* momentum = given(kMomentum);
   if (optimizer.momentum == 0) {
-    problems_.add(
-        nesterov.written_at,
-        fmt::format("{} is true, but {} is 0", nesterov.written_key,
-                    momentum != nullptr ? named(*momentum) : fmt::format("{} (default)", kMomentum)));
+    problems_.add(nesterov, fmt::format("{} is true, but {} is 0", nesterov.written_key,
+                                        momentum != nullptr ? named(*momentum)
+                                                            : fmt::format("{} (default)", kMomentum)));
   }
   if (optimizer.dampening != 0) {
-    problems_.add(nesterov.written_at,
-                  fmt::format("{} is true, but {} is {}; it must be 0 then", nesterov.written_key,
-                              named(*dampening), optimizer.dampening));
+    problems_.add(nesterov, fmt::format("{} is true, but {} is {}; it must be 0 then", nesterov.written_key,
+                                        named(*dampening), optimizer.dampening));
   }
 }
 
@@ -184,15 +180,14 @@ void Resolver::resolve_moments() {
   const bool is_bf16 = config_.precision == DataType::bf16;
   explain_master_weights();
   if (is_bf16 && fp32 != nullptr && bf16 != nullptr && fp32_states == bf16_states) {
-    problems_.add(fp32->written_at, fmt::format("{} and {} are both {}, and mean the opposite of each other",
-                                                fp32->written_key, named(*bf16), fp32_states));
+    problems_.add(*fp32, fmt::format("{} and {} are both {}, and mean the opposite of each other",
+                                     fp32->written_key, named(*bf16), fp32_states));
     return;
   }
   if (bf16 != nullptr && !is_bf16) idle_.push_back({bf16->written_key, "bf16.enabled is false"});
   if (!fp32_states && config_.precision == DataType::fp16) {
-    problems_.add(fp32->written_at,
-                  fmt::format("{} is false, but {} is true: moments are fp32 or bf16, not fp16",
-                              fp32->written_key, named(*given("fp16.enabled"))));
+    problems_.add(*fp32, fmt::format("{} is false, but {} is true: moments are fp32 or bf16, not fp16",
+                                     fp32->written_key, named(*given("fp16.enabled"))));
   }
   if (!fp32_states && config_.precision == DataType::fp32)
     idle_.push_back({fp32->written_key, "parameters are fp32, and so are moments then"});
@@ -212,7 +207,9 @@ void Resolver::explain_master_weights() {
   if (!wanted) return;
   const ConfigEntry& masters = *given(kBf16Masters);
   const ConfigEntry* states = given(kBf16States);
-  if (config_.precision != DataType::bf16) {
+  if (for_engine_ && config_.precision == DataType::bf16 && states != nullptr && states->value.boolean) {
+    idle_.push_back({masters.written_key, "master weights are always fp32"});
+  } else if (config_.precision != DataType::bf16) {
     idle_.push_back({masters.written_key, "bf16.enabled is false"});
   } else if (states != nullptr && states->value.boolean) {
     config_.warnings.push_back(fmt::format(
@@ -220,7 +217,7 @@ void Resolver::explain_master_weights() {
         "keeps the same fp32 numbers in 2 bytes beside the bf16 parameters",
         named(masters), named(*states)));
   } else {
-    problems_.add(masters.written_at,
+    problems_.add(masters,
                   fmt::format("{} is true, but {} is not: it is accepted beside bf16 moments only, because "
                               "master weights are always fp32",
                               masters.written_key, kBf16States));

@@ -40,8 +40,10 @@ std::vector<std::filesystem::path> Resolver::folders(std::string_view path) {
     values.emplace_back(item.text);
     plain.push_back((values.back() / "").lexically_normal());  // "/a", "/a/" and "/b/../a" are "/a/"
     if (std::find(plain.begin(), plain.end() - 1, plain.back()) == plain.end() - 1) continue;
-    problems_.add(entry->from_override ? entry->written_at : item.origin,
-                  fmt::format("{} names the folder {} twice", entry->written_key, json_quoted(item.text)));
+    problems_.add(
+        {.origin = entry->from_override ? entry->written_at : item.origin,
+         .key = entry->written_key,
+         .text = fmt::format("{} names the folder {} twice", entry->written_key, json_quoted(item.text))});
   }
   record(path, values.size() == 1 ? json_quoted(values.front().string()) : json_text(entry->value));
   return values;
@@ -56,8 +58,9 @@ void Resolver::resolve_device(std::string_view section, Placement& placement,
   paths = folders(path_key);
   if (placement == Placement::nvme && paths.empty()) {
     const ConfigEntry& device = *given(device_key);
-    problems_.add(device.written_at,
-                  fmt::format("{} is nvme, but {} is not given", device.written_key, path_key));
+    problems_.add({.origin = device.written_at,
+                   .key = path_key,
+                   .text = fmt::format("{} is nvme, but {} is not given", device.written_key, path_key)});
   }
   const ConfigEntry* path_entry = given(path_key);
   if (placement != Placement::nvme && path_entry != nullptr) {
@@ -75,7 +78,7 @@ void Resolver::check_stage() {
   const auto require = [&](std::string_view section, Placement placement, uint32_t least) {
     const ConfigEntry* device = given(joined_path(section, "device"));
     if (placement == Placement::none || device->from_override || config_.zero_stage >= least) return;
-    problems_.add(device->written_at,
+    problems_.add(*device,
                   fmt::format("{} is {}, but {}; it needs {}", device->written_key, json_text(device->value),
                               stage, least == 3 ? "stage 3" : "stage 1, 2 or 3"));
   };
@@ -143,19 +146,17 @@ void Resolver::resolve_zero() {
                  placement.pin_parameters);
   resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_paths,
                  placement.pin_states);
-  resolve_update_ratio();
   check_stage();
   explain_stage();
   resolve_chunk_bound();
-  config_.max_prefetch_elements = optional_integer(kPrefetchBucket);
 }
 
 void Resolver::resolve_aio() {
   config_.aio.block_bytes = optional_integer("aio.block_size");
   if (config_.aio.block_bytes && *config_.aio.block_bytes % kSector != 0) {
     const ConfigEntry& block = *given("aio.block_size");
-    problems_.add(block.written_at, fmt::format("{} is {}, which is not a multiple of {}", block.written_key,
-                                                *config_.aio.block_bytes, kSector));
+    problems_.add(block, fmt::format("{} is {}, which is not a multiple of {}", block.written_key,
+                                     *config_.aio.block_bytes, kSector));
   }
   const auto narrow = [](std::optional<uint64_t> value) {
     return value ? std::optional<uint32_t>(static_cast<uint32_t>(*value)) : std::nullopt;
@@ -241,26 +242,31 @@ void Resolver::resolve_compute() {
   }
 }
 
-void Resolver::resolve_terrace() {
+// What a store is made of, whoever trains with it.
+void Resolver::resolve_store() {
   TerraceConfig& own = config_.terrace;
-  resolve_gpu();
   own.device_memory_bytes = optional_integer("terrace.device_memory");
   own.host_memory_bytes = optional_integer("terrace.host_memory");
   own.chunk_elements = optional_integer("terrace.chunk_elements");
-  own.policy = *policy_from_name(text("terrace.policy", "opt"));
   own.engine = io::engine_kind_from_name(text("terrace.engine", "auto"));
-  own.io_uring_sqpoll = boolean(kSqpoll, own.io_uring_sqpoll);
-  own.io_uring_iopoll = boolean(kIopoll, own.io_uring_iopoll);
-  own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
   own.strict = boolean("terrace.strict", own.strict);
   own.verify_checksums = boolean("terrace.verify_checksums", own.verify_checksums);
   own.compact_state = boolean(kCompact, own.compact_state);
   check_compact_state();
   resolve_update();
   own.thread_count = small("terrace.threads", own.thread_count);
+  check_chunks();
+}
+
+void Resolver::resolve_terrace() {
+  TerraceConfig& own = config_.terrace;
+  resolve_store();
+  own.policy = *policy_from_name(text("terrace.policy", "opt"));
+  own.io_uring_sqpoll = boolean(kSqpoll, own.io_uring_sqpoll);
+  own.io_uring_iopoll = boolean(kIopoll, own.io_uring_iopoll);
+  own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
   own.bind_threads = boolean("terrace.bind_threads", own.bind_threads);
   own.seed = integer("terrace.seed", own.seed);
-  check_chunks();
   if (own.engine && *own.engine != io::EngineKind::io_uring) {
     for (const std::string_view key : {kSqpoll, kIopoll}) {
       if (const ConfigEntry* entry = given(key))
@@ -269,9 +275,8 @@ void Resolver::resolve_terrace() {
   }
   const ConfigEntry* depth = given("terrace.prefetch_depth");
   if (depth != nullptr && own.prefetch_uses > 0 && config_.max_prefetch_elements == uint64_t{0}) {
-    problems_.add(depth->written_at,
-                  fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,
-                              own.prefetch_uses, named(*given(kPrefetchBucket))));
+    problems_.add(*depth, fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,
+                                      own.prefetch_uses, named(*given(kPrefetchBucket))));
   }
 }
 
@@ -293,8 +298,7 @@ void Resolver::resolve_file_reads() {
     const ConfigEntry* entry = given(path);
     const std::string key = entry != nullptr ? named(*entry) : fmt::format("{} (default)", path);
     if (!automatic) {
-      problems_.add(gds.written_at,
-                    fmt::format("{} is true, but {} is {}: {}", gds.written_key, key, value, why));
+      problems_.add(gds, fmt::format("{} is true, but {} is {}: {}", gds.written_key, key, value, why));
       return;
     }
     reads = FileReads::off;
@@ -316,7 +320,7 @@ void Resolver::check_compact_state() {
     if (placement.states != Placement::none || placement.parameters == Placement::none) return;
     const ConfigEntry& parameters = *given("zero_optimization.offload_param.device");
     problems_.add(
-        given(kCompact)->written_at,
+        *given(kCompact),
         fmt::format("{} is true, but {} is {}, and states are in device memory: half of each master "
                     "weight is elsewhere",
                     given(kCompact)->written_key, named(parameters), name_of(placement.parameters)));
@@ -326,7 +330,7 @@ void Resolver::check_compact_state() {
   const std::string_view path = fp16 ? "fp16.enabled" : "bf16.enabled";
   const ConfigEntry* precision = entries_.find(path);
   const ConfigEntry& compact = *given(kCompact);
-  problems_.add(compact.written_at,
+  problems_.add(compact,
                 fmt::format("{} is true, but {} is {}: {} parameters hold no half of their master weights",
                             compact.written_key,
                             precision != nullptr ? named(*precision) : fmt::format("{} (default)", path),
@@ -339,7 +343,7 @@ void Resolver::resolve_update() {
   const bool divided = config_.placement.states != Placement::none && config_.placement.processor_share < 1;
   if (mode == UpdateMode::next_forward && divided) {
     problems_.add(
-        given(kUpdate)->written_at,
+        *given(kUpdate),
         fmt::format("{} is next_forward, but {} is {}: what the device updates is updated after "
                     "backward or during it",
                     given(kUpdate)->written_key, named(*given(kRatio)), config_.placement.processor_share));
@@ -349,7 +353,7 @@ void Resolver::resolve_update() {
   constexpr std::string_view device_key = "zero_optimization.offload_optimizer.device";
   const ConfigEntry* device = given(device_key);
   const ConfigEntry& update = *given(kUpdate);
-  problems_.add(update.written_at,
+  problems_.add(update,
                 fmt::format("{} is {}, but {} is none: states in device memory are updated after backward",
                             update.written_key, name_of(mode),
                             device != nullptr ? named(*device) : fmt::format("{} (default)", device_key)));
@@ -370,15 +374,14 @@ void Resolver::check_chunks() {
   if (own.chunk_elements) {
     const ConfigEntry& chunk = *given("terrace.chunk_elements");
     if (*own.chunk_elements % kTileElements != 0) {
-      problems_.add(chunk.written_at, fmt::format("{} is {}, which is not a multiple of {}",
-                                                  chunk.written_key, *own.chunk_elements, kTileElements));
+      problems_.add(chunk, fmt::format("{} is {}, which is not a multiple of {}", chunk.written_key,
+                                       *own.chunk_elements, kTileElements));
     }
     const ConfigEntry* sub_group = given(kSubGroup);
     const uint64_t bound = config_.max_chunk_elements;
     if (sub_group != nullptr && bound > 0 && *own.chunk_elements > bound) {
-      problems_.add(chunk.written_at,
-                    fmt::format("{} is {}, more than {}, {}", chunk.written_key, *own.chunk_elements,
-                                named(*sub_group), whole_number(sub_group->value)));
+      problems_.add(chunk, fmt::format("{} is {}, more than {}, {}", chunk.written_key, *own.chunk_elements,
+                                       named(*sub_group), whole_number(sub_group->value)));
     }
   }
 }

@@ -52,10 +52,9 @@ void Resolver::resolve_ranks() {
   if (!chosen) {
     const ConfigEntry& entry = *given(kCommunicator);
     problems_.add(
-        entry.written_at,
-        fmt::format("{} cannot be nccl: what ranks exchange in training passes through host memory; "
-                    "set auto, host or mpi",
-                    entry.written_key));
+        entry, fmt::format("{} cannot be nccl: what ranks exchange in training passes through host memory; "
+                           "set auto, host or mpi",
+                           entry.written_key));
   }
   if (config_.batch.ranks > 1) return;
   const auto idle = [&](std::string_view key, bool changes_something) {
@@ -78,7 +77,7 @@ void Resolver::resolve_rounding() {
   const uint64_t bits = integer(kGradientBits, 8);
   if (bits != 8 && bits != 4) {
     const ConfigEntry& entry = *given(kGradientBits);
-    problems_.add(entry.written_at, fmt::format("{} must be 8 or 4, not {}", entry.written_key, bits));
+    problems_.add(entry, fmt::format("{} must be 8 or 4, not {}", entry.written_key, bits));
   }
   if (boolean(kQuantizedGradients, false)) {
     config_.batch.gradient_bits = static_cast<uint32_t>(bits);
@@ -90,12 +89,11 @@ void Resolver::resolve_rounding() {
   const ConfigEntry& weights = *given(kQuantizedWeights);
   if (config_.precision == DataType::fp32)
     problems_.add(
-        weights.written_at,
-        fmt::format("{} is true, but parameters are fp32: they are their own masters, which have to "
-                    "stay exact; train in bf16 or fp16, or leave it out",
-                    weights.written_key));
+        weights, fmt::format("{} is true, but parameters are fp32: they are their own masters, which have to "
+                             "stay exact; train in bf16 or fp16, or leave it out",
+                             weights.written_key));
   if (config_.terrace.compact_state)
-    problems_.add(weights.written_at,
+    problems_.add(weights,
                   fmt::format("{} is true, but so is terrace.compact_state: each parameter is a half of its "
                               "master there, and has to stay exact; leave one of the two out",
                               weights.written_key));
@@ -120,7 +118,7 @@ void Resolver::check_communication_type() {
   if (config_.batch.ranks == 1) return;
   const ConfigEntry& entry = *given(kCommunicationType);
   problems_.add(
-      entry.written_at,
+      entry,
       fmt::format(
           "{} is {}, but gradients are {}, and would lose digits: they travel as they are and "
           "are summed in fp32; set it to {}fp32, or leave it out",

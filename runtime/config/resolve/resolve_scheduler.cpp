@@ -64,8 +64,7 @@ void Resolver::resolve_scheduler() {
   if (type.empty()) {
     for (const auto& [path, entry] : entries_.all()) {
       if (path.starts_with(kSchedulerParams))
-        problems_.add(entry.written_at,
-                      fmt::format("{} is given, but scheduler.type is not", entry.written_key));
+        problems_.add(entry, fmt::format("{} is given, but scheduler.type is not", entry.written_key));
     }
     if (!comes_with_a_trainer() || entries_.has_section("scheduler")) return;
     schedule.kind = LrScheduleKind::linear;
@@ -77,7 +76,7 @@ void Resolver::resolve_scheduler() {
   if (is_warmup(schedule.kind)) resolve_warmup();
   if (schedule.kind == LrScheduleKind::one_cycle) resolve_cycle();
   if (schedule.kind == LrScheduleKind::range_test) resolve_range_test();
-  check_group_lists();
+  if (!for_engine_) check_group_lists();
   warn_of_idle_rates();
 }
 
@@ -92,7 +91,7 @@ void Resolver::check_scheduler_keys() {
       idle_.push_back({entry.written_key, fmt::format("{} does not decay", name_of(kind))});
       continue;
     }
-    problems_.add(entry.written_at,
+    problems_.add(entry,
                   fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key, name_of(kind),
                               name_of(*std::find_if(kKinds.begin(), kKinds.end(), [&](LrScheduleKind other) {
                                 return belongs_to(other, key);
@@ -130,7 +129,9 @@ void Resolver::resolve_cycle() {
   OneCycleOptions& cycle = schedule.cycle;
   for (const std::string_view path : {kCycleMin, kCycleMax}) {
     if (given(path) == nullptr)
-      problems_.add(entries_.find("scheduler.type")->written_at, fmt::format("OneCycle needs {}", path));
+      problems_.add({.origin = entries_.find("scheduler.type")->written_at,
+                     .key = std::string(path),
+                     .text = fmt::format("OneCycle needs {}", path)});
   }
   schedule.minimum_lr = numbers(kCycleMin, {0.0});
   schedule.maximum_lr = numbers(kCycleMax, {config_.optimizer.learning_rate});
@@ -171,8 +172,8 @@ void Resolver::check_cycle_order() {
     const double high = highest[std::min(i, highest.size() - 1)];
     if (low <= high) continue;
     const ConfigEntry& entry = *given(kCycleMin);
-    problems_.add(entry.written_at, fmt::format("{} is {}, more than the {} of {}", entry.written_key, low,
-                                                high, named(*given(kCycleMax))));
+    problems_.add(entry, fmt::format("{} is {}, more than the {} of {}", entry.written_key, low, high,
+                                     named(*given(kCycleMax))));
     return;
   }
 }
@@ -196,7 +197,7 @@ void Resolver::check_group_lists() {
     const size_t count = entry->value.items.size();
     if (count == 1 || count == group_count) continue;
     problems_.add(
-        entry->written_at,
+        *entry,
         fmt::format("{} has {} values; it needs one, or {}: {}weights that decay, weights that do not",
                     entry->written_key, count, group_count,
                     config_.parameter_groups.empty() ? "" : "each of terrace.parameter_groups, other "));

@@ -40,9 +40,7 @@ void Resolver::resolve_batch() {
   const ConfigEntry* train = given(kTrainBatch);
   const ConfigEntry* micro = given(kMicroBatch);
   const ConfigEntry* accumulation = given(kAccumulation);
-  const uint64_t ranks = config_.batch.ranks = small("terrace.ranks", 1);
-  if (const auto group = optional_integer("terrace.gradient_group"))
-    config_.batch.gradient_group = static_cast<uint32_t>(*group);
+  const uint64_t ranks = config_.batch.ranks;
   if (given(kMicroBatches) != nullptr) return resolve_given_micro_batches();
   uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
   uint64_t steps = accumulation != nullptr ? whole_number(accumulation->value) : 1;
@@ -58,7 +56,7 @@ void Resolver::resolve_batch() {
       check_batch(*train, *micro, *accumulation);
     } else if (train_size % divisor_value != 0) {
       problems_.add(
-          train->written_at,
+          *train,
           divisor == nullptr
               ? fmt::format("{} is {}, which is not a multiple of the {} ranks", train->written_key,
                             train_size, ranks)
@@ -78,7 +76,7 @@ void Resolver::resolve_batch() {
   if (micro_batches > kMostMicroBatches) {
     const ConfigEntry& cause = accumulation != nullptr ? *accumulation : *train;
     problems_.add(
-        cause.written_at,
+        cause,
         fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the most: {}",
                     cause.written_key, micro_batches, kMostMicroBatches,
                     fewer_micro_batches(accumulation != nullptr, ranks)));
@@ -111,7 +109,7 @@ void Resolver::resolve_given_micro_batches() {
   const ConfigEntry* const accumulation = given(kAccumulation);
   uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
   const auto contradicts = [&](const ConfigEntry& other, std::string makes) {
-    problems_.add(given_count.written_at,
+    problems_.add(given_count,
                   fmt::format("{} is {}, but {} is {}{}; leave one of the two out", given_count.written_key,
                               count, named(other), whole_number(other.value), makes));
   };
@@ -147,13 +145,16 @@ void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
   const std::string advice =
       batch % (micro_size * ranks) == 0
           ? fmt::format("{} {} keeps the batch", kAccumulation, batch / (micro_size * ranks))
-          : fmt::format("leave one of the three out");
+          : "leave one of the three out";
   const std::string where = ranks == 1 ? "in one process" : fmt::format("on {} ranks", ranks);
+  const bool of_more = ranks == 1 && batch % product == 0;
+  const std::string on_more = of_more ? fmt::format(", which is {} on {} ranks", batch, batch / product) : "";
   const std::string times = ranks == 1 ? "" : fmt::format(" x {}", ranks);
-  problems_.add(train.written_at,
-                fmt::format("{} is {}, but {} x {} is {} x {}{} = {} {}; {}", train.written_key, batch,
+  problems_.add(train,
+                fmt::format("{} is {}, but {} x {} is {} x {}{} = {} {}{}", train.written_key, batch,
                             named(micro), named(accumulation), micro_size, whole_number(accumulation.value),
-                            times, product, where, advice));
+                            times, product, where, on_more),
+                advice);
 }
 
 void Resolver::resolve_precision() {
@@ -163,16 +164,13 @@ void Resolver::resolve_precision() {
     const ConfigEntry& half = *entries_.find("fp16.enabled");
     const ConfigEntry& brain = *entries_.find("bf16.enabled");
     problems_.add(
-        half.written_at,
-        fmt::format("{} and {} are both true: parameters have one precision, set one of them to false",
-                    half.written_key, named(brain)));
+        half, fmt::format("{} and {} are both true: parameters have one precision, set one of them to false",
+                          half.written_key, named(brain)));
   }
   config_.precision = fp16 ? DataType::fp16 : bf16 ? DataType::bf16 : DataType::fp32;
   resolve_loss_scale(fp16);
   resolve_moments();
   resolve_accumulation_type();
-  config_.gather_16bit_weights_on_save =
-      boolean("zero_optimization.stage3_gather_16bit_weights_on_model_save", false);
 }
 
 void Resolver::resolve_loss_scale(bool enabled) {
@@ -189,13 +187,13 @@ void Resolver::resolve_loss_scale(bool enabled) {
                                      "consecutive_hysteresis", "min_loss_scale"}) {
     const ConfigEntry* entry = given(joined_path("fp16", key));
     if (entry == nullptr) continue;
-    if (!enabled) idle_.push_back({entry->written_key, "fp16.enabled is false"});
+    if (!enabled && !asks_for_nothing(*entry)) idle_.push_back({entry->written_key, "fp16.enabled is false"});
     if (enabled && !dynamic && key != "loss_scale")
       idle_.push_back({entry->written_key, "fp16.loss_scale is not 0"});
     const bool needs_more = key == "loss_scale_window" || key == "min_loss_scale";
     if (enabled && dynamic && needs_more && entry->value.number <= 0) {
       problems_.add(
-          entry->written_at,
+          *entry,
           fmt::format("{} is 0, but the loss scale is dynamic (fp16.loss_scale is 0); it must be above 0",
                       entry->written_key));
     }
@@ -211,14 +209,13 @@ void Resolver::check_loss_scale(bool enabled) {
   for (const std::string_view path : {scale_key, least_key}) {
     const ConfigEntry* entry = given(path);
     if (entry == nullptr || entry->value.number == 0 || entry->value.number >= smallest) continue;
-    problems_.add(entry->written_at,
-                  fmt::format("{} is {}, less than {:.3g}, the smallest that fp32 can hold",
-                              entry->written_key, entry->value.number, smallest));
+    problems_.add(*entry, fmt::format("{} is {}, less than {:.3g}, the smallest that fp32 can hold",
+                                      entry->written_key, entry->value.number, smallest));
   }
   const ConfigEntry* least = given(least_key);
   const double first = std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power));
   if (!enabled || fp16.loss_scale != 0 || least == nullptr || fp16.min_loss_scale <= first) return;
-  problems_.add(least->written_at,
+  problems_.add(*least,
                 fmt::format("{} is {}, more than the scale that the run begins with, {} "
                             "(2 to the power of fp16.initial_scale_power, {})",
                             least->written_key, fp16.min_loss_scale, first, fp16.initial_scale_power));
@@ -230,8 +227,8 @@ void Resolver::resolve_accumulation_type() {
   const DataType type = config_.grad_accum_type.value_or(DataType::fp32);
   if (type == DataType::fp32 || type == config_.precision) return;
   const ConfigEntry& entry = *given(path);
-  problems_.add(entry.written_at, fmt::format("{} is {}, but parameters are {}; it must be fp32 or the same",
-                                              entry.written_key, name_of(type), name_of(config_.precision)));
+  problems_.add(entry, fmt::format("{} is {}, but parameters are {}; it must be fp32 or the same",
+                                   entry.written_key, name_of(type), name_of(config_.precision)));
 }
 
 std::optional<ActivationOffload> activation_offload_from_name(std::string_view name) {
@@ -254,13 +251,13 @@ void Resolver::resolve_activations() {
   if (activations.offload == ActivationOffload::automatic) activations.offload = ActivationOffload::none;
   if (activations.offload != ActivationOffload::none) {
     const ConfigEntry& place = given(kOffload) != nullptr ? *given(kOffload) : *given(kCpuCheckpointing);
-    problems_.add(place.written_at, fmt::format("{} is {}, but {}: there are no kept inputs to move",
-                                                place.written_key, json_text(place.value), switched_off));
+    problems_.add(place, fmt::format("{} is {}, but {}: there are no kept inputs to move", place.written_key,
+                                     json_text(place.value), switched_off));
   }
   if (activations.checkpoint_count > 0) {
     const ConfigEntry& count = *given(count_path);
-    problems_.add(count.written_at, fmt::format("{} is {}, but {}", count.written_key,
-                                                activations.checkpoint_count, switched_off));
+    problems_.add(count, fmt::format("{} is {}, but {}", count.written_key, activations.checkpoint_count,
+                                     switched_off));
   }
 }
 
@@ -271,8 +268,8 @@ void Resolver::resolve_activation_offload() {
   activations.offload = *activation_offload_from_name(place);
   const ConfigEntry* const own = given(kOffload);
   if (!to_host || own == nullptr || activations.offload == ActivationOffload::cpu) return;
-  problems_.add(own->written_at, fmt::format("{} is {}, but {} is true, which is cpu", own->written_key,
-                                             place, named(*given(kCpuCheckpointing))));
+  problems_.add(*own, fmt::format("{} is {}, but {} is true, which is cpu", own->written_key, place,
+                                  named(*given(kCpuCheckpointing))));
 }
 
 void Resolver::check_activation_offload() {
@@ -280,7 +277,7 @@ void Resolver::check_activation_offload() {
   if (config_.activations.offload != ActivationOffload::nvme) return;
   if (placement.parameters == Placement::nvme || placement.states == Placement::nvme) return;
   const ConfigEntry& own = *given(kOffload);
-  problems_.add(own.written_at,
+  problems_.add(own,
                 fmt::format("{} is nvme, but nothing else is: place optimizer states or parameters there too "
                             "(zero_optimization.offload_optimizer.device, offload_param.device)",
                             own.written_key));
@@ -314,9 +311,8 @@ void Resolver::resolve_monitor_target(std::string_view section, MonitorTarget& t
   const auto leaves = [](const std::filesystem::path& part) { return part == ".."; };
   if (job.is_relative() && std::none_of(job.begin(), job.end(), leaves)) return;
   const ConfigEntry& entry = *given(job_key);
-  problems_.add(entry.written_at,
-                fmt::format("{} is {}: it is a folder in {}.output_path, and cannot leave it",
-                            entry.written_key, json_quoted(target.job_name, 60), section));
+  problems_.add(entry, fmt::format("{} is {}: it is a folder in {}.output_path, and cannot leave it",
+                                   entry.written_key, json_quoted(target.job_name, 60), section));
 }
 
 }  // namespace terrace

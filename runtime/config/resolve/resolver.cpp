@@ -16,11 +16,10 @@ std::string list_text(const std::vector<double>& values) {
   return values.size() == 1 ? fmt::format("{}", values[0]) : fmt::format("[{}]", fmt::join(values, ", "));
 }
 
-std::string named(const ConfigEntry& entry) {
-  return fmt::format("{} ({})", entry.written_key, entry.written_at);
-}
-
 TrainConfig Resolver::resolve() {
+  config_.batch.ranks = small("terrace.ranks", 1);
+  if (const auto group = optional_integer("terrace.gradient_group"))
+    config_.batch.gradient_group = static_cast<uint32_t>(*group);
   resolve_batch();
   resolve_optimizer();
   resolve_groups();
@@ -33,7 +32,12 @@ TrainConfig Resolver::resolve() {
   config_.gradient_clipping = number("gradient_clipping", 1.0);
   config_.steps_per_print = optional_integer("steps_per_print");
   resolve_zero();
+  resolve_update_ratio();
+  config_.max_prefetch_elements = optional_integer("zero_optimization.stage3_prefetch_bucket_size");
+  config_.gather_16bit_weights_on_save =
+      boolean("zero_optimization.stage3_gather_16bit_weights_on_model_save", false);
   resolve_aio();
+  resolve_gpu();
   resolve_terrace();
   resolve_file_reads();
   resolve_durability();

@@ -22,7 +22,6 @@ namespace {
 using Kind = JsonNode::Kind;
 
 constexpr size_t kLongestQuote = 60;
-constexpr size_t kMostProblems = 20;
 
 std::string lower(std::string_view text) {
   std::string result;
@@ -200,22 +199,26 @@ std::string_view value_instead(const SchemaKey& row, std::string_view written) {
   return "";
 }
 
-// "; did you mean ...?", of a choice.
+// "did you mean ...?", of a choice.
 std::string choice_suggestion(const SchemaKey& row, const JsonNode& value) {
   if (row.type != ValueType::choice || !value.is(Kind::text)) return "";
   const std::string_view instead = value_instead(row, value.text);
-  if (!instead.empty()) return fmt::format("; set \"{}\" instead", instead);
-  const std::string near = suggestion_among(row.limits.allowed, value.text);
-  return near.empty() ? "" : "; " + near;
+  if (!instead.empty()) return fmt::format("set \"{}\" instead", instead);
+  return suggestion_among(row.limits.allowed, value.text);
 }
 
-// "; write {"enabled": true}", of a section that has a switch and is given as one.
+// "write {"enabled": true}", of a section that has a switch and is given as one.
 std::string object_instead(const SchemaKey& row, const JsonNode& value) {
   if (!value.is(Kind::boolean) || find_key(row.path(), "enabled") == nullptr) return "";
-  return fmt::format("; write \"{}\": {{\"enabled\": {}}}", row.key, value.boolean);
+  return fmt::format("write \"{}\": {{\"enabled\": {}}}", row.key, value.boolean);
 }
 
 }  // namespace
+
+std::string named(const ConfigEntry& entry) {
+  return entry.written_at.empty() ? entry.written_key
+                                  : fmt::format("{} ({})", entry.written_key, entry.written_at);
+}
 
 // A value on its way into the entries.
 struct ConfigEntries::Given {
@@ -225,41 +228,10 @@ struct ConfigEntries::Given {
   bool from_override = false;
 };
 
-bool ConfigProblems::says_next() const {
-  return lines_.size() < kMostProblems;
-}
-
-void ConfigProblems::add(const std::string& origin, const std::string& text, const SchemaKey* about) {
-  if (says_next()) lines_.push_back(origin + ": " + text);
-  last_reason_.clear();
-  if (++count_ == 1) about_ = about;
-}
-
-void ConfigProblems::add_refusal(const std::string& origin, const std::string& key, const std::string& value,
-                                 std::string_view reason) {
-  const std::string section = key.substr(0, key.rfind('.') + 1);
-  if (!lines_.empty() && reason == last_reason_ && section == last_section_) {
-    lines_.back() += fmt::format("; so is {}", key.substr(section.size()));
-    return;
-  }
-  const bool is_said = says_next();
-  add(origin, fmt::format("{} cannot be {}: {}", key, value, reason));
-  if (is_said) last_reason_ = reason, last_section_ = section;
-}
-
-void ConfigProblems::throw_if_any() const {
-  if (lines_.empty()) return;
-  std::string text = fmt::format("{}", fmt::join(lines_, "\n"));
-  if (lines_.size() < count_) text += fmt::format("\nand {} more", count_ - lines_.size());
-  const bool note = count_ == 1 && about_ != nullptr && !about_->note.empty();
-  throw Error(ErrorKind::config, {text, "", "",
-                                  note ? fmt::format("{}: {} (docs/config.md)", about_->path(), about_->note)
-                                       : "docs/config.md lists every key and what it may be"});
-}
-
 std::string ConfigEntry::origin() const {
-  if (is_auto) return fmt::format("auto ({})", written_at);
-  if (written_key != row->path()) return fmt::format("mapped from {} ({})", written_key, written_at);
+  const std::string at = written_at.empty() ? "" : fmt::format(" ({})", written_at);
+  if (is_auto) return "auto" + at;
+  if (written_key != row->path()) return fmt::format("mapped from {}{}", written_key, at);
   return written_at;
 }
 
@@ -272,15 +244,26 @@ uint64_t whole_number(const JsonNode& node) {
 }
 
 ConfigEntries::ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
-                             ConfigProblems& problems)
-    : problems_(problems) {
+                             ConfigUser user, ConfigProblems& problems)
+    : user_(user), problems_(problems) {
   if (!document.is(Kind::object)) {
-    problems_.add(document.origin, "a configuration is an object: { \"key\": value, ... }");
+    problems_.add({.origin = document.origin,
+                   .key = "",
+                   .text = "a configuration is an object: { \"key\": value, ... }"});
     return;
   }
   has_auto_ = holds_auto(document);
   read_section("", document, "");
   for (const ConfigOverride& setting : overrides) apply(setting);
+}
+
+const SchemaKey* ConfigEntries::row_of(std::string_view section, std::string_view key) const {
+  const SchemaKey* const row = find_key(section, key);
+  return row == nullptr ? nullptr : &row_for(user_, *row);
+}
+
+const SchemaKey& ConfigEntries::target_of(const SchemaKey& row) const {
+  return row.limits.stands_for.empty() ? row : row_for(user_, *find_path(row.limits.stands_for));
 }
 
 const ConfigEntry* ConfigEntries::find(std::string_view path) const {
@@ -299,12 +282,16 @@ bool ConfigEntries::refuse_type(std::string_view section, const JsonNode& object
                                 const std::string& written_section) {
   const auto type = std::find_if(object.members.begin(), object.members.end(),
                                  [](const JsonMember& member) { return member.key == "type"; });
-  const SchemaKey* row = find_key(section, "type");
-  if (row == nullptr || type == object.members.end() || !type->value.is(Kind::text)) return false;
+  const SchemaKey* row = row_of(section, "type");
+  if (row == nullptr || row->type != ValueType::choice || type == object.members.end() ||
+      !type->value.is(Kind::text))
+    return false;
   if (is_auto(type->value) || among(row->limits.allowed, type->value.text)) return false;
-  problems_.add(type->origin,
-                fmt::format("{}.type must be {}, not {}{}", written_section, expected_values(*row),
-                            shown(type->value), choice_suggestion(*row, type->value)));
+  problems_.add({.origin = type->origin,
+                 .key = written_section + ".type",
+                 .text = fmt::format("{}.type must be {}, not {}", written_section, expected_values(*row),
+                                     shown(type->value)),
+                 .advice = choice_suggestion(*row, type->value)});
   return true;
 }
 
@@ -317,18 +304,18 @@ void ConfigEntries::read_section(std::string_view section, const JsonNode& objec
 void ConfigEntries::read_member(std::string_view section, const JsonMember& member,
                                 const std::string& written_section) {
   if (member.key.starts_with('_')) return;  // a comment by convention
-  const SchemaKey* row = find_key(section, member.key);
+  const SchemaKey* row = row_of(section, member.key);
+  const std::string written = written_section.empty() ? member.key : written_section + "." + member.key;
   if (row == nullptr) {
-    const std::string suggestion = problems_.says_next() ? suggestion_for(section, member.key) : "";
-    problems_.add(member.origin,
-                  fmt::format("unknown key {} in {}{}{}", json_quoted(member.key, kLongestQuote),
-                              written_section.empty() ? section_name("") : written_section,
-                              suggestion.empty() ? "" : "; ", suggestion));
+    problems_.add({.origin = member.origin,
+                   .key = written,
+                   .text = fmt::format("unknown key {} in {}", json_quoted(member.key, kLongestQuote),
+                                       written_section.empty() ? section_name("") : written_section),
+                   .advice = problems_.says_next() ? suggestion_for(section, member.key) : ""});
     return;
   }
   if (member.value.is(Kind::null)) return;  // as if it were not there
-  Given given{written_section.empty() ? member.key : written_section + "." + member.key, member.origin,
-              member.value};
+  Given given{written, member.origin, member.value};
   if (row->path() == "zero_optimization" && member.value.is(Kind::boolean)) {
     given.value = number_node(member.value.boolean ? 1 : 0, member.value.origin);
     read_value(*find_path("zero_optimization.stage"), given);
@@ -340,11 +327,11 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
     const size_t known_before = without_effect_.size();
     const std::string target =
         row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for);
-    sections_.insert(target);
+    sections_.emplace(target, given.origin);
     read_section(target, member.value, given.key);
-    if (row->effect == KeyEffect::without_effect) {
+    if (row->effect == KeyEffect::without_effect && user_ == ConfigUser::program) {
       without_effect_.resize(known_before);
-      without_effect_.push_back({given.key, ""});
+      without_effect_.push_back({given.key, "", "", row});
     }
   } else {
     read_value(*row, given);
@@ -352,41 +339,52 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
 }
 
 void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) {
+  const auto refuse = [&](const std::string& text, const SchemaKey* about = nullptr) {
+    problems_.add({.origin = given.origin, .key = given.key, .text = text, .about = about});
+  };
   if (const JsonMember* degree = row.limits.divides_model ? degree_above_one(given.value) : nullptr) {
-    problems_.add(degree->origin, refusal(given.key + "." + degree->key, degree->value, row.note), &row);
+    problems_.add({.origin = degree->origin,
+                   .key = given.key,
+                   .text = refusal(given.key + "." + degree->key, degree->value, row.note),
+                   .about = &row});
     return;
   }
   if (row.limits.divides_model && given.value.is(Kind::number) && given.value.number > 1) {
-    problems_.add(given.origin, refusal(given.key, given.value, row.note), &row);
+    refuse(refusal(given.key, given.value, row.note), &row);
     return;
   }
+  if (is_auto(given.value) && user_ == ConfigUser::engine) return;
   if (row.effect == KeyEffect::without_effect) {
     const bool is_missed = row.limits.warns_if_enabled && given.value.is(Kind::object) &&
                            switch_of(given.value) == SectionSwitch::on;
     without_effect_.push_back(
         {given.key, "",
-         is_missed ? fmt::format("{}: {} is not supported: {}", given.origin, given.key, row.note) : ""});
+         is_missed ? fmt::format("{}: {} is not supported: {}", given.origin, given.key, row.note) : "",
+         &row});
     return;
   }
   // A switch or a text in the place of the object is as good as nothing unless it asks for something.
   if (!given.value.is(Kind::object)) {
     if (!given.value.is(Kind::boolean) || given.value.boolean)
-      problems_.add(given.origin, refusal(given.key, given.value, row.note));
+      refuse(refusal(given.key, given.value, row.note));
     return;
   }
   if (row.limits.allowed.empty()) {
-    problems_.add(given.origin, fmt::format("{} is not supported: {} Remove it.", given.key, row.note));
+    refuse(fmt::format("{} is not supported: {} Remove it.", given.key, row.note));
     return;
   }
   if (const JsonMember* misspelt = misspelt_switch(given.value)) {
-    problems_.add(misspelt->origin, fmt::format("unknown key {} in {}; did you mean \"enabled\"?",
-                                                json_quoted(misspelt->key, kLongestQuote), given.key));
+    problems_.add(
+        {.origin = misspelt->origin,
+         .key = given.key,
+         .text = fmt::format("unknown key {} in {}", json_quoted(misspelt->key, kLongestQuote), given.key),
+         .advice = "did you mean \"enabled\"?"});
     return;
   }
   const SectionSwitch state = switch_of(given.value);
   if (state == SectionSwitch::on) {
-    problems_.add(given.origin, fmt::format("{} cannot be enabled: {} Remove it, or set \"enabled\": false.",
-                                            given.key, row.note));
+    refuse(
+        fmt::format("{} cannot be enabled: {} Remove it, or set \"enabled\": false.", given.key, row.note));
   } else if (state == SectionSwitch::absent && !given.value.members.empty()) {
     without_effect_.push_back({given.key, "it is not enabled"});
   }
@@ -398,7 +396,9 @@ void ConfigEntries::read_section_list(const SchemaKey& row, const Given& given) 
     const JsonNode& item = given.value.items[i];
     const std::string name = fmt::format("{}[{}]", given.key, i);
     if (!item.is(Kind::object)) {
-      problems_.add(item.origin, fmt::format("{} must be an object, not {}", name, shown(item)));
+      problems_.add({.origin = item.origin,
+                     .key = name,
+                     .text = fmt::format("{} must be an object, not {}", name, shown(item))});
       continue;
     }
     EntryMap outer = std::exchange(by_path_, {});
@@ -410,7 +410,7 @@ void ConfigEntries::read_section_list(const SchemaKey& row, const Given& given) 
 }
 
 void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
-  const SchemaKey& target = row.limits.stands_for.empty() ? row : *find_path(row.limits.stands_for);
+  const SchemaKey& target = target_of(row);
   ConfigEntry entry{&target, given.key, given.origin, false, given.from_override, given.value};
   entry.is_auto = is_auto(given.value) && row.type != ValueType::section &&
                   !(row.type == ValueType::choice && among(row.limits.allowed, "auto"));
@@ -418,12 +418,13 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
     // What is refused whatever its value, or but for a few values, needs no lesson on its type.
     const bool of_any_type = row.effect == KeyEffect::refused && row.type != ValueType::boolean;
     if (!of_any_type && !conform(row, entry.value)) {
-      problems_.add(given.value.origin.empty() ? given.origin : given.value.origin,
-                    fmt::format("{} must be {}{}, not {}{}", given.key, expected_values(row),
-                                missed_limit(row, entry.value), shown(given.value),
-                                row.type == ValueType::section ? object_instead(row, given.value)
-                                                               : choice_suggestion(row, given.value)),
-                    &target);
+      problems_.add({.origin = given.value.origin.empty() ? given.origin : given.value.origin,
+                     .key = given.key,
+                     .text = fmt::format("{} must be {}{}, not {}", given.key, expected_values(row),
+                                         missed_limit(row, entry.value), shown(given.value)),
+                     .advice = row.type == ValueType::section ? object_instead(row, given.value)
+                                                              : choice_suggestion(row, given.value),
+                     .about = &target});
       return;
     }
     if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {
@@ -431,11 +432,21 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
       return;
     }
   }
-  if (target.effect == KeyEffect::without_effect) without_effect_.push_back({given.key, ""});
+  const bool asks = !entry.is_auto || user_ == ConfigUser::program;
+  if (target.effect == KeyEffect::without_effect && asks)
+    without_effect_.push_back({given.key, "", "", &target});
   if (target.effect != KeyEffect::honoured) return;
   if (target.type == ValueType::choice && row.type == ValueType::boolean) {  // cpu_offload
     if (entry.is_auto || !entry.value.boolean) return;
     entry.value = text_node("cpu", given.value.origin);
+  }
+  if (row.limits.has_new_name) {
+    const bool is_device = target.type == ValueType::choice;
+    old_names_.push_back(fmt::format("{}: it stands for {}", given.key,
+                                     is_device
+                                         ? fmt::format("\"{}\": {{\"device\": \"cpu\"}}",
+                                                       target.section.substr(target.section.find('.') + 1))
+                                         : fmt::format("{}.{}", target.section, target.key)));
   }
   insert(std::move(entry));
 }
@@ -450,16 +461,18 @@ void ConfigEntries::insert(ConfigEntry entry) {
     earlier = std::move(entry);
     return;
   }
-  problems_.add(entry.written_at, fmt::format("{} is {}, but {} ({}) is {}, and both mean {}",
-                                              entry.written_key, shown(entry.value), earlier.written_key,
-                                              earlier.written_at, shown(earlier.value), entry.row->path()));
+  problems_.add(entry,
+                fmt::format("{} is {}, but {} is {}, and both mean {}", entry.written_key, shown(entry.value),
+                            named(earlier), shown(earlier.value), entry.row->path()));
 }
 
 void ConfigEntries::apply(const ConfigOverride& setting) {
   const SchemaKey* row = find_path(setting.key);
   if (row == nullptr || has_subkeys(*row)) {
-    problems_.add(setting.origin,
-                  fmt::format("{} is not a key that can be set", json_quoted(setting.key, kLongestQuote)));
+    problems_.add(
+        {.origin = setting.origin,
+         .key = setting.key,
+         .text = fmt::format("{} is not a key that can be set", json_quoted(setting.key, kLongestQuote))});
     return;
   }
   Given given{setting.key, setting.origin, text_node(setting.value, setting.origin), true};

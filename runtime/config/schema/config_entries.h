@@ -3,38 +3,18 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/config/schema/config_problems.h>
+#include <terrace/runtime/config/schema/engine_keys.h>
 #include <terrace/runtime/config/schema/schema.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {
-
-// The problems of a configuration: the first ones in words, the others as a number.
-class ConfigProblems {
- public:
-  // Adds a problem, "ds.json:14:7: unknown key ...". `about` is the key whose note says what would be right;
-  // null: none.
-  void add(const std::string& origin, const std::string& text, const SchemaKey* about = nullptr);
-  // Adds the refusal of a key: "ds.json:14:7: zenflow.topk_ratio cannot be 0.1: <reason>". Further keys of
-  // the section that are refused for the same reason, one behind the other, share its line.
-  void add_refusal(const std::string& origin, const std::string& key, const std::string& value,
-                   std::string_view reason);
-  // True if the next problem will be reported in words.
-  bool says_next() const;
-  void throw_if_any() const;
-
- private:
-  std::vector<std::string> lines_;
-  size_t count_ = 0;
-  std::string last_reason_, last_section_;  // of the last refused key
-  const SchemaKey* about_ = nullptr;        // the key of the first problem
-};
 
 // A key that has no effect.
 struct IdleKey {
@@ -42,6 +22,7 @@ struct IdleKey {
   std::string reason;  // why not in this configuration, such as "its device is none"; else empty
   // A warning of its own, for what somebody will miss; empty: the key is listed with the others.
   std::string warning = "";
+  const SchemaKey* row = nullptr;  // whose note is the reason if there is no other
 };
 
 struct ConfigEntry {
@@ -62,7 +43,7 @@ class ConfigEntries {
   using EntryMap = std::map<std::string, ConfigEntry, std::less<>>;  // by path
 
   // Adds the problems that it finds to `problems`.
-  ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
+  ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides, ConfigUser user,
                 ConfigProblems& problems);
 
   // Returns the entry of the honoured key `path`; null if neither the file nor an override has it.
@@ -73,8 +54,12 @@ class ConfigEntries {
   std::span<const EntryMap> items(std::string_view path) const;
   // True if the document has the section, even an empty one.
   bool has_section(std::string_view path) const { return sections_.contains(path); }
-  // The keys without effect, in the order of the file.
+  // The places of the sections that the document has.
+  const std::map<std::string, std::string, std::less<>>& sections() const { return sections_; }
+  // The keys without effect, in the order of the file: the program's list has a section for all its keys.
   const std::vector<IdleKey>& without_effect() const { return without_effect_; }
+  // The keys that have a new name, with a line that says it.
+  const std::vector<std::string>& old_names() const { return old_names_; }
   // True if any value of the document is "auto", which a trainer with settings of its own fills in.
   bool has_auto() const { return has_auto_; }
 
@@ -83,19 +68,26 @@ class ConfigEntries {
   void read_section(std::string_view section, const JsonNode& object, const std::string& written_section);
   void read_member(std::string_view section, const JsonMember& member, const std::string& written_section);
   void read_value(const SchemaKey& row, const Given& given);
+  const SchemaKey* row_of(std::string_view section, std::string_view key) const;
+  const SchemaKey& target_of(const SchemaKey& row) const;
   bool refuse_type(std::string_view section, const JsonNode& object, const std::string& written_section);
   void read_open_section(const SchemaKey& row, const Given& given);
   void read_section_list(const SchemaKey& row, const Given& given);
   void insert(ConfigEntry entry);
   void apply(const ConfigOverride& setting);
 
+  const ConfigUser user_;
   ConfigProblems& problems_;
   EntryMap by_path_;
   std::map<std::string, std::vector<EntryMap>, std::less<>> items_;
-  std::set<std::string, std::less<>> sections_;
+  std::map<std::string, std::string, std::less<>> sections_;
   std::vector<IdleKey> without_effect_;
+  std::vector<std::string> old_names_;
   bool has_auto_ = false;
 };
+
+// Returns "train_batch_size (ds.json:2:3)".
+std::string named(const ConfigEntry& entry);
 
 // Returns the value of a node whose type has been checked.
 uint64_t whole_number(const JsonNode& node);

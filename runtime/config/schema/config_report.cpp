@@ -5,6 +5,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
+#include <terrace/runtime/config/schema/engine_keys.h>
 #include <terrace/runtime/config/schema/schema.h>
 #include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
@@ -25,6 +26,8 @@ program from the same table that the parser uses.
   Face's trainer fills it in, it is what that trainer has without further arguments, or what the run itself says.
 - A file that holds `"auto"` and no `optimizer` section is one for that trainer: it gets AdamW with a rate of 5e-5 that falls to 0
   over the run in a line. `terrace.initialize` makes up neither if it is given an optimizer.
+- `terrace.initialize` and `terrace.config.read_config` read the same files. Where a key does something else in Python, its
+  note says so.
 - Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
 - Known keys that have no effect here are accepted and listed in one warning, section by section.
 - `--print-config` shows every value in force on this machine and where it came from: the line of the file, a flag, `auto`, a
@@ -100,17 +103,22 @@ std::string cell(std::string_view text) {
   return safe;
 }
 
-std::string accepted(const SchemaKey& row) {
-  const std::string_view allowed = row.limits.allowed;
-  if (row.effect != KeyEffect::refused) {
-    if (row.type == ValueType::section_list) return "a list of sections";
-    return has_subkeys(row) ? "a section" : expected_values(row);
+// The note, and what the engine for Python does if that is something else.
+std::string note_of(const SchemaKey& row) {
+  const EngineKey* const engine = engine_key(row.path());
+  if (engine == nullptr || row.effect == KeyEffect::mapped) return std::string(row.note);
+  switch (engine->effect) {
+    case EngineEffect::idle:
+      return row.effect == KeyEffect::honoured ? fmt::format("{} In Python: without effect.", row.note)
+                                               : std::string(row.note);
+    case EngineEffect::refused:
+      return row.path() == engine->path ? fmt::format("{} In Python: refused; {}.", row.note, engine->note)
+                                        : std::string(row.note);
+    case EngineEffect::as_program:
+    case EngineEffect::honoured:
+      return fmt::format("{} In Python: {}", row.note, engine->note);
   }
-  if (allowed.empty()) return "not accepted";
-  if (has_subkeys(row)) return "only with nothing enabled";
-  std::string text;
-  for (char c : allowed) text += c == '|' ? std::string(" or ") : std::string(1, c);
-  return "only " + text;
+  return "";
 }
 
 // The part of the path that a heading of the page stands for: "optimizer" of optimizer.params.lr.
@@ -157,7 +165,7 @@ std::string config_explanation(const TrainConfig& config, std::string_view key) 
   for (const SchemaKey& row : schema()) {
     if (row.path() != key && row.key != key) continue;
     const SchemaKey& target = row.limits.stands_for.empty() ? row : *find_path(row.limits.stands_for);
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", row.path(), accepted(row));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", row.path(), accepted_values(row));
     if (!row.default_text.empty()) text += fmt::format("; default {}", row.default_text);
     text += fmt::format("\n  {}{}: {}\n", name_of(row.effect),
                         row.limits.stands_for.empty() ? "" : " to " + target.path(), row.note);
@@ -188,9 +196,9 @@ std::string config_reference_markdown() {
     for (const SchemaKey& row : schema()) {
       if (top_section(row) != section) continue;
       const std::string path = row.path();
-      page += fmt::format("| `{}` | {} | {} | {} | {} |\n",
-                          section.empty() ? path : path.substr(section.size() + 1), cell(accepted(row)),
-                          cell(row.default_text), name_of(row.effect), cell(row.note));
+      page += fmt::format(
+          "| `{}` | {} | {} | {} | {} |\n", section.empty() ? path : path.substr(section.size() + 1),
+          cell(accepted_values(row)), cell(row.default_text), name_of(row.effect), cell(note_of(row)));
     }
   }
   return page;

@@ -98,6 +98,19 @@ std::string expected_values(const SchemaKey& row) {
   return "?";
 }
 
+std::string accepted_values(const SchemaKey& row) {
+  const std::string_view allowed = row.limits.allowed;
+  if (row.effect != KeyEffect::refused) {
+    if (row.type == ValueType::section_list) return "a list of sections";
+    return has_subkeys(row) ? "a section" : expected_values(row);
+  }
+  if (allowed.empty()) return "not accepted";
+  if (has_subkeys(row)) return "only with nothing enabled";
+  std::string text;
+  for (char c : allowed) text += c == '|' ? std::string(" or ") : std::string(1, c);
+  return "only " + text;
+}
+
 bool has_subkeys(const SchemaKey& row) {
   return row.type == ValueType::section || row.type == ValueType::section_list ||
          row.type == ValueType::open_section;

@@ -47,6 +47,7 @@ struct KeyLimits {
   std::string_view stands_for = "";  // another key, with its section, that takes the value
   bool warns_if_enabled = false;  // open sections without effect: "enabled": true gets a warning of its own
   bool divides_model = false;     // open sections: a degree of parallelism above 1 is refused
+  bool has_new_name = false;      // a name that DeepSpeed itself has given up; a reader is told the new one
 };
 
 struct SchemaKey {
@@ -71,6 +72,9 @@ const SchemaKey* find_path(std::string_view path);
 // Returns the values that a key may have, for messages and documentation: "a whole number from 0 to 3", "one
 // of none, cpu, nvme".
 std::string expected_values(const SchemaKey& row);
+
+// Returns the same, and of refused keys the values that are not: "only false", "not accepted".
+std::string accepted_values(const SchemaKey& row);
 
 // Returns "zero_optimization", or "the top level".
 std::string section_name(std::string_view section);

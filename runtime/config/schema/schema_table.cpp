@@ -84,6 +84,9 @@ constexpr KeyLimits when_off = {.allowed = kSwitchedOff};
 constexpr KeyLimits same_as(std::string_view path) {
   return {.maximum = kMaxInteger, .stands_for = path};
 }
+constexpr KeyLimits old_name_of(std::string_view path) {
+  return {.maximum = kMaxInteger, .stands_for = path, .has_new_name = true};
+}
 constexpr KeyLimits between(double minimum, double maximum) {
   return {.minimum = minimum, .maximum = maximum};
 }
@@ -207,7 +210,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "data_types", section, "", honoured, "Precision of accumulated gradients."},
     {"data_types", "grad_accum_dtype", choice, "", honoured, "The type in which the gradients of several micro-batches are summed: fp32 or that of the parameters. Without it: fp32, where DeepSpeed takes that of the parameters.", one_of("fp32|float32|float|bf16|bfloat16|fp16|float16|half|none")},
     {"data_types", "param_dtype", any, "", refused, "The precision of parameters is that of the bf16 or fp16 section."},
-    {"data_types", "buffer_dtype", any, "", refused, "The program's models have no buffers. In Python: the type that buffers of floating point get; without it each keeps its own."},
+    {"data_types", "buffer_dtype", any, "", refused, "The program's models have no buffers."},
     {"data_types", "keep_in_fp32_modules", any, "auto", refused, "All parameters have one precision. \"auto\" is accepted."},
 
     // ZeRO and offload.
@@ -253,10 +256,10 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "module_granularity_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_module_granularity_threshold")},
     {kZero, "use_all_reduce_for_fetch_params", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_use_all_reduce_for_fetch_params")},
     {kZero, "allgather_sequential", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_allgather_sequential")},
-    {kZero, "cpu_offload", boolean, "false", mapped, "true stands for offload_optimizer.device = cpu.", same_as("zero_optimization.offload_optimizer.device")},
-    {kZero, "cpu_offload_params", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
-    {kZero, "cpu_offload_param", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
-    {kZero, "cpu_offload_use_pin_memory", boolean, "true", mapped, "Stands for offload_optimizer.pin_memory.", same_as("zero_optimization.offload_optimizer.pin_memory")},
+    {kZero, "cpu_offload", boolean, "false", mapped, "true stands for offload_optimizer.device = cpu.", old_name_of("zero_optimization.offload_optimizer.device")},
+    {kZero, "cpu_offload_params", boolean, "false", mapped, "true stands for offload_param.device = cpu.", old_name_of("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_param", boolean, "false", mapped, "true stands for offload_param.device = cpu.", old_name_of("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_use_pin_memory", boolean, "true", mapped, "Stands for offload_optimizer.pin_memory.", old_name_of("zero_optimization.offload_optimizer.pin_memory")},
     {kZero, "aio", section, "", mapped, "Some files have the aio section here; it belongs to the top level.", same_as("aio")},
     {kZero, "contiguous_gradients", boolean, "true", without_effect, "Gradients always land at their final place."},
     {kZero, "reduce_scatter", boolean, "true", without_effect, kOwnerSums},

@@ -9,7 +9,7 @@
 #include <terrace/aio/engines/engine_decorator.h>
 #include <terrace/comm/operations/dry_communicator.h>
 #include <terrace/offload/watch/counter_table.h>
-#include <terrace/runtime/train/setup/loss_scaler.h>
+#include <terrace/runtime/config/loss_scaler.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
 
 namespace terrace {

@@ -120,9 +120,10 @@ TEST(PresetConfig, SuggestsWhatThePackageForPythonSuggests) {
 }
 
 TEST(PresetConfig, SaysHowTheBatchCanStay) {
-  EXPECT_THAT(problem(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
+  EXPECT_THAT(
+      problem(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
                          "gradient_accumulation_steps": 2})"),
-              EndsWith("in one process; gradient_accumulation_steps 16 keeps the batch"));
+      EndsWith("in one process, which is 64 on 8 ranks; gradient_accumulation_steps 16 keeps the batch"));
   EXPECT_THAT(problem(R"({"train_batch_size": 63, "train_micro_batch_size_per_gpu": 4,
                          "gradient_accumulation_steps": 2})"),
               EndsWith("in one process; leave one of the three out"));

@@ -285,11 +285,16 @@ TEST(TrainConfigRules, SaysWhenAPathIsNotUsed) {
               ElementsAre(HasSubstr("  zero_optimization.offload_param (its device is none): nvme_path")));
 }
 
+// A "type" that is a text is no choice among optimizers.
+TEST(TrainConfigRules, TakesATextWhereAnyTextIsMeant) {
+  EXPECT_EQ(problem(R"({"checkpoint": {"writer": {"type": "FAST"}}})"), "no problem");
+}
+
 TEST(TrainConfigRules, NamesAllBatchKeysWhenTheyContradict) {
   EXPECT_EQ(problem("{\n  \"train_batch_size\": 48,\n  \"train_micro_batch_size_per_gpu\": 1,\n"
                     "  \"gradient_accumulation_steps\": 8\n}"),
             "ds.json:2:3: train_batch_size is 48, but train_micro_batch_size_per_gpu (ds.json:3:3) x "
-            "gradient_accumulation_steps (ds.json:4:3) is 1 x 8 = 8 in one process; "
+            "gradient_accumulation_steps (ds.json:4:3) is 1 x 8 = 8 in one process, which is 48 on 6 ranks; "
             "gradient_accumulation_steps 48 keeps the batch");
   EXPECT_EQ(problem(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})"),
             "ds.json:1:2: train_batch_size is 10, which is not a multiple of train_micro_batch_size_per_gpu "

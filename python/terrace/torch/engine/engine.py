@@ -73,7 +73,7 @@ class Engine(EngineNames):
         # Of engine.step(): its update is asked for, it has run, and the schedule has not followed it yet.
         self._is_in_step = self._has_updated = self._is_schedule_due = False
         self._was_applied = True
-        self.scaler = LossScaler(config.loss_scale)
+        self.scaler = LossScaler(config)
         self._hooks = Hooks()
         self._passes = Passes(
             store,

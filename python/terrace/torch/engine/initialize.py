@@ -197,6 +197,7 @@ def _notes(config: Config, parameters: Parameters) -> Iterator[str]:
         yield f"without effect here: {names} (engine.config.without_effect has the reasons)"
     if old:
         yield f"old names of the configuration, which are taken: {'; '.join(old)}"
+    yield from config.warnings
     if parameters.outside:
         yield line_of_outside(parameters.outside, parameters.device)
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/config/schema/config_entries.h>
 #include <terrace/runtime/config/train_config.h>
 
@@ -19,6 +20,10 @@ class Resolver {
   Resolver(const ConfigEntries& entries, ConfigProblems& problems) : entries_(entries), problems_(problems) {}
 
   TrainConfig resolve();
+  // Returns what the engine for Python takes of a configuration.
+  TrainConfig resolve_for_engine(const EngineConfigOptions& options);
+  // The lines about keys without effect, after resolve_for_engine(): "key: reason".
+  std::vector<std::string> lines_without_effect() const;
 
  private:
   // Returns the entry of a key to which the configuration gives a value; null if it is absent or "auto".
@@ -42,7 +47,9 @@ class Resolver {
   void record_batch(std::string_view count, const std::string& micro_origin, const std::string& steps_origin);
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
   // True if the file leaves its optimizer to the trainer that fills in "auto".
-  bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }
+  bool comes_with_a_trainer() const {
+    return entries_.has_auto() && !entries_.has_section("optimizer") && !brings_optimizer_;
+  }
   void resolve_optimizer();
   void check_optimizer_keys();
   void resolve_betas();
@@ -98,11 +105,20 @@ class Resolver {
   void resolve_rounding();
   void resolve_sub_groups();
 
+  void resolve_store();
+  // True, in the engine, for "auto" and for a value that is the key's default.
+  bool asks_for_nothing(const ConfigEntry& entry) const;
+  void require_one_space();
+  void require_steps(std::optional<uint64_t> total_step_count);
+  void resolve_engine_keys();
+
   void warn_without_effect();
   void order_resolved();
 
   const ConfigEntries& entries_;
   ConfigProblems& problems_;
+  bool for_engine_ = false;
+  bool brings_optimizer_ = false;
   TrainConfig config_;
   std::map<std::string, ResolvedValue> recorded_;
   std::vector<IdleKey> idle_;  // keys without effect in this configuration only
@@ -116,7 +132,5 @@ inline constexpr std::string_view kTrainersOwn =
 std::string joined_path(std::string_view section, std::string_view key);
 // Returns 0.001, or [0.001, 0.002].
 std::string list_text(const std::vector<double>& values);
-// Returns "train_batch_size (ds.json:2:3)".
-std::string named(const ConfigEntry& entry);
 
 }  // namespace terrace

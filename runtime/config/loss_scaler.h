@@ -25,33 +25,42 @@
 
 namespace terrace {
 
+struct LossScaleState {
+  double scale = 1;
+  uint32_t hysteresis = 1;
+  uint64_t good_steps = 0;  // steps without overflow since the last one, or since the start
+  uint64_t skipped_steps = 0;
+  uint32_t skipped_in_a_row = 0;
+};
+
 class LossScaler {
  public:
   // Throws Error(config) when the initial scale is not a positive number of fp32.
   explicit LossScaler(const Fp16Config& options);
 
-  double scale() const { return scale_; }
-  uint64_t skipped_steps() const { return skipped_steps_; }
+  double scale() const { return now_.scale; }
+  uint64_t skipped_steps() const { return now_.skipped_steps; }
+  const LossScaleState& now() const { return now_; }
 
   // Takes the outcome of a step. Throws Error(cancelled), and changes nothing, when the scale would have to
   // go below its minimum, or when a static one was too large for ten steps in a row.
   void update(bool overflow);
 
+  // Restores a state. A static scale stays the configured one, and hysteresis is at most the configured one.
+  // Throws Error(corrupt) naming `origin` when a number is meaningless.
+  void restore(const LossScaleState& state, const std::string& origin);
+
   // The state as whole numbers by name, for checkpoints (docs/checkpoint_format.md).
   std::map<std::string, uint64_t> state() const;
-  // Restores such a state. A static scale stays the configured one, and hysteresis is at most the configured
-  // one. Throws Error(corrupt) naming `origin` when a number is missing or meaningless.
+  // Restores such a state; the steps that were skipped in a row count from 0. Throws Error(corrupt) too when
+  // a number is missing.
   void restore(const std::map<std::string, uint64_t>& state, const std::string& origin);
 
  private:
   bool is_static() const { return options_.loss_scale > 0; }
 
   Fp16Config options_;
-  double scale_;
-  uint32_t hysteresis_;
-  uint64_t good_steps_ = 0;  // steps without overflow since the last one, or since the start
-  uint64_t skipped_steps_ = 0;
-  uint32_t skipped_in_a_row_ = 0;  // in this process: a resumed run counts from 0
+  LossScaleState now_;
 };
 
 }  // namespace terrace

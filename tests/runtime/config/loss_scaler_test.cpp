@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/setup/loss_scaler.h>
+#include <terrace/runtime/config/loss_scaler.h>
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,118 @@
+#include <terrace/runtime/config/schema/engine_keys.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include <terrace/base/text/json_writer.h>
+
+namespace terrace {
+namespace {
+
+using Effect = EngineEffect;
+
+constexpr std::string_view kNoScalars =
+    "The engine writes no scalars: give what your loop computes to your own log.";
+
+// clang-format off
+constexpr auto kEngineKeys = std::to_array<EngineKey>({
+    {"steps_per_print", Effect::idle},
+    {"wall_clock_breakdown", Effect::idle},
+    {"communication_data_type", Effect::idle},
+    {"gradient_clipping", Effect::as_program, "Without it nothing is clipped, as with torch and DeepSpeed.", "0"},
+    {"dump_state", Effect::as_program, "engine.config has every value."},
+    {"disable_python_gc", Effect::as_program, "Python's garbage collector is yours to set (gc.disable())."},
+    {"data_types.buffer_dtype", Effect::honoured, "The type that buffers of floating point get; without it each keeps its own.", "", "fp16|bf16|fp32"},
+    {"data_types.keep_in_fp32_modules", Effect::as_program, "Buffers keep their types. For parameters convert the model yourself, and leave bf16.enabled and fp16.enabled out: then each parameter keeps its own. \"auto\" is accepted."},
+    {"zero_optimization.offload_optimizer.ratio", Effect::refused, "leave it at 1.0: updates run on the processor"},
+    {"zero_optimization.stage3_prefetch_bucket_size", Effect::idle},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", Effect::idle},
+    {"zero_optimization.overlap_comm", Effect::idle},
+    {"zero_optimization.zero_hpz_partition_size", Effect::idle},
+    {"zero_optimization.mics_shard_size", Effect::idle},
+    {"zero_optimization.zero_quantized_weights", Effect::refused, "leave it out: parameters stay exact"},
+    {"zero_optimization.zero_quantized_gradients", Effect::refused, "leave it out: gradients stay exact"},
+    {"aio.use_gds", Effect::refused, "leave it out"},
+    {"aio", Effect::idle},
+    {"activation_checkpointing", Effect::idle},
+    {"tensorboard", Effect::idle},
+    {"csv_monitor", Effect::idle},
+    {"comms_logger", Effect::idle},
+    {"wandb", Effect::as_program, kNoScalars},
+    {"comet", Effect::as_program, kNoScalars},
+    {"monitor.wandb", Effect::as_program, kNoScalars},
+    {"monitor.comet", Effect::as_program, kNoScalars},
+    {"terrace.device", Effect::as_program, "Where the model computes unless the call names a device: on the processor, with host memory (simulated, and auto), or on the first GPU (cuda)."},
+    {"terrace.update", Effect::as_program, "As in the program, but auto is after_backward."},
+    {"terrace.compute", Effect::refused, "leave it out: the model computes"},
+    {"terrace.gpu_products", Effect::idle},
+    {"terrace.policy", Effect::idle},
+    {"terrace.io_uring_sqpoll", Effect::idle},
+    {"terrace.io_uring_iopoll", Effect::idle},
+    {"terrace.prefetch_depth", Effect::idle},
+    {"terrace.memory_pressure", Effect::idle},
+    {"terrace.ranks", Effect::idle},
+    {"terrace.gradient_group", Effect::refused, "leave it out: micro-batches are added one after the other"},
+    {"terrace.quantized_gradient_bits", Effect::idle},
+    {"terrace.communicator", Effect::idle},
+    {"terrace.rank_timeout_seconds", Effect::idle},
+    {"terrace.nvme_share", Effect::idle},
+    {"terrace.compare_ranks_every_steps", Effect::idle},
+    {"terrace.bind_threads", Effect::idle},
+    {"terrace.seed", Effect::idle},
+    {"terrace.offload_activations", Effect::idle},
+    {"terrace.checkpoint_activations", Effect::idle},
+    {"terrace.frozen", Effect::refused, "set requires_grad or Tensor.trainable in the model"},
+    {"terrace.lora", Effect::refused, "add adapters to the model, as peft does"},
+    {"terrace.parameter_groups", Effect::refused, "give parameter groups to the optimizer"},
+});
+// clang-format on
+
+SchemaKey engine_row(SchemaKey row, const EngineKey& key) {
+  row.note = key.note;
+  if (!key.default_text.empty()) row.default_text = key.default_text;
+  if (key.effect != Effect::honoured) return row;
+  row.type = ValueType::choice;
+  row.effect = KeyEffect::honoured;
+  row.limits = {.allowed = key.allowed};
+  return row;
+}
+
+}  // namespace
+
+const EngineKey* engine_key(std::string_view path) {
+  const auto found = std::find_if(kEngineKeys.begin(), kEngineKeys.end(), [&](const EngineKey& key) {
+    return path.starts_with(key.path) && (path.size() == key.path.size() || path[key.path.size()] == '.');
+  });
+  return found == kEngineKeys.end() ? nullptr : &*found;
+}
+
+const SchemaKey& row_for(ConfigUser user, const SchemaKey& row) {
+  static const auto rows = [] {
+    std::unordered_map<const SchemaKey*, SchemaKey> changed;
+    for (const EngineKey& key : kEngineKeys) {
+      if (key.effect == Effect::refused || key.effect == Effect::idle) continue;
+      const SchemaKey& of_program = *find_path(key.path);
+      changed.emplace(&of_program, engine_row(of_program, key));
+    }
+    return changed;
+  }();
+  const auto found = user == ConfigUser::engine ? rows.find(&row) : rows.end();
+  return found == rows.end() ? row : found->second;
+}
+
+std::string engine_keys_json() {
+  JsonWriter json;
+  json.begin_list(JsonLayout::lines);
+  for (const SchemaKey& of_program : schema()) {
+    const SchemaKey& row = row_for(ConfigUser::engine, of_program);
+    json.object({{"key", row.path()},
+                 {"value", accepted_values(row)},
+                 {"default", row.default_text},
+                 {"effect", name_of(row.effect)},
+                 {"note", row.note}});
+  }
+  return json.end().take();
+}
+
+}  // namespace terrace
