@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <terrace/capi/commit_text.h>
+#include <terrace/capi/run.h>
 #include <terrace/capi/structs.h>
 
 namespace terrace::c {
@@ -112,6 +113,7 @@ void terrace_destroy(terrace_store* store) {
     store->log.error("terrace_destroy was called during another call of the store, which stays");
     return;
   }
+  if (store->run != nullptr) store->run->leave_store();
   delete store;
 }
 

@@ -34,6 +34,8 @@ enum class Open : uint8_t { nothing, step, evaluation };
 
 }  // namespace terrace::c
 
+struct terrace_run;
+
 struct terrace_store {
   explicit terrace_store(const terrace::c::Request& request);
 
@@ -54,6 +56,7 @@ struct terrace_store {
   bool is_filled = false;  // there are values to train and to read
   std::string taken_up_text;
   terrace::OffloadCounters step_start;  // at the last begin of a step
+  terrace_run* run = nullptr;           // that follows it
 };
 
 namespace terrace::c {

@@ -1,6 +1,6 @@
-/* What a training loop keeps beside its store, in C11: its configuration with learning rates and the loss
- * scale, the question whether there is a commit to go on from, and saved states, which are files in a folder
- * of their own. Nothing here needs a store.
+/* What a training loop has beside its store, in C11: its configuration with learning rates and the loss
+ * scale, the question whether there is a commit to go on from, saved states, which are files in a folder of
+ * their own, and those who follow a run while it trains. Only these need a store.
  *
  *   terrace_config_read -> terrace_config_json, every update { terrace_config_scheduled } ->
  * terrace_config_free
@@ -152,6 +152,82 @@ TERRACE_C_API terrace_error* terrace_state_read(terrace_state_reader* reader, co
 TERRACE_C_API terrace_error* terrace_state_verify(terrace_state_reader* reader);
 /* NULL is allowed. */
 TERRACE_C_API void terrace_state_close(terrace_state_reader* reader);
+
+/* --- A run that is seen --- */
+
+/* Who follows a training while it goes on: the log of its steps (docs/steps_jsonl.md), scalars for
+ * TensorBoard and as CSV, a socket for `terrace ctl` and `terrace top` (docs/control.md), and a warning of
+ * every wait that takes too long.
+ *
+ *   terrace_run_begin -> after every step terrace_run_step_done, after what is kept terrace_run_kept
+ *   -> terrace_run_end -> terrace_run_free
+ *
+ * All calls come from the thread that trains, between two steps. A store has one run at a time. */
+typedef struct terrace_run terrace_run;
+
+typedef enum terrace_kept { TERRACE_KEPT_COMMIT = 1, TERRACE_KEPT_CHECKPOINT = 2 } terrace_kept;
+/* Somebody asks for a checkpoint (`terrace ctl save`): called within terrace_run_step_done, on the thread
+ * that trains, and may use the store. Returns what has begun, as a sum of terrace_kept; 0: nothing could be.
+ */
+typedef uint32_t (*terrace_run_save_fn)(void* context);
+
+typedef struct terrace_run_options {
+  uint32_t size;
+  uint32_t is_resumed;      /* the run goes on: monitors take up the files that are there */
+  uint64_t steps;           /* of the whole run; 0: not known */
+  uint64_t completed_steps; /* of these, before this process */
+  uint64_t samples;         /* sequences in these */
+  const char* model;        /* for people; NULL: "a model" */
+  const char* config;       /* a JSON object of the values in force, for the log; NULL: {} */
+  const char* log_path;     /* of the log of steps, which is appended to; NULL: none */
+  const char* tensorboard;  /* the folder of event files; NULL: none */
+  const char* csv;          /* the folder of CSV files; NULL: none */
+  uint32_t has_loss_scale;  /* monitors show it */
+  uint32_t has_times;       /* monitors show the times of forward, backward and update */
+  uint32_t no_control;      /* no socket */
+  uint32_t no_stall_warnings;
+  uint32_t stall_warning_seconds; /* age of a wait that is warned of; 0: 60 */
+  uint32_t micro_batches;         /* of a step, for the words that say where it is; 0: 1 */
+  const char* control_folder;     /* of the socket; NULL: where `terrace ctl` looks */
+  terrace_run_save_fn save;       /* NULL: nobody can ask for a checkpoint */
+  void* save_context;
+  terrace_log_fn log; /* NULL: nothing is said */
+  void* log_context;
+} terrace_run_options;
+/* Opens the files and the socket. A socket that cannot be opened is a warning. */
+TERRACE_C_API terrace_error* terrace_run_begin(terrace_store* store, const terrace_run_options* options,
+                                               terrace_run** run);
+
+/* A step that is done, its update included. What moved and waited in it is the store's to know. */
+typedef struct terrace_run_step {
+  uint32_t size;
+  uint32_t skipped; /* gradients overflowed: nothing was updated */
+  uint64_t step;    /* counts from 1, over the whole run */
+  uint64_t tokens;  /* 0: not known */
+  uint64_t samples; /* sequences in all steps so far */
+  double loss;      /* NaN: not known, as the next three */
+  double learning_rate;
+  double gradient_norm;
+  double loss_scale; /* of this step's gradients; 1 without one */
+  double next_loss_scale;
+  uint64_t forward_ns; /* of the step, in forward passes; 0: not known */
+  uint64_t update_ns;
+} terrace_run_step;
+/* Tells everybody, and does what was asked for since: a host budget is changed here. `stops`: 1 where
+ * somebody has asked the run to end (`terrace ctl stop`). TERRACE_IO where a file takes no more; the store is
+ * as it was then. */
+TERRACE_C_API terrace_error* terrace_run_step_done(terrace_run* run, const terrace_run_step* step,
+                                                   uint32_t* stops);
+/* A held-out loss after so many steps. */
+TERRACE_C_API terrace_error* terrace_run_evaluated(terrace_run* run, uint64_t step, double loss);
+/* A commit that is durable, or a checkpoint that is whole: `folder` names it, and is NULL for a commit. */
+TERRACE_C_API terrace_error* terrace_run_kept(terrace_run* run, uint64_t step, const char* folder);
+/* The last line of the log. `stopped_by`: what ended the run before its last step, or NULL. `failure`: what
+ * has failed, or NULL; then `survives` says which states are left. */
+TERRACE_C_API terrace_error* terrace_run_end(terrace_run* run, uint64_t step, const char* stopped_by,
+                                             const char* failure, const char* survives);
+/* Closes what is open. NULL is allowed. A store that is destroyed before has closed it. */
+TERRACE_C_API void terrace_run_free(terrace_run* run);
 
 #ifdef __cplusplus
 }

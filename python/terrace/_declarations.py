@@ -22,10 +22,12 @@ ENUMS = {
     "terrace_log_level": {"info": 0, "warning": 1, "error": 2},
     "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3},
     "terrace_unit": {"bytes": 0, "count": 1, "nanoseconds": 2},
+    "terrace_kept": {"commit": 1, "checkpoint": 2},
 }
 
 terrace_log_fn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
 terrace_fill_fn = CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint64, c_uint64, c_void_p)
+terrace_run_save_fn = CFUNCTYPE(c_uint32, c_void_p)
 
 
 class terrace_error_parts(Structure):
@@ -265,6 +267,49 @@ class terrace_state_options(Structure):
     ]
 
 
+class terrace_run_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("is_resumed", c_uint32),
+        ("steps", c_uint64),
+        ("completed_steps", c_uint64),
+        ("samples", c_uint64),
+        ("model", c_char_p),
+        ("config", c_char_p),
+        ("log_path", c_char_p),
+        ("tensorboard", c_char_p),
+        ("csv", c_char_p),
+        ("has_loss_scale", c_uint32),
+        ("has_times", c_uint32),
+        ("no_control", c_uint32),
+        ("no_stall_warnings", c_uint32),
+        ("stall_warning_seconds", c_uint32),
+        ("micro_batches", c_uint32),
+        ("control_folder", c_char_p),
+        ("save", terrace_run_save_fn),
+        ("save_context", c_void_p),
+        ("log", terrace_log_fn),
+        ("log_context", c_void_p),
+    ]
+
+
+class terrace_run_step(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("skipped", c_uint32),
+        ("step", c_uint64),
+        ("tokens", c_uint64),
+        ("samples", c_uint64),
+        ("loss", c_double),
+        ("learning_rate", c_double),
+        ("gradient_norm", c_double),
+        ("loss_scale", c_double),
+        ("next_loss_scale", c_double),
+        ("forward_ns", c_uint64),
+        ("update_ns", c_uint64),
+    ]
+
+
 # The result and the arguments of each function.
 FUNCTIONS = {
     "terrace_version": (c_char_p, []),
@@ -361,4 +406,10 @@ FUNCTIONS = {
     "terrace_state_read": (c_void_p, [c_void_p, c_char_p, c_uint64, c_uint64, c_void_p]),
     "terrace_state_verify": (c_void_p, [c_void_p]),
     "terrace_state_close": (None, [c_void_p]),
+    "terrace_run_begin": (c_void_p, [c_void_p, POINTER(terrace_run_options), c_void_p]),
+    "terrace_run_step_done": (c_void_p, [c_void_p, POINTER(terrace_run_step), c_void_p]),
+    "terrace_run_evaluated": (c_void_p, [c_void_p, c_uint64, c_double]),
+    "terrace_run_kept": (c_void_p, [c_void_p, c_uint64, c_char_p]),
+    "terrace_run_end": (c_void_p, [c_void_p, c_uint64, c_char_p, c_char_p, c_char_p]),
+    "terrace_run_free": (None, [c_void_p]),
 }

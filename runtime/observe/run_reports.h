@@ -22,6 +22,7 @@ struct StepReport {
   double loss_scale = 1;                                // the scale of this step's gradients
   double next_loss_scale = 1;                           // the scale of the next step
   uint64_t tokens = 0;
+  uint64_t samples = 0;  // sequences in all steps of the whole run so far, this one included
   // The step's time with that of keeping the state before it; the sum of moved.time, which shows its causes.
   uint64_t total_ns = 0;
   uint64_t keeping_ns = 0;  // the part for commits and checkpoints between the step before and this one

@@ -220,6 +220,7 @@ StepReport Trainer::step() {
   report.forward_ns = computed.forward_ns;
   report.forward_backward_ns = (r.offloader.time().parts() - before.time).total_ns();
   r.updates.run(report, computed.samples, r.keeper.durable_step());
+  report.samples = r.state.consumed_samples();
   const OffloadCounters kept = r.between.take();
   report.moved = r.offloader.report().counters() - before + kept;
   if (events != nullptr) events->end_step();

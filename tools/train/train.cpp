@@ -16,6 +16,8 @@
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/observe/control/job_control.h>
+#include <terrace/runtime/observe/log/step_log.h>
+#include <terrace/runtime/observe/monitor/run_monitor.h>
 #include <terrace/runtime/observe/trace/schedule_file.h>
 #include <terrace/runtime/observe/watchdog.h>
 #include <terrace/runtime/train/planning/settle.h>
@@ -31,11 +33,9 @@
 #include "train/drive_wear.h"
 #include "train/passed_sets.h"
 #include "train/planning_watch.h"
-#include "train/run_monitor.h"
 #include "train/run_ranks.h"
 #include "train/run_report.h"
 #include "train/run_saves.h"
-#include "train/step_log.h"
 #include "train/step_progress.h"
 #include "train/step_recording.h"
 #include "train/stop_signals.h"
@@ -249,7 +249,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   const std::unique_ptr<CheckpointFolder> saves =
       ranks.is_first() ? open_save_folder(flags_, plan, console_) : nullptr;
   if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
-  if (flags_.resume.empty()) require_empty_monitors(options.config);
+  if (flags_.resume.empty()) require_empty_monitors(options.config.monitor);
   StepLog log(flags_.log, options.config.logs_lanes ? ranks.communicator() : nullptr);
   // Measuring takes a while, so it comes after everything that can be refused.
   std::optional<PlanPrediction> prediction;
@@ -289,12 +289,13 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
                               trainer.completed_steps(), options.steps));
   }
   summary.commit_step = trainer.durable_step();
-  log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
+  log.start(trainer.completed_steps(), options.steps, trainer.model_description(),
+            config_values_json(options.config));
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
   recording.begin(trainer, options.communicator);
   report.attach(trainer, plan, recording);
-  RunMonitor monitor(options.config, trainer, start.is_resumed());
+  RunMonitor monitor(monitor_settings(options.config), trainer.consumed_samples(), start.is_resumed());
   const StepShape shape{options.config.batch.micro_batches, options.model.layers};
   StepProgress progress(
       flags_, options.config, summary,

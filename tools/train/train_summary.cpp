@@ -12,10 +12,10 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
+#include <terrace/runtime/observe/log/step_log.h>
 
 #include "text_table.h"
 #include "train/progress_line.h"
-#include "train/step_log.h"
 
 namespace terrace {
 namespace {

@@ -160,6 +160,13 @@ std::string config_json(const TrainConfig& config) {
   return json.end().take() + "\n";
 }
 
+std::string config_values_json(const TrainConfig& config) {
+  JsonWriter json;
+  json.begin_object();
+  for (const ResolvedValue& line : config.resolved) json.member(line.key, json_raw(line.value));
+  return json.end().take();
+}
+
 std::string config_explanation(const TrainConfig& config, std::string_view key) {
   std::string text;
   for (const SchemaKey& row : schema()) {

@@ -40,16 +40,18 @@ std::filesystem::path make_folder(const MonitorTarget& target) {
 
 }  // namespace
 
-void require_empty_monitors(const TrainConfig& config) {
-  if (config.monitor.csv.enabled) CsvFiles::require_none(folder_of(config.monitor.csv));
-  if (config.monitor.tensorboard.enabled) EventFile::require_none(folder_of(config.monitor.tensorboard));
+MonitorSettings monitor_settings(const TrainConfig& config) {
+  return {config.monitor, config.precision == DataType::fp16, config.wall_clock_breakdown};
 }
 
-Monitor::Monitor(const TrainConfig& config, const MonitorStart& start)
-    : start_(start),
-      has_loss_scale_(config.precision == DataType::fp16),
-      has_times_(config.wall_clock_breakdown) {
-  const MonitorConfig& wanted = config.monitor;
+void require_empty_monitors(const MonitorConfig& monitor) {
+  if (monitor.csv.enabled) CsvFiles::require_none(folder_of(monitor.csv));
+  if (monitor.tensorboard.enabled) EventFile::require_none(folder_of(monitor.tensorboard));
+}
+
+Monitor::Monitor(const MonitorSettings& settings, const MonitorStart& start)
+    : start_(start), has_loss_scale_(settings.has_loss_scale), has_times_(settings.has_times) {
+  const MonitorConfig& wanted = settings.targets;
   if (wanted.csv.enabled) csv_ = std::make_unique<CsvFiles>(make_folder(wanted.csv), start);
   if (wanted.tensorboard.enabled)
     events_ = std::make_unique<EventFile>(make_folder(wanted.tensorboard), start);

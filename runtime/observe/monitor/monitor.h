@@ -26,15 +26,22 @@ struct UpdateScalars {
   double update_seconds = 0;
 };
 
+struct MonitorSettings {
+  MonitorConfig targets;
+  bool has_loss_scale = false;  // of a run in fp16
+  bool has_times = false;       // with wall_clock_breakdown
+};
+MonitorSettings monitor_settings(const TrainConfig& config);
+
 // Throws Error(config) if the folders of the monitors already have scalars of a run, so that a new run is
 // refused before it does anything.
-void require_empty_monitors(const TrainConfig& config);
+void require_empty_monitors(const MonitorConfig& monitor);
 
 class Monitor {
  public:
   // Makes the folders and reads their contents; touches nothing if everything is switched off. Throws Error:
   // config when a run that is not resumed finds another's scalars; io.
-  Monitor(const TrainConfig& config, const MonitorStart& start);
+  Monitor(const MonitorSettings& settings, const MonitorStart& start);
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

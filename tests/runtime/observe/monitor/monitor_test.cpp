@@ -109,6 +109,9 @@ TrainConfig config_for(const ScratchFolder& folder, bool tensorboard, bool csv) 
   config.monitor.csv = {csv, folder.path(), "csv"};
   return config;
 }
+MonitorSettings settings_for(const ScratchFolder& folder, bool tensorboard, bool csv) {
+  return monitor_settings(config_for(folder, tensorboard, csv));
+}
 
 UpdateScalars scalars(uint64_t samples) {
   UpdateScalars values;
@@ -131,7 +134,7 @@ TEST(Monitor, ChecksumsAreCastagnolis) {
 
 TEST(Monitor, WritesEventsThatCanBeReadBack) {
   const ScratchFolder folder;
-  Monitor monitor(config_for(folder, true, false), {0, false, 1700000000.5});
+  Monitor monitor(settings_for(folder, true, false), {0, false, 1700000000.5});
   monitor.update(scalars(300), 1700000001.25);
   monitor.evaluation(300, 3.5, 1700000002);
   const std::vector<Fields> events = events_of(only_event_file(folder / "tb"));
@@ -155,10 +158,10 @@ TEST(Monitor, BeginsAResumedRunWithAFileThatSortsBehindAndDropsWhatCameLater) {
   const ScratchFolder folder;
   const TrainConfig config = config_for(folder, true, false);
   const std::string tb = folder / "tb";
-  { Monitor monitor(config, {0, false, 1700000000}); }
+  { Monitor monitor(monitor_settings(config), {0, false, 1700000000}); }
   const fs::path first = only_event_file(tb);
   const std::string before = read(first);
-  { Monitor monitor(config, {8, true, 1600000000}); }  // a clock that went back
+  { Monitor monitor(monitor_settings(config), {8, true, 1600000000}); }  // a clock that went back
   EXPECT_EQ(read(first), before);
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(tb)) paths.push_back(entry.path());
@@ -173,7 +176,7 @@ TEST(Monitor, BeginsAResumedRunWithAFileThatSortsBehindAndDropsWhatCameLater) {
 
 TEST(Monitor, WritesACsvFilePerTagAsDeepSpeedLaysThemOut) {
   const ScratchFolder folder;
-  Monitor monitor(config_for(folder, false, true), {});
+  Monitor monitor(settings_for(folder, false, true), {});
   monitor.update(scalars(4), 0);
   monitor.update(scalars(8), 0);
   std::map<std::string, std::string> files;
@@ -191,7 +194,7 @@ TEST(Monitor, ShowsTheLossScaleAndTheTimesWhereTheyAreWanted) {
   TrainConfig config = config_for(folder, false, true);
   config.precision = DataType::fp16;
   config.wall_clock_breakdown = true;
-  Monitor monitor(config, {});
+  Monitor monitor(monitor_settings(config), {});
   UpdateScalars skipped = scalars(4);
   skipped.skipped = true;
   monitor.update(skipped, 0);
@@ -210,14 +213,14 @@ TEST(Monitor, CutsOffWhatAResumedRunWritesAgain) {
   const TrainConfig config = config_for(folder, false, true);
   const fs::path lr = folder / "csv/Train_Samples_lr.csv";
   {
-    Monitor monitor(config, {});
+    Monitor monitor(monitor_settings(config), {});
     for (uint64_t samples : {4, 8, 12, 16}) monitor.update(scalars(samples), 0);
     monitor.evaluation(8, 3, 0);
   }
   std::ofstream(lr, std::ios::app) << "20,1e-0";  // a line that a crash cut
   std::ofstream(folder / "csv/own.csv") << "a,b\n99,1\n";
   {
-    Monitor monitor(config, {8, true, 0});
+    Monitor monitor(monitor_settings(config), {8, true, 0});
     monitor.evaluation(8, 3, 0);
     monitor.update(scalars(12), 0);
   }
@@ -229,7 +232,7 @@ TEST(Monitor, CutsOffWhatAResumedRunWritesAgain) {
 TEST(Monitor, DropsAHalfWrittenLineAtTheEndOfWhatStays) {
   const ScratchFolder folder;
   folder.write("csv/Train_Samples_lr.csv", "step,lr\r\n4,1e-05\r\n8,1");
-  Monitor monitor(config_for(folder, false, true), {100, true, 0});
+  Monitor monitor(settings_for(folder, false, true), {100, true, 0});
   monitor.update(scalars(104), 0);
   EXPECT_EQ(read(folder / "csv/Train_Samples_lr.csv"), "step,lr\r\n4,1e-05\r\n104,1e-05\r\n");
 }
@@ -238,26 +241,26 @@ TEST(Monitor, RefusesToMixTwoRuns) {
   const ScratchFolder folder;
   for (const bool tensorboard : {true, false}) {
     const TrainConfig config = config_for(folder, tensorboard, !tensorboard);
-    require_empty_monitors(config);
+    require_empty_monitors(config.monitor);
     {
-      Monitor monitor(config, {});
+      Monitor monitor(monitor_settings(config), {});
       monitor.update(scalars(4), 0);
     }
     try {
-      Monitor(config, {});
+      Monitor(monitor_settings(config), {});
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::config);
       EXPECT_THAT(error.what(), HasSubstr("of two runs would be mixed"));
       EXPECT_THAT(error.what(), HasSubstr("resume the run"));
     }
-    EXPECT_THROW(require_empty_monitors(config), Error);
+    EXPECT_THROW(require_empty_monitors(config.monitor), Error);
   }
 }
 
 TEST(Monitor, TouchesNothingWhileItIsSwitchedOff) {
   const ScratchFolder folder;
-  Monitor monitor(config_for(folder, false, false), {});
+  Monitor monitor(settings_for(folder, false, false), {});
   monitor.update(scalars(4), 0);
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
@@ -265,7 +268,7 @@ TEST(Monitor, TouchesNothingWhileItIsSwitchedOff) {
 TEST(Monitor, SaysWhereItCannotWrite) {
   const ScratchFolder folder;
   folder.write("csv", "a file in the place of the folder");
-  EXPECT_THROW(Monitor(config_for(folder, false, true), {}), Error);
+  EXPECT_THROW(Monitor(settings_for(folder, false, true), {}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "train/step_log.h"
+#include <terrace/runtime/observe/log/step_log.h>
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -19,7 +19,7 @@ namespace {
 
 [[noreturn]] void fail(const char* what, const std::string& path, int error) {
   throw Error(ErrorKind::io, {what, path, system_reason(error),
-                              "name a file that can be written with --log, or leave it out"});
+                              "name a file that can be written, or train without a log of steps"});
 }
 
 void write_counters(JsonWriter& json, const OffloadCounters& counters) {
@@ -62,15 +62,14 @@ StepLog::~StepLog() {
 }
 
 void StepLog::start(uint64_t completed_steps, uint64_t steps, const std::string& model,
-                    const TrainConfig& config) {
+                    std::string_view config) {
   if (fd_ < 0) return;
   if (ranks_ != nullptr) lanes_ = ranks_->counters();
   JsonWriter json;
   json.begin_object().members({{"event", "start"}, {"step", completed_steps}, {"steps", steps}});
   json.member("time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
-  json.members({{"version", TERRACE_VERSION}, {"model", model}}).begin_object("config");
-  for (const ResolvedValue& value : config.resolved) json.member(value.key, json_raw(value.value));
-  put(json.end());
+  json.members({{"version", TERRACE_VERSION}, {"model", model}, {"config", json_raw(config)}});
+  put(json);
 }
 
 void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {

@@ -32,8 +32,9 @@ class StepLog final : public RunObserver {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // These functions throw Error(io) if the line is not in the file as a whole.
-  void start(uint64_t completed_steps, uint64_t steps, const std::string& model, const TrainConfig& config);
+  // These functions throw Error(io) if the line is not in the file as a whole. `config` is a JSON object: the
+  // values in force by their keys.
+  void start(uint64_t completed_steps, uint64_t steps, const std::string& model, std::string_view config);
   void fault_on_purpose(uint64_t step, const std::string& spec);
   void step_done(const StepReport& report) override;
   void evaluated(uint64_t step, double validation_loss) override;
