@@ -47,7 +47,7 @@ typedef struct terrace_config_options {
 } terrace_config_options;
 
 typedef struct terrace_config terrace_config;
-/* TERRACE_CONFIG, whose subject is the place and the key, "ds.json:14:7: zero_optimization.stage"; the reason
+/* TERRACE_CONFIG, whose subject is the place and the key, "FILE:14:7: KEY"; the reason
  * goes on with a line for each further key that is wrong. */
 TERRACE_C_API terrace_error* terrace_config_read(const terrace_config_options* options,
                                                  terrace_config** config);

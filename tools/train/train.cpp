@@ -159,6 +159,13 @@ std::string tokenizer_of(const TrainFlags& flags) {
 // A run that writes less than this part of what common drives are rated for is not warned of.
 constexpr double kLeastWear = 0.01;
 
+void warn_of_wear(const TrainerOptions& options, const PlanPrediction& prediction,
+                  std::span<const PathShare> disk, Log& log) {
+  const std::string wear =
+      wear_warning(drive_writes(options.config, prediction, 0), disk, options.steps, kLeastWear);
+  if (!wear.empty()) log.warning(wear);
+}
+
 // The error of a run that does not fit says how it would fit.
 TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
   try {
@@ -257,11 +264,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     const PlanningWatch watch(console_);
     prediction = predict_training(options, setup, console_);
   }
-  if (prediction) {
-    const std::string wear = wear_warning(drive_writes(options.config, *prediction, 0), setup.plan.disk,
-                                          options.steps, kLeastWear);
-    if (!wear.empty()) console_.warning(wear);
-  }
+  if (prediction) warn_of_wear(options, *prediction, setup.plan.disk, console_);
 
   StopSignals& signals = stop ? *stop : stop.emplace();
   RunSummary summary;

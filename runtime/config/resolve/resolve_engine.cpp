@@ -47,6 +47,7 @@ TrainConfig Resolver::resolve_for_engine(const EngineConfigOptions& options) {
   config_.terrace.device = *device_choice_from_name(text("terrace.device", "simulated"));
   resolve_store();
   resolve_durability();
+  resolve_monitor();
   resolve_engine_keys();
   order_resolved();
   return std::move(config_);

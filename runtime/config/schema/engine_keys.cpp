@@ -11,13 +11,10 @@ namespace {
 
 using Effect = EngineEffect;
 
-constexpr std::string_view kNoScalars =
-    "The engine writes no scalars: give what your loop computes to your own log.";
-
 // clang-format off
 constexpr auto kEngineKeys = std::to_array<EngineKey>({
     {"steps_per_print", Effect::idle},
-    {"wall_clock_breakdown", Effect::idle},
+    {"wall_clock_breakdown", Effect::as_program, "Monitors show the milliseconds of forward, backward and update."},
     {"communication_data_type", Effect::idle},
     {"gradient_clipping", Effect::as_program, "Without it nothing is clipped, as with torch and DeepSpeed.", "0"},
     {"dump_state", Effect::as_program, "engine.config has every value."},
@@ -35,13 +32,7 @@ constexpr auto kEngineKeys = std::to_array<EngineKey>({
     {"aio.use_gds", Effect::refused, "leave it out"},
     {"aio", Effect::idle},
     {"activation_checkpointing", Effect::idle},
-    {"tensorboard", Effect::idle},
-    {"csv_monitor", Effect::idle},
     {"comms_logger", Effect::idle},
-    {"wandb", Effect::as_program, kNoScalars},
-    {"comet", Effect::as_program, kNoScalars},
-    {"monitor.wandb", Effect::as_program, kNoScalars},
-    {"monitor.comet", Effect::as_program, kNoScalars},
     {"terrace.device", Effect::as_program, "Where the model computes unless the call names a device: on the processor, with host memory (simulated, and auto), or on the first GPU (cuda)."},
     {"terrace.update", Effect::as_program, "As in the program, but auto is after_backward."},
     {"terrace.compute", Effect::refused, "leave it out: the model computes"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from ...store import Store
     from ..loss_scale import LossScaler
     from .engine import Engine
+    from .following import Following
     from .optimizer import EngineOptimizer
+    from .placeholders import Tracked
 
 # Where states or parameters are: "none" (device memory), "cpu" or "nvme", and the folders of nvme.
 OffloadPlace = namedtuple("OffloadPlace", "device nvme_path")
@@ -39,7 +41,7 @@ WAYS = {
     "deepspeed_io": "give training_data= to terrace.initialize, or make a torch.utils.data.DataLoader",
     "empty_partition_cache": "parameters leave device memory by themselves, within terrace.device_memory",
     "flops_profiler": "use torch.profiler, or torch.utils.flop_counter",
-    "monitor": "log the loss and engine.get_global_grad_norm() in the loop",
+    "monitor": "switch tensorboard or csv_monitor on in the configuration, or give step_log to terrace.initialize",
     "offload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
     "reload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
     "timers": _TIMES,
@@ -149,6 +151,8 @@ class EngineNames:
         global_steps: int
         micro_steps: int
         skipped_steps: int
+        following: Following
+        _tracked: Sequence[Tracked]
         _norm: float
         _was_applied: bool
 
@@ -363,6 +367,15 @@ class EngineNames:
     @property
     def loss_scale(self) -> float:
         return self.scaler.scale
+
+    @property
+    def device(self) -> torch.device:
+        return self._tracked[0].parameter.device
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked the run to end (`terrace ctl stop`). The loop decides."""
+        return self.following.stop_requested
 
     @property
     def global_samples(self) -> int:

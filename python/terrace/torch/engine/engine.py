@@ -17,6 +17,7 @@ from ..emptied import refuse_without_values
 from ..loss_scale import LossScaler
 from .away import OutsideReads
 from .deepspeed_names import ENGINES, EngineNames, missing, require_whole_load, require_whole_save
+from .following import Following
 from .interrupts import uninterrupted
 from .layout import Layout
 from .notices import Notices
@@ -74,6 +75,7 @@ class Engine(EngineNames):
         self._is_in_step = self._has_updated = self._is_schedule_due = False
         self._was_applied = True
         self.scaler = LossScaler(config)
+        self.following = Following(self)
         self._hooks = Hooks()
         self._passes = Passes(
             store,
@@ -106,7 +108,7 @@ class Engine(EngineNames):
     # --- A training loop ---
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self.module(*arguments, **named)
+        return self.following.forward(self.module, arguments, named)
 
     forward = __call__
 
@@ -121,6 +123,7 @@ class Engine(EngineNames):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
         self._passes.backward.is_scaled = True
+        self.following.backward_begins(loss)
         return loss * self.scaler.scale if self.scaler.may_skip else loss
 
     def step(self) -> None:
@@ -161,6 +164,7 @@ class Engine(EngineNames):
             return
         self._values.take_small(is_between_steps=False)
         self._in_update = self.global_steps + self.skipped_steps
+        self.following.update_begins()
         try:
             result = self.store.update(*self._update_settings())
             self._count(result)
@@ -181,6 +185,7 @@ class Engine(EngineNames):
                 "another terrace.update, so that such steps are left out",
             )
         self._checkpoints.note_update()
+        self.following.update_done(result)
 
     def _count(self, result: UpdateResult) -> None:
         self._is_schedule_due = self._is_in_step and result.applied and self.lr_scheduler is not None
@@ -260,6 +265,7 @@ class Engine(EngineNames):
 
     def drop_gradients(self) -> None:
         """zero_grad: gives up a step that has gradients, or that failed."""
+        self.following.drop_step()
         self._passes.close_leftovers()
         self._settle_update()
         if self._passes.step.has_gradients or self._passes.step.failure is not None:
@@ -415,16 +421,13 @@ class Engine(EngineNames):
     def client_state(self) -> Any:
         return self._checkpoints.client_state
 
-    def adopt(self, optimizer: EngineOptimizer, scheduler: Any, dataloader: Any) -> None:
-        """The last act of terrace.initialize. After a resume they go on from the commit."""
+    def adopt(self, optimizer: EngineOptimizer, scheduler: Any, dataloader: Any, **followed: Any) -> None:
+        """The last act of terrace.initialize. After a resume they go on from the commit. `followed`: of following.py."""
         self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
         optimizer.engine = self
         self._checkpoints.take_up()
+        self.following.begin(**followed)
         ENGINES.add(self)
-
-    @property
-    def device(self) -> torch.device:
-        return self._tracked[0].parameter.device
 
     def train(self, mode: bool = True) -> Engine:
         self.module.train(mode)
@@ -435,9 +438,9 @@ class Engine(EngineNames):
 
     # --- Its end ---
 
-    def close(self, keep_values: bool = False) -> None:
+    def close(self, keep_values: bool = False, failure: BaseException | None = None) -> None:
         """Ends the store. The model is as it was before, without values, or with them where `keep_values` asks
-        for it."""
+        for it. `failure`: the exception that ends the run, for the log of its steps."""
         if self._passes.is_closed:
             return
         self._passes.turn.require("close the engine")
@@ -447,6 +450,7 @@ class Engine(EngineNames):
             self._passes.marks.remove()
             self._checkpoints.begin_if_due()
             self._checkpoints.tell()
+            self.following.end(failure)
         finally:  # a store that has failed says so at every call
             if self.average is not None:
                 self.average.end()
@@ -471,8 +475,8 @@ class Engine(EngineNames):
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.close(failure=error)
 
     def __getattr__(self, name: str) -> Any:
         """What an engine has not is the model's."""

@@ -34,7 +34,7 @@ from .schedule import EngineSchedule
 from .values import has_engine
 
 if TYPE_CHECKING:
-    from ..._types import ConfigSource, Log, Named
+    from ..._types import ConfigSource, Log, Named, Path
     from ...config import Config
 
 # Parameters of so many elements stay torch's own.
@@ -59,6 +59,8 @@ def initialize(
     total_steps: int | None = None,
     tier_name: str | None = None,
     log: Log | None = None,
+    step_log: Path | None = None,
+    control: bool | Path = False,
     config_params: ConfigSource | None = None,
     mpu: object = None,
     mesh_param: object = None,
@@ -74,6 +76,8 @@ def initialize(
     units: what is leased together: "auto" (layers, where device memory has room), "leaf", or classes and names.
     persistence_threshold: trained parameters of at most so many elements stay in torch's memory.
     log: is given a level and a line of what there is to say; without it warnings are Python's.
+    step_log: a file to which a JSON object is appended for every step, as `terrace train --log` does.
+    control: whether `terrace top` and `terrace ctl` reach this run, as one of the program; or the folder of its socket.
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     discard_commits: a commit of an earlier run in nvme_path may be removed.
     args: `args.deepspeed_config` names the file where `config` is not given; so does `config_params`, its old name.
@@ -91,28 +95,25 @@ def initialize(
     _require_order(settings)
     groups, kind, defaults = _groups(model, settings, optimizer, model_parameters)
     own_optimizer = EngineOptimizer(kind, groups, defaults)
-    if isinstance(optimizer, torch.optim.Optimizer):
-        cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
     scheduler = _scheduler(own_optimizer, settings, lr_scheduler)
     loader = _dataloader(training_data, settings, collate_fn)
     parameters = Parameters(model, settings, groups, persistence_threshold, torch_device_of(chosen_device))
-    for line in _notes(settings, parameters):
-        _say(log, line)
+    _say(log, _notes(settings, parameters))
     with in_words_of_the_configuration():
         options = options_of(parameters, kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
         parameters.copy_small()
         engine = _make(Planned(parameters, units, chosen_device, options), resume)
-    engine.tier_name = tier_name
-    engine.adopt(own_optimizer, scheduler, loader)
-    engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
+    engine.tier_name, engine.client_optimizer, engine.client_lr_scheduler = tier_name, optimizer, lr_scheduler
+    engine.adopt(own_optimizer, scheduler, loader, step_log=step_log, control=control, total_steps=total_steps)
     return engine, own_optimizer, loader, scheduler
 
 
-def _say(log: Log | None, line: str) -> None:
-    if log is not None:
-        log("warning", line)
-    else:
-        warnings.warn(line, stacklevel=4)  # below terrace.initialize
+def _say(log: Log | None, lines: Iterator[str]) -> None:
+    for line in lines:
+        if log is not None:
+            log("warning", line)
+        else:
+            warnings.warn(line, stacklevel=4)  # below terrace.initialize
 
 
 def _require_plain(model: nn.Module) -> None:
@@ -157,6 +158,7 @@ def _groups(model: nn.Module, config: Config, optimizer: Any, model_parameters: 
             )
         optimizer = optimizer(parameters)
     if optimizer is not None:
+        cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
         return optimizer.param_groups, kind_of(optimizer), dict(optimizer.defaults)
     parameters = list(parameters)
     if not parameters:

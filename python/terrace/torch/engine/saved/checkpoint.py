@@ -52,6 +52,7 @@ class Checkpoints:
         if options.get("durable") and options["states"] == "nvme" and not self._keeps_commits:
             self._say("warning", f"no commits are made, and nothing can be resumed: {store.why_no_commits}")
         self._is_new = False  # an update has run since begin_if_due
+        self._is_asked_for = False  # by begin_soon
         self._random: Named | None = None
         self._last_commit = time.monotonic()
         self._failure: Error | None = None  # of a commit
@@ -116,14 +117,20 @@ class Checkpoints:
         self._is_new = False
         by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
         by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
-        if not by_steps and not by_time:
+        if not by_steps and not by_time and not self._is_asked_for:
             return
+        self._is_asked_for = False
         try:
             self.begin(self.client_state, False, self._random)
         except Error as error:
             if is_told:
                 raise
             self._failure = error
+
+    def begin_soon(self) -> bool:
+        """Has a commit begin the next time between two steps. False: none are kept."""
+        self._is_asked_for = self._keeps_commits
+        return self._keeps_commits
 
     def tell(self) -> None:
         """Raises once what begin_if_due() has kept."""
@@ -153,6 +160,7 @@ class Checkpoints:
             text = _text_of_commit(client_text, state)
         with in_words_of_the_configuration():
             self._store.begin_commit(text, retain)
+        self._engine.following.commit_begins()
         self.client_state = client_state
         self._last_commit = time.monotonic()
 
@@ -226,7 +234,9 @@ class Checkpoints:
     # --- Checkpoints in a folder ---
 
     def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
-        return self._folder.save(folder, tag, client_state, save_latest)
+        path = self._folder.save(folder, tag, client_state, save_latest)
+        self._engine.following.checkpoint_saved(path)
+        return True
 
     def load(
         self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool

@@ -52,7 +52,8 @@ class CheckpointFolder:
 
     # --- Saving ---
 
-    def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
+    def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> str:
+        """The folder of the state that is saved then."""
         folder = folder_of(folder, _SAVE)
         tag = f"global_step{self._engine.global_steps}" if tag is None else _tag_of(tag, _SAVE)
         self._values.come_to_rest("save a checkpoint")
@@ -64,7 +65,7 @@ class CheckpointFolder:
             state.file(_MOMENTS, safetensors.parts(moments.tensors, moments.values))
             state.file(_PROGRESS, [progress])
             state.complete(self._facts(weights, moments), save_latest)
-        return True
+        return os.path.join(folder, tag)
 
     def _packed_progress(self, client_state: Any) -> bytes:
         progress = dict(

@@ -1,0 +1,191 @@
+"""Following: what an engine tells whoever looks at its run: the log of steps, the monitors of the configuration, and
+`terrace top` and `terrace ctl` (docs/python.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import Error
+from ...store.run import Run
+
+if TYPE_CHECKING:
+    from ..._types import Named, Path
+    from ...store.spec import UpdateResult
+    from .engine import Engine
+
+
+class Following:
+    """Without anything to tell, `run` is None, and every call does nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.run: Run | None = None
+        self._losses: list[torch.Tensor] = []
+        self._tokens = self._forward_ns = 0
+        self._began_ns, self._loss_scale = 0, 1.0  # of the update
+        self._commit_step: int | None = None
+        self.stop_requested = False
+
+    def begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
+        """A run that cannot be followed as is asked for ends, and leaves the model as it was."""
+        try:
+            self._begin(step_log, control, total_steps)
+        except BaseException:
+            self._engine.close(keep_values=True)
+            raise
+
+    def _begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
+        """`step_log`: a path, or None. `control`: whether `terrace ctl` reaches the run; or the folder of the socket."""
+        engine, config = self._engine, self._engine.config
+        done = engine.global_steps + engine.skipped_steps
+        folders = {name: _folder_of(config.values, section) for name, section in _MONITORS.items()}
+        if step_log is None and not control and not any(folders.values()):
+            return
+        self.run = Run(
+            engine.store,
+            save=self._save,
+            log=engine._say,
+            is_resumed=done > 0,
+            steps=total_steps or 0,
+            completed_steps=done,
+            samples=engine.global_samples,
+            model=_name_of(engine.module),
+            config=json.dumps(config.values),
+            log_path=step_log,
+            **folders,
+            has_loss_scale=config.precision == "fp16",
+            has_times=bool(config.values.get("wall_clock_breakdown")),
+            no_control=not control,
+            control_folder=None if isinstance(control, bool) else control,
+            micro_batches=config.gradient_accumulation_steps,
+        )
+
+    # --- What the engine does ---
+
+    def forward(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Named) -> Any:
+        if self.run is None or not module.training:
+            return module(*arguments, **named)
+        self._tokens += _tokens_in(arguments, named)
+        began_ns = time.perf_counter_ns()
+        output = module(*arguments, **named)
+        self._forward_ns += time.perf_counter_ns() - began_ns
+        return output
+
+    def backward_begins(self, loss: torch.Tensor) -> None:
+        """`loss` is the part of a micro-batch in the loss of the step."""
+        if self.run is not None:
+            self._losses.append(loss.detach())
+
+    def update_begins(self) -> None:
+        self._loss_scale, self._began_ns = self._engine.scaler.scale, time.perf_counter_ns()
+
+    def update_done(self, result: UpdateResult) -> None:
+        """After an update, between two steps. What cannot be written ends the log and not the training, whose step
+        must not be repeated."""
+        if self.run is None:
+            return
+        try:
+            self._tell_of_step(result, time.perf_counter_ns() - self._began_ns)
+        except Error as error:
+            self._engine._say("error", f"this run is not followed any more: {error}")
+            run, self.run = self.run, None
+            run.close()
+
+    def _tell_of_step(self, result: UpdateResult, update_ns: int) -> None:
+        engine = self._engine
+        assert self.run is not None
+        losses, self._losses = self._losses, []
+        tokens, self._tokens = self._tokens, 0
+        forward_ns, self._forward_ns = self._forward_ns, 0
+        step = engine.global_steps + engine.skipped_steps
+        self._tell_of_commit(self._commit_step is not None and not engine.store.commit_in_progress)
+        stops = self.run.step_done(
+            step,
+            loss=float(torch.stack(losses).float().sum()) if losses else float("nan"),
+            learning_rate=float(engine.optimizer.param_groups[0]["lr"]),
+            gradient_norm=result.gradient_norm,
+            loss_scale=self._loss_scale,
+            next_loss_scale=engine.scaler.scale,
+            skipped=not result.applied,
+            tokens=tokens,
+            samples=engine.global_samples,
+            forward_ns=forward_ns,
+            update_ns=update_ns,
+        )
+        if stops and not self.stop_requested:
+            self.stop_requested = True
+            engine._say("warning", "`terrace ctl stop` asks this run to end: engine.stop_requested is True")
+
+    def drop_step(self) -> None:
+        """The micro-batches so far are given up."""
+        self._losses, self._tokens, self._forward_ns = [], 0, 0
+
+    def commit_begins(self) -> None:
+        """The one before it is durable then."""
+        self._tell_of_commit(True)
+        self._commit_step = self._engine.global_steps + self._engine.skipped_steps
+
+    def _tell_of_commit(self, is_durable: bool) -> None:
+        if self.run is not None and self._commit_step is not None and is_durable:
+            step, self._commit_step = self._commit_step, None
+            self.run.kept(step)
+
+    def checkpoint_saved(self, folder: str) -> None:
+        if self.run is not None:
+            self.run.kept(self._engine.global_steps + self._engine.skipped_steps, folder)
+
+    def evaluated(self, loss: float) -> None:
+        if self.run is not None:
+            self.run.evaluated(self._engine.global_steps + self._engine.skipped_steps, loss)
+
+    def end(self, failure: BaseException | None) -> None:
+        """Before the store is closed."""
+        run, self.run = self.run, None
+        if run is None:
+            return
+        step = self._engine.global_steps + self._engine.skipped_steps
+        try:
+            if failure is not None:
+                run.end(step, failure=f"{type(failure).__name__}: {failure}", survives=self._survives())
+            else:
+                run.end(step, "terrace ctl stop" if self.stop_requested else None)
+        finally:
+            run.close()
+
+    # --- What others ask for ---
+
+    def _save(self) -> list[str]:
+        """`terrace ctl save`: the next time between two steps."""
+        return ["commit"] if self._engine._checkpoints.begin_soon() else []
+
+    def _survives(self) -> str:
+        if self._engine.store.why_no_commits:
+            return "the checkpoints that the program has saved"
+        return 'the last commit on nvme: resume="auto" goes on from it'
+
+
+_MONITORS = {"tensorboard": "tensorboard", "csv": "csv_monitor"}
+
+
+def _folder_of(values: Named, section: str) -> str | None:
+    """The folder of a monitor; None where it is switched off."""
+    if not values.get(section + ".enabled"):
+        return None
+    return os.path.join(values.get(section + ".output_path") or "", values.get(section + ".job_name") or "") or "."
+
+
+def _name_of(module: torch.nn.Module) -> str:
+    return f"{type(module).__name__}, {sum(one.numel() for one in module.parameters())} parameters"
+
+
+def _tokens_in(arguments: tuple[Any, ...], named: Named) -> int:
+    """Of a batch of token ids: a tensor of whole numbers with two dimensions, as Hugging Face's input_ids."""
+    ids = named.get("input_ids", arguments[0] if arguments else None)
+    if not torch.is_tensor(ids) or ids.dim() != 2 or ids.is_floating_point():
+        return 0
+    return ids.numel()
