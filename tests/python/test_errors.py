@@ -24,6 +24,34 @@ class Kinds(unittest.TestCase):
         self.assertNotIn("terrace_", str(caught.exception))  # a name of C
         return caught.exception
 
+    def test_a_device_or_an_optimizer_is_looked_at_where_it_is_made(self):
+        for make, subject, reason in (
+            (lambda: terrace.SimulatedDevice("2MiB"), "SimulatedDevice.budget_bytes", "'2MiB'"),
+            (lambda: terrace.SimulatedDevice(-1), "SimulatedDevice.budget_bytes", "-1"),
+            (lambda: terrace.SimulatedDevice(True), "SimulatedDevice.budget_bytes", "True"),
+            (
+                lambda: terrace.SimulatedDevice(1 << 20, d2h_bytes_per_second=1.5),
+                "SimulatedDevice.d2h_bytes_per_second",
+                "1.5",
+            ),
+            (lambda: terrace.CudaDevice(None), "CudaDevice.budget_bytes", "None"),
+            (lambda: terrace.CudaDevice(1 << 20, ordinal="0"), "CudaDevice.ordinal", "'0'"),
+        ):
+            error = self.raised(terrace.ConfigError, make)
+            self.assertEqual(error.subject, subject)
+            self.assertIn(reason, error.reason)
+            self.assertIn("whole number", error.advice)
+        error = self.raised(terrace.ConfigError, lambda: terrace.Optimizer("adamww"))
+        self.assertIn("adamw, adam, adagrad", error.reason)
+        self.assertIn('"adamw"', error.advice)
+        for make, subject in (
+            (lambda: terrace.Optimizer(lr="fast"), "Optimizer.lr"),
+            (lambda: terrace.Optimizer(betas=0.9), "Optimizer.betas"),
+            (lambda: terrace.Optimizer(betas=(0.9, "x")), "Optimizer.betas"),
+            (lambda: terrace.Optimizer("sgd", momentum=None), "Optimizer.momentum"),
+        ):
+            self.assertEqual(self.raised(terrace.ConfigError, make).subject, subject)
+
     def test_a_value_that_cannot_be_used_is_named(self):
         for options, subject in (
             ({"states": "nmve"}, "states"),

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Union
+
+from .._lib import value_of
+from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .._types import TensorKey
+
+
+def _cannot_use(kind: str, member: str, value: object, advice: str) -> NoReturn:
+    raise ConfigError("cannot use the value of", f"{kind}.{member}", f"it is {value!r}", advice)
+
+
+def _require_whole(kind: str, **members: int) -> None:
+    for member, value in members.items():
+        try:
+            is_whole = not isinstance(value, bool) and operator.index(value) >= 0
+        except TypeError:
+            is_whole = False
+        if not is_whole:
+            _cannot_use(kind, member, value, "give a whole number, 0 or more, such as 2 << 20 for 2 MiB")
+
+
+def _is_number(value: float) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, (str, bytes))
 
 
 class Tensor(NamedTuple):
@@ -41,21 +67,40 @@ class Use(NamedTuple):
     encloses: int = 0
 
 
-class SimulatedDevice(NamedTuple):
+class _Simulated(NamedTuple):
+    budget_bytes: int
+    strict: bool
+    h2d_bytes_per_second: int
+    d2h_bytes_per_second: int
+
+
+class SimulatedDevice(_Simulated):
     """Memory of this machine that plays a device's. Strict: a stray access ends the process and is named."""
 
+    __slots__ = ()
+
+    def __new__(
+        cls, budget_bytes: int, strict: bool = False, h2d_bytes_per_second: int = 0, d2h_bytes_per_second: int = 0
+    ) -> SimulatedDevice:
+        rates = {"h2d_bytes_per_second": h2d_bytes_per_second, "d2h_bytes_per_second": d2h_bytes_per_second}
+        _require_whole("SimulatedDevice", budget_bytes=budget_bytes, **rates)
+        return super().__new__(cls, budget_bytes, strict, h2d_bytes_per_second, d2h_bytes_per_second)
+
+
+class _Cuda(NamedTuple):
     budget_bytes: int
-    strict: bool = False
-    h2d_bytes_per_second: int = 0
-    d2h_bytes_per_second: int = 0
+    ordinal: int
+    strict: bool
 
 
-class CudaDevice(NamedTuple):
+class CudaDevice(_Cuda):
     """A GPU."""
 
-    budget_bytes: int
-    ordinal: int = 0
-    strict: bool = False
+    __slots__ = ()
+
+    def __new__(cls, budget_bytes: int, ordinal: int = 0, strict: bool = False) -> CudaDevice:
+        _require_whole("CudaDevice", budget_bytes=budget_bytes, ordinal=ordinal)
+        return super().__new__(cls, budget_bytes, ordinal, strict)
 
 
 Device = Union[SimulatedDevice, CudaDevice]
@@ -90,10 +135,17 @@ class Optimizer(_Settings):
         nesterov: bool = False,
         bias_correction: bool = True,
     ) -> Optimizer:
+        value_of("terrace_optimizer_kind", kind, "kind of an optimizer")
         if betas is None:
             betas = (0.9, 0.99) if kind == "lion" else (0.9, 0.999)
         if eps is None:
             eps = 1e-10 if kind == "adagrad" else 1e-8
+        numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "dampening": dampening}
+        for member, value in numbers.items():
+            if not _is_number(value):
+                _cannot_use("Optimizer", member, value, "give a number")
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(map(_is_number, betas)):
+            _cannot_use("Optimizer", "betas", betas, "give two numbers, such as (0.9, 0.999)")
         return super().__new__(cls, kind, lr, betas, eps, weight_decay, momentum, dampening, nesterov, bias_correction)
 
 
