@@ -88,8 +88,8 @@ void AsideFile::publish() {
 }
 
 void AsideFile::fail(const std::filesystem::path& path, int error) const {
-  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw Error(is_full ? ErrorKind::capacity : ErrorKind::io,
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  throw Error(is_full || error == EFBIG ? ErrorKind::capacity : ErrorKind::io,
               {"cannot write " + options_.what, path.string(), system_reason(error),
                is_full ? "free some space, or name a place on another disk" : options_.advice});
 }

@@ -37,7 +37,6 @@ std::string open_advice(int error, const FileOptions& options) {
   if (error == EEXIST) return "another job may be using it; remove it if it is left over";
   if (error == ELOOP && options.no_follow) return "it is a symbolic link, which is not followed here";
   if (error == ENOENT && options.create) return "create its folder first";
-  if (error == EMFILE) return "raise `ulimit -n`";
   if (error == EACCES || error == EPERM) return "check its permissions and those of its folder";
   return "check the path";
 }
@@ -63,9 +62,7 @@ uint64_t direct_alignment_bytes(int fd) {
 
 File File::without_file(const std::filesystem::path& path) {
   const int fd = ::open("/dev/null", O_PATH | O_CLOEXEC);
-  if (fd < 0)
-    throw Error(ErrorKind::io, {"cannot open the file", "/dev/null", system_reason(errno),
-                                errno == EMFILE ? "raise `ulimit -n`" : ""});
+  if (fd < 0) throw Error(ErrorKind::io, {"cannot open the file", "/dev/null", system_reason(errno), ""});
   return File(fd, path, nullptr);
 }
 

@@ -34,7 +34,10 @@ RemovedAtEnd::~RemovedAtEnd() {
 
 bool is_there(const fs::path& path) {
   struct stat status;
-  return lstat(path.c_str(), &status) == 0;
+  if (lstat(path.c_str(), &status) == 0) return true;
+  if (is_absence(errno)) return false;
+  throw Error(ErrorKind::io, {"cannot see whether there is a", path.string(), system_reason(errno),
+                              "see that you may look into its folder"});
 }
 
 std::vector<std::string> names_in(const fs::path& folder, FunctionRef<bool(const std::string& name)> wanted) {

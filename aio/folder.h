@@ -27,7 +27,7 @@ class RemovedAtEnd {
   Log& log_;
 };
 
-// Whether a name exists; a broken link does.
+// Whether a name exists; a broken link does. Throws where the system does not say.
 bool is_there(const std::filesystem::path& path);
 // The names in a folder that `wanted` accepts, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder,

@@ -1,5 +1,6 @@
 #include <terrace/base/error.h>
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -16,16 +17,61 @@ std::string compose(const ErrorParts& parts) {
   return text;
 }
 
+ErrorParts with_advice_on_limit(ErrorParts parts) {
+  if (std::string advice = advice_on_limit(parts.error_number); !advice.empty())
+    parts.advice = std::move(advice);
+  return parts;
+}
+
 }  // namespace
 
-Error::Error(ErrorKind kind, ErrorParts parts)
+Error::Error(ErrorKind kind, ErrorParts parts) : Error(with_advice_on_limit(std::move(parts)), kind) {}
+
+Error::Error(ErrorParts parts, ErrorKind kind)
     : std::runtime_error(compose(parts)), kind_(kind), parts_(std::move(parts)) {}
 
-std::string system_reason(int error_number) {
+std::string advice_on_limit(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return "raise the number of files that a process may have open (`ulimit -n`)";
+    case ENFILE:
+      return "raise the number of files that the whole system may have open (`sysctl fs.file-max`), or end "
+             "programs that have many";
+    case EFBIG:
+      return "raise the largest size of a file (`ulimit -f`), or name a place on a file system that has "
+             "larger ones";
+  }
+  return "";
+}
+
+bool is_absence(int error_number) {
+  return error_number == ENOENT || error_number == ENOTDIR;
+}
+
+bool is_system_refusal(const Error& failure) {
+  const int number = failure.parts().error_number;
+  return number != 0 && !is_absence(number);
+}
+
+bool is_damage(const Error& failure) {
+  const bool is_of_state = failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
+  return is_of_state && (!is_system_refusal(failure) || failure.parts().error_number == EIO);
+}
+
+Reason operator+(const std::string& before, const Reason& reason) {
+  return {before + reason.text, reason.error_number};
+}
+
+Reason operator+(const Reason& reason, const std::string& behind) {
+  return {reason.text + behind, reason.error_number};
+}
+
+Reason system_reason(int error_number) {
   const char* name = strerrorname_np(error_number);
   const char* words = strerrordesc_np(error_number);
-  if (words == nullptr) return "error " + std::to_string(error_number);
-  return std::string(words) + " (" + (name != nullptr ? name : std::to_string(error_number)) + ")";
+  if (words == nullptr) return {"error " + std::to_string(error_number), error_number};
+  return {std::string(words) + " (" + (name != nullptr ? name : std::to_string(error_number)) + ")",
+          error_number};
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace terrace {
 
@@ -18,16 +19,46 @@ enum class ErrorKind {
   peer,       // another rank failed, left, or does something else
 };
 
+// Why something failed, in words, with the system's number where it was the system that refused. What is put
+// before or behind the words leaves the number.
+struct Reason {
+  Reason() = default;
+  Reason(std::string words, int number = 0) : text(std::move(words)), error_number(number) {}
+  Reason(const char* words) : text(words) {}
+  operator std::string() const { return text; }
+
+  std::string text;
+  int error_number = 0;  // an errno; 0: not of the system
+};
+Reason operator+(const std::string& before, const Reason& reason);
+Reason operator+(const Reason& reason, const std::string& behind);
+
 // The four parts of every message. `reason` may be empty when the operation speaks for itself.
 struct ErrorParts {
+  ErrorParts() = default;
+  ErrorParts(std::string what, std::string on_what, Reason why, std::string what_to_do)
+      : what_failed(std::move(what)),
+        subject(std::move(on_what)),
+        reason(std::move(why.text)),
+        advice(std::move(what_to_do)),
+        error_number(why.error_number) {}
+
   std::string what_failed;  // "cannot open the tier file"
   std::string subject;      // the path, offset, tensor or key concerned
   std::string reason;       // the system's words: strerror, a limit, a parser's message
   std::string advice;       // what to do about it, in options of the library: "raise OffloadOptions::..."
+  int error_number = 0;     // of `reason`
+
+  Reason why() const { return {reason, error_number}; }  // for another message of the same failure
 };
 
-// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with everything that a terminal would obey
-// escaped (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
+// What to do about a limit of the system, whatever ran into it: too many open files, too large a file. Empty
+// for the numbers that say nothing of the kind; the advice of who failed is better then.
+std::string advice_on_limit(int error_number);
+
+// Where the reason is a limit of the system, the advice is advice_on_limit(), whatever was given. what()
+// reads "<what_failed> "<subject>": <reason>\n  <advice>", with everything that a terminal would obey escaped
+// (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, ErrorParts parts);
@@ -36,11 +67,21 @@ class Error : public std::runtime_error {
   const ErrorParts& parts() const { return parts_; }
 
  private:
+  Error(ErrorParts parts, ErrorKind kind);
   ErrorKind kind_;
   ErrorParts parts_;
 };
 
+// Whether a call that looked for a file says with this errno that there is none. Any other says nothing of
+// the kind: the file may be there and whole.
+bool is_absence(int error_number);
+// Whether the system refused, and not because something is not there: what was to be read may be whole.
+bool is_system_refusal(const Error& failure);
+// Whether a saved state that cannot be read is damaged or lost: its bytes are not as they were written, it is
+// not there, or its drive fails. A refusal of another kind says nothing about it.
+bool is_damage(const Error& failure);
+
 // strerror without its shared buffer: "No space left on device (ENOSPC)".
-std::string system_reason(int error_number);
+Reason system_reason(int error_number);
 
 }  // namespace terrace

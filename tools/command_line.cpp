@@ -188,7 +188,7 @@ std::string whole_number_meant(const std::string& text) {
 
 uint64_t whole_number(const char* flag, const std::string& text, uint64_t least) {
   if (text.empty()) refuse_empty(flag);
-  const auto refuse = [&](const std::string& reason, const std::string& advice) {
+  const auto refuse = [&](const Reason& reason, const std::string& advice) {
     throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), reason, advice});
   };
   uint64_t value = 0;
@@ -206,7 +206,7 @@ uint64_t whole_number(const char* flag, const std::string& text, uint64_t least)
 
 }  // namespace
 
-void refuse(const std::string& flag, const std::string& reason, const std::string& advice) {
+void refuse(const std::string& flag, const Reason& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot use", flag, reason, advice});
 }
 
@@ -311,7 +311,7 @@ void require_values(const CLI::App& command) {
   }
 }
 
-void refuse_missing(const std::string& flag, const std::string& advice, const std::string& reason) {
+void refuse_missing(const std::string& flag, const std::string& advice, const Reason& reason) {
   throw Error(ErrorKind::config, {flag + " is missing", "", reason, advice});
 }
 

@@ -73,7 +73,7 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
 std::string missing_argument(const CLI::App& command);
 
 // Throws Error(config): "cannot use" the flag, with its value.
-[[noreturn]] void refuse(const std::string& flag, const std::string& reason, const std::string& advice);
+[[noreturn]] void refuse(const std::string& flag, const Reason& reason, const std::string& advice);
 
 // Adds a flag that takes a whole number of at least `least`. It refuses any other value with Error(config).
 void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
@@ -106,7 +106,7 @@ uint64_t parse_count(const std::string& text, const char* flag);
 void require_values(const CLI::App& command);
 // Throws Error(config): "--data is missing", or "--data is missing: REASON".
 [[noreturn]] void refuse_missing(const std::string& flag, const std::string& advice,
-                                 const std::string& reason = "");
+                                 const Reason& reason = "");
 // Throws Error(config) if a path of the command line does not exist, because that is a mistake of the user
 // and not a failing system.
 void require_exists(const std::string& subject, const std::filesystem::path& path);

@@ -26,7 +26,7 @@ class LibaioTransport final : public Transport {
   LibaioTransport& operator=(const LibaioTransport&) = delete;
 
   // False with the reason in `words`.
-  bool create(std::string& words);
+  bool create(Reason& words);
 
   EngineKind kind() const override { return EngineKind::libaio; }
   void start(std::span<const Piece> pieces) override;
@@ -82,7 +82,7 @@ LibaioTransport::~LibaioTransport() {
   if (event_fd_ >= 0) close(event_fd_);
 }
 
-bool LibaioTransport::create(std::string& words) {
+bool LibaioTransport::create(Reason& words) {
   const int result = io_setup(static_cast<int>(queue_depth_), &context_);
   if (result < 0) {
     words = "io_setup: " + system_reason(-result) + (result == -EAGAIN ? system_limit_words() : "");
@@ -195,7 +195,7 @@ void LibaioTransport::wake() noexcept {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_libaio_transport(uint32_t queue_depth, std::string& words) {
+std::unique_ptr<Transport> make_libaio_transport(uint32_t queue_depth, Reason& words) {
   auto transport = std::make_unique<LibaioTransport>(queue_depth);
   if (!transport->create(words)) return nullptr;
   return transport;

@@ -11,10 +11,11 @@
 #include <string>
 
 #include <terrace/aio/engines/transport.h>
+#include <terrace/base/error.h>
 
 namespace terrace::io {
 
 // Returns null, with the reason in `words`, when native asynchronous I/O does not work here.
-std::unique_ptr<Transport> make_libaio_transport(uint32_t queue_depth, std::string& words);
+std::unique_ptr<Transport> make_libaio_transport(uint32_t queue_depth, Reason& words);
 
 }  // namespace terrace::io

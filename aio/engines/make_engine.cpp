@@ -52,8 +52,7 @@ std::string use_once(Transport& transport) {
 }
 
 // Null with the reason in `words`.
-std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Log& log,
-                                                  std::string& words) {
+std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Log& log, Reason& words) {
   switch (options.kind) {
     case EngineKind::io_uring:
       return make_uring_transport(options, log, words);
@@ -87,7 +86,7 @@ std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
 }
 
 std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log) {
-  std::string words;
+  Reason words;
   std::unique_ptr<Transport> transport = make_transport_of_kind(options, log, words);
   if (transport == nullptr) {
     throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
@@ -103,7 +102,7 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
 
 ProbeResult probe_engine(EngineKind kind) {
   try {
-    std::string words;
+    Reason words;
     MemoryLog log;
     const std::unique_ptr<Transport> transport =
         make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, log, words);

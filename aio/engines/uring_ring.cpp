@@ -80,7 +80,7 @@ UringRing::~UringRing() {
   io_uring_queue_exit(ring_.get());
 }
 
-std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, std::string& words) {
+std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, Reason& words) {
   std::unique_ptr<UringRing> made(new UringRing(mode));
   io_uring* const ring = made->ring_.get();
   io_uring_params params{};
@@ -93,7 +93,7 @@ std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_fli
   }
   made->created_ = true;
   words = why_no_reads(ring);
-  return words.empty() ? std::move(made) : nullptr;
+  return words.text.empty() ? std::move(made) : nullptr;
 }
 
 // Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.

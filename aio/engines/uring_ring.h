@@ -28,6 +28,7 @@
 
 #include <terrace/aio/engines/piece_ledger.h>
 #include <terrace/aio/engines/transport.h>
+#include <terrace/base/error.h>
 
 struct io_uring;
 struct io_uring_sqe;
@@ -45,7 +46,7 @@ class UringRing {
   static constexpr uint64_t kWakeId = UINT64_MAX;
 
   // Returns null, with the reason in `words`, when io_uring does not work here.
-  static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
+  static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, Reason& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;

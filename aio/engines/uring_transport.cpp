@@ -32,7 +32,7 @@ class UringTransport final : public Transport {
   UringTransport& operator=(const UringTransport&) = delete;
 
   // False with the reason in `words`.
-  bool create(std::string& words);
+  bool create(Reason& words);
 
   EngineKind kind() const override { return EngineKind::io_uring; }
   void start(std::span<const Piece> pieces) override;
@@ -46,7 +46,7 @@ class UringTransport final : public Transport {
   TransportStats stats() const override { return stats_; }
 
  private:
-  void create_main_ring(std::string& words);
+  void create_main_ring(Reason& words);
   void create_polling_ring();
   void arm_wake();
   bool take_wake();
@@ -81,7 +81,7 @@ UringTransport::~UringTransport() {
   if (wake_fd_ >= 0) close(wake_fd_);
 }
 
-bool UringTransport::create(std::string& words) {
+bool UringTransport::create(Reason& words) {
   create_main_ring(words);
   if (ring_ == nullptr) return false;
   if (options_.io_uring_iopoll) create_polling_ring();
@@ -94,22 +94,22 @@ bool UringTransport::create(std::string& words) {
   return true;
 }
 
-void UringTransport::create_main_ring(std::string& words) {
+void UringTransport::create_main_ring(Reason& words) {
   const uint32_t entries = options_.queue_depth + 1;  // one waits for wake()
   if (options_.io_uring_sqpoll) {
-    std::string reason;
+    Reason reason;
     ring_ = UringRing::create(RingMode::by_kernel_thread, entries, reason);
     if (ring_ != nullptr) return;
-    log_.warning_once("io_uring_sqpoll is left off: " + reason);
+    log_.warning_once("io_uring_sqpoll is left off: " + reason.text);
   }
   ring_ = UringRing::create(RingMode::by_interrupt, entries, words);
 }
 
 void UringTransport::create_polling_ring() {
-  std::string reason;
+  Reason reason;
   polling_ = UringRing::create(RingMode::by_polling, options_.queue_depth, reason);
   if (polling_ == nullptr) {
-    log_.warning_once("io_uring_iopoll is left off: " + reason);
+    log_.warning_once("io_uring_iopoll is left off: " + reason.text);
     return;
   }
   polled_pieces_.resize(options_.queue_depth);
@@ -201,7 +201,7 @@ void UringTransport::stop_polling(const Piece& piece) {
   if (refuses_polling_.size() <= index) refuses_polling_.resize(index + 1);
   refuses_polling_[index] = true;
   log_.warning_once(
-      "io_uring_iopoll has no effect on some files: " + system_reason(EOPNOTSUPP) +
+      "io_uring_iopoll has no effect on some files: " + system_reason(EOPNOTSUPP).text +
       ". Polling takes a device with queues for it (of nvme: the module's poll_queues) and direct I/O");
   ring_->add(piece);
   stats_.submit_calls += ring_->submit();
@@ -309,7 +309,7 @@ void UringTransport::unregister_file(int fd) {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, std::string& words) {
+std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, Reason& words) {
   auto transport = std::make_unique<UringTransport>(options, log);
   if (!transport->create(words)) return nullptr;
   return transport;

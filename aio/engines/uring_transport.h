@@ -10,11 +10,12 @@
 #include <string>
 
 #include <terrace/aio/engines/transport.h>
+#include <terrace/base/error.h>
 
 namespace terrace::io {
 
 // Returns null, with the reason in `words`, when io_uring does not work here. `log` hears when polling is
 // refused, and must outlive a transport that polls.
-std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, std::string& words);
+std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, Reason& words);
 
 }  // namespace terrace::io

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kPurpose = "Terrace: rank of a run, 3";
 
-Error no_proof(std::string what, std::string reason) {
+Error no_proof(std::string what, Reason reason) {
   return Error(ErrorKind::io,
                {"cannot prove to other ranks that this is one of them", std::move(what), std::move(reason),
                 "mend the installation of OpenSSL (libcrypto), or of the system's random numbers"});

@@ -32,7 +32,7 @@ StreamSocket new_event() {
   StreamSocket event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!event.is_open())
     throw Error(ErrorKind::io, {"cannot watch the other ranks", "eventfd", system_reason(errno),
-                                "raise the number of files that a process may have open (ulimit -n)"});
+                                "end what else takes memory"});
   return event;
 }
 

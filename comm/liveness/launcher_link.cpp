@@ -84,7 +84,7 @@ std::pair<LauncherLink, int> LauncherLink::make() {
   std::array<int, 2> fds{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) != 0)
     throw Error(ErrorKind::io, {"cannot make a connection to a rank", "socketpair", system_reason(errno),
-                                "raise the number of files that a process may have open (ulimit -n)"});
+                                "end what else takes memory"});
   fcntl(fds[1], F_SETFD, 0);
   return {LauncherLink(StreamSocket(fds[0])), fds[1]};
 }

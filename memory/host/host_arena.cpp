@@ -49,7 +49,7 @@ void HostArena::lock_pages(uint64_t piece_bytes, Log& log) {
     if (offset > 0) syscall(SYS_munlock, memory().data(), offset);
     log.warning(
         "cannot lock the " + format_bytes(memory().size()) +
-        " of the host tier in memory: " + system_reason(error) + ", " + memlock_limit_text() +
+        " of the host tier in memory: " + system_reason(error).text + ", " + memlock_limit_text() +
         "; it works unlocked, transfers may be slower; raise the limit with `ulimit -l unlimited`, or set "
         "OffloadOptions::lock_host_memory to false");
     return;

@@ -262,7 +262,7 @@ BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& c
   }
   log_.warning_once(fmt::format(
       "a write to {} failed ({}): its slot is set aside and the block goes to another one, as will others",
-      file.path, system_reason(completion.error)));
+      file.path, system_reason(completion.error).text));
   const io::Request moved = make_request(io::OpKind::write, other, write.request.data, write.request.bytes);
   write.to = other;
   ++write.attempts;

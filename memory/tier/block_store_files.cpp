@@ -301,7 +301,8 @@ uint32_t BlockStore::open_file(uint32_t path, uint32_t slot_count) {
   struct stat status;
   if (fstat(file.fd(), &status) == 0 && status.st_nlink > 1)
     log_.warning(name + " has other names (hard links): what they show changes with it");
-  if (fchmod(file.fd(), 0600) != 0) log_.warning(name + " may be read by others: " + system_reason(errno));
+  if (fchmod(file.fd(), 0600) != 0)
+    log_.warning(name + " may be read by others: " + system_reason(errno).text);
   const uint64_t bytes = file.size_bytes();
   if (bytes < TierFolder::kMarkBytes || (bytes - TierFolder::kMarkBytes) % options_.block_bytes != 0 ||
       !has_mark(file, bytes - TierFolder::kMarkBytes))

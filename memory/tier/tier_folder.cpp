@@ -27,7 +27,7 @@ namespace {
 constexpr std::string_view kMarkText =
     "terrace tier file: part of the state of a training run, of no use to any other\n";
 
-[[noreturn]] void fail(const std::string& path, const std::string& reason, const std::string& advice) {
+[[noreturn]] void fail(const std::string& path, const Reason& reason, const std::string& advice) {
   throw Error(ErrorKind::io, {"cannot use the nvme path", path, reason, advice});
 }
 
@@ -126,6 +126,7 @@ TierFolder::TierFolder(const std::string& path, Log& log, io::FileEvents* events
       fail(folder_, "other jobs keep creating and removing it", "give every job a TierPath::path of its own");
     write_lock_text();
   } catch (...) {
+    remove_what_was_made();
     close_descriptors();
     throw;
   }
@@ -135,22 +136,35 @@ TierFolder::~TierFolder() {
   if (getpid() == owner_ && !keep_files_) {
     try {
       remove_files();
-      // The lock file goes while the lock is still held: a job that has opened it finds that it is gone, and
-      // starts again.
-      if (unlinkat(folder_fd_, tier::kLockName, 0) != 0)
-        log_.warning("cannot remove " + folder_ + "/lock: " + system_reason(errno));
-      if (rmdir(folder_.c_str()) == 0) {
-        if (events_ != nullptr) events_->removed(folder_);
-      } else {
-        const bool foreign = errno == ENOTEMPTY || errno == EEXIST;
-        log_.info(folder_ +
-                  " stays: " + (foreign ? "it holds files that are not Terrace's" : system_reason(errno)));
-      }
+      remove_folder();
     } catch (const std::exception& failure) {
       log_.warning(failure.what());
+      remove_what_was_made();
     }
   }
   close_descriptors();
+}
+
+void TierFolder::remove_folder() {
+  // The lock file goes while the lock is still held: a job that has opened it finds that it is gone, and
+  // starts again.
+  if (unlinkat(folder_fd_, tier::kLockName, 0) != 0)
+    log_.warning("cannot remove " + folder_ + "/lock: " + system_reason(errno).text);
+  if (rmdir(folder_.c_str()) == 0) {
+    if (events_ != nullptr) events_->removed(folder_);
+  } else {
+    const bool foreign = errno == ENOTEMPTY || errno == EEXIST;
+    log_.info(folder_ +
+              " stays: " + (foreign ? "it holds files that are not Terrace's" : system_reason(errno).text));
+  }
+}
+
+// Of a start that is refused: the folder goes if nothing but the lock is in it, without a look into it, for
+// which a descriptor may be lacking.
+void TierFolder::remove_what_was_made() {
+  if (!was_made_) return;
+  if (is_locked_) unlinkat(folder_fd_, tier::kLockName, 0);
+  if (rmdir(folder_.c_str()) == 0 && events_ != nullptr) events_->removed(folder_);
 }
 
 void TierFolder::close_descriptors() {
@@ -161,7 +175,8 @@ void TierFolder::close_descriptors() {
 }
 
 bool TierFolder::open_folder() {
-  if (mkdir(folder_.c_str(), 0700) == 0) {
+  was_made_ = mkdir(folder_.c_str(), 0700) == 0;
+  if (was_made_) {
     if (events_ != nullptr) events_->folder_created(folder_);
   } else if (errno != EEXIST) {
     fail(folder_, system_reason(errno), advice_for(errno));
@@ -220,7 +235,8 @@ bool TierFolder::take_lock() {
          "wait for it to end, or give every job a TierPath::path of its own");
   }
   // A folder that was removed has lost its lock file first.
-  return lock_is_named();
+  is_locked_ = lock_is_named();
+  return is_locked_;
 }
 
 // The lock counts only if it is on the file that the next job will open.
@@ -243,7 +259,7 @@ void TierFolder::write_lock_text() {
   const bool written = ftruncate(lock_fd_, 0) == 0 &&
                        pwrite(lock_fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
   // The lock holds without its text, and a full drive is reported by the tier files.
-  if (!written) log_.warning("cannot write " + folder_ + "/lock: " + system_reason(errno));
+  if (!written) log_.warning("cannot write " + folder_ + "/lock: " + system_reason(errno).text);
 }
 
 TierFolder::Removed TierFolder::remove_files() {

@@ -30,7 +30,8 @@ class FileEvents;
 class TierFolder {
  public:
   // `path` must exist and be writable. Removes nothing. Throws Error(io) when it cannot be used, or when
-  // another job holds the lock (naming its pid and host) or this process does. `events` outlives the folder.
+  // another job holds the lock (naming its pid and host) or this process does; a folder that it has made is
+  // gone then. `events` outlives the folder.
   TierFolder(const std::string& path, Log& log, io::FileEvents* events = nullptr);
   // Unlocks the folder. Unless files are kept, it removes them, the lock and, when nothing else is in it, the
   // folder. In a forked child it does nothing of this.
@@ -39,6 +40,7 @@ class TierFolder {
   TierFolder& operator=(const TierFolder&) = delete;
 
   const std::string& path() const { return folder_; }  // "<path>/terrace-tier"
+  bool was_made() const { return was_made_; }          // it was not there before
   int fd() const { return folder_fd_; }
   // "<folder>/<name>.tier".
   std::string file_path(std::string_view name) const;
@@ -74,6 +76,8 @@ class TierFolder {
   Removed remove_until(bool manifests_only);
   // Both return false when the folder or its lock vanished meanwhile: try again from the start.
   bool open_folder();
+  void remove_folder();
+  void remove_what_was_made();
   bool take_lock();
   bool lock_is_named() const;
   void close_descriptors();
@@ -82,6 +86,8 @@ class TierFolder {
   Log& log_;
   io::FileEvents* events_;
   bool keep_files_ = false;
+  bool was_made_ = false;
+  bool is_locked_ = false;
   int folder_fd_ = -1;
   int lock_fd_ = -1;
   pid_t owner_;

@@ -9,30 +9,29 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/memory/tier/internal/descriptor.h>
 #include <terrace/memory/tier/internal/tier_survey.h>
 #include <terrace/memory/tier/tier_space.h>
 
 namespace terrace {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
+using tier::Descriptor;
 
- private:
-  int fd_;
-};
+// What cannot be opened may well hold a commit, so it is not taken for an empty one.
+[[noreturn]] void cannot_look(const std::string& path, int error) {
+  throw Error(ErrorKind::io,
+              {"cannot look into the tier folder", path, system_reason(error), "see that you may read it"});
+}
 
 // Takes a shared lock for a moment; a job that starts at that moment tries again.
-bool is_locked(int folder_fd) {
+bool is_locked(int folder_fd, const std::string& folder) {
   const Descriptor lock(openat(folder_fd, tier::kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (lock.get() < 0) {
+    if (is_absence(errno) || errno == ELOOP || errno == ENXIO) return false;
+    cannot_look(folder + "/" + tier::kLockName, errno);
+  }
+  return flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commit) {
@@ -42,16 +41,18 @@ FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commi
     const std::string name = (path / tier::kFolderName).string();
     const Descriptor folder(open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder.get() < 0) {
+      if (!is_absence(errno) && errno != ELOOP) cannot_look(name, errno);
       folders.push_back({name, {}, std::nullopt, name + ": " + system_reason(errno)});
       continue;
     }
     try {
       folders.push_back(tier::survey_folder(folder.get(), name));
     } catch (const Error& error) {
+      if (is_system_refusal(error)) throw;
       folders.push_back({name, tier::list_files(folder.get(), name), std::nullopt, error.what()});
     }
     found.present |= std::ranges::any_of(folders.back().entries, &tier::Entry::regular);
-    found.in_use |= is_locked(folder.get());
+    found.in_use |= is_locked(folder.get(), name);
   }
   if (!found.present) return found;
   const tier::Arrangement arrangement = tier::arrange(folders);
@@ -80,6 +81,7 @@ FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commi
         found.commit = file.commit;
         found.commits.push_back(file);
       } catch (const Error& error) {
+        if (is_system_refusal(error)) throw;
         if (file.commit == commits.back().commit) note(error.what());
       }
     }

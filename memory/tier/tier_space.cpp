@@ -111,7 +111,7 @@ void TierSpace::lock_folders() {
   for (const TierPath& path : paths_) {
     folders_.push_back(std::make_unique<TierFolder>(path.path.string(), log_, options_.events));
     TierFolder& folder = *folders_.back();
-    folder.keep_files(true);
+    folder.keep_files(!folder.was_made());
     folder.keep_files(!tier::list_files(folder.fd(), folder.path()).empty());
   }
 }
@@ -161,7 +161,8 @@ void TierSpace::require_nothing_to_lose() {
         parse_tier_manifest(io::read_whole_file(file.path, kLargestManifestBytes), file.path);
         state = "was written " + tier::date_of(file.path);
       } catch (const Error& error) {
-        if (error.kind() == ErrorKind::config) throw;  // a newer Terrace wrote it, so it is not removed
+        // A newer Terrace wrote it, or it may be whole: it is not removed.
+        if (error.kind() == ErrorKind::config || is_system_refusal(error)) throw;
       }
       if (!options_.discard_commits)
         will_not_remove(folder.folder, fmt::format("its commit {} {}", file.commit, state));
@@ -262,7 +263,8 @@ void TierSpace::take_up_commits(const std::vector<CommitFile>& found) {
       tier::load_commit(file, id_, folders_.size());
       commits_.push_back(file);
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::config || file.commit == found.back().commit) throw;
+      const bool is_damaged = error.kind() != ErrorKind::config && !is_system_refusal(error);
+      if (!is_damaged || file.commit == found.back().commit) throw;
       log_.warning(fmt::format("a retained commit is lost, and its slots are used again: {}", error.what()));
     }
   }

@@ -131,7 +131,7 @@ class TierSpace {
 SpaceId draw_space_id();
 
 // The contents of the tier folders of some paths, found without locking or changing anything; for plans and
-// listings.
+// listings. Throws Error(io) where something may be there that the system does not let be read.
 struct FoundTier {
   bool present = false;       // files of a space, whole or not
   std::optional<SpaceId> id;  // by the label of path 0

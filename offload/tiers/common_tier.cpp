@@ -73,7 +73,8 @@ OwnTier look(std::span<const std::filesystem::path> paths) {
         own.commits.push_back({file.commit, commit.shard.agreed, hash_of_state(commit), commit.shard.number,
                                commit.shard.count, file.retained});
       } catch (const Error& error) {
-        if (error.kind() == ErrorKind::config) throw;  // a newer Terrace wrote it
+        // A newer Terrace wrote it, or it may be whole.
+        if (error.kind() == ErrorKind::config || is_system_refusal(error)) throw;
       }
     }
   }

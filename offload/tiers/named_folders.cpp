@@ -108,7 +108,7 @@ void NamedFolders::remove_empty() {
     if (rmdir(held.path.c_str()) == 0) {
       if (events_ != nullptr) events_->removed(held.path);
     } else if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOENT) {
-      log_.warning("cannot remove " + held.path.string() + ": " + system_reason(errno));
+      log_.warning("cannot remove " + held.path.string() + ": " + system_reason(errno).text);
     }
   }
 }

@@ -30,6 +30,7 @@ SavedState look_at(const CommitFile& file) {
   try {
     add_contents(state, manifest_of(file.path));
   } catch (const Error& failure) {
+    if (is_system_refusal(failure) && !is_damage(failure)) throw;
     state.trouble = failure.parts().reason;
   }
   return state;

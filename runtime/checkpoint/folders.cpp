@@ -46,7 +46,7 @@ std::string checkpoints_in(const fs::path& folder) {
   return text;
 }
 
-[[noreturn]] void no_checkpoint(ErrorKind kind, const fs::path& path, const std::string& reason,
+[[noreturn]] void no_checkpoint(ErrorKind kind, const fs::path& path, const Reason& reason,
                                 const std::string& advice) {
   throw Error(kind, {"cannot find a checkpoint in", path.string(), reason, advice});
 }

@@ -44,6 +44,7 @@ SavedState look_at(const fs::path& folder) {
     if (state.trouble.empty() && manifest.frozen.bytes > 0)
       state.trouble = size_trouble(folder / checkpoint::kFrozenName, manifest.frozen.bytes);
   } catch (const Error& failure) {
+    if (is_system_refusal(failure) && !is_damage(failure)) throw;
     state.trouble = failure.parts().reason;
   }
   return state;
@@ -113,7 +114,8 @@ std::vector<SavedState> list_checkpoints(const fs::path& path) {
   fs::path latest;
   try {
     latest = checkpoint::find_checkpoint(path);
-  } catch (const Error&) {  // none is named, or what is named is not there
+  } catch (const Error& failure) {  // none is named, or what is named is not there
+    if (is_system_refusal(failure) && !is_damage(failure)) throw;
   }
   std::vector<SavedState> states;
   for (const fs::path& folder : step_folders(path)) {

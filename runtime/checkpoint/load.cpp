@@ -40,7 +40,7 @@ Manifest read_manifest_of(const std::filesystem::path& folder) {
   try {
     bytes = io::read_whole_file(path, kMaxManifestBytes);
   } catch (const Error& failure) {
-    throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().reason,
+    throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().why(),
                                  "resume from another checkpoint"});
   }
   Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);

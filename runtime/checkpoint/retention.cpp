@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -26,8 +27,7 @@ std::vector<Found> checkpoints_in(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::optional<uint64_t> step = checkpoint::step_of(entry->path().filename().string());
-    std::error_code ignored;
-    if (step && fs::exists(entry->path() / checkpoint::kManifestName, ignored))
+    if (step && io::is_there(entry->path() / checkpoint::kManifestName))
       found.push_back({*step, entry->path()});
   }
   if (error && error != std::errc::no_such_file_or_directory) {
@@ -42,7 +42,8 @@ std::vector<Found> checkpoints_in(const fs::path& folder) {
 std::optional<fs::path> latest_in(const fs::path& folder) {
   try {
     return checkpoint::find_checkpoint(folder);
-  } catch (const Error&) {
+  } catch (const Error& failure) {
+    if (is_system_refusal(failure)) throw;
     return std::nullopt;
   }
 }

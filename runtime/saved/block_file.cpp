@@ -25,7 +25,7 @@ io::File open_for_reading(const std::filesystem::path& path) {
     return io::File::open(path, {.access = io::FileAccess::read, .no_follow = false});
   } catch (const Error& failure) {
     throw Error(failure.kind(),
-                {"cannot read the checkpoint's file", path.string(), failure.parts().reason,
+                {"cannot read the checkpoint's file", path.string(), failure.parts().why(),
                  "every file that the manifest names is needed: resume from another checkpoint"});
   }
 }
@@ -187,11 +187,11 @@ void BlockReader::read_block() {
   const uint64_t index = begin / kBlockBytes;
   block_.resize(std::min(kBlockBytes, expected_.bytes - begin));
   taken_bytes_ = block_.size();  // nothing of it is given out unless all of it is good
-  const auto refuse = [&](ErrorKind kind, const std::string& reason) {
+  const auto refuse = [&](ErrorKind kind, const Reason& reason) {
     throw Error(
         kind,
         {"cannot use the checkpoint's file", file_.path().string(),
-         fmt::format("block {} ({} bytes at offset {}): {}", index, block_.size(), begin, reason),
+         fmt::format("block {} ({} bytes at offset {}): ", index, block_.size(), begin) + reason,
          "check the disk and use another checkpoint; a training state that was being loaded from this one is "
          "not whole"});
   };

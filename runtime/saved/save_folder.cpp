@@ -88,7 +88,7 @@ void SaveFolder::open_and_lock() {
                                 "give every job a checkpoint folder of its own"});
   }
   log_.warning_once(fmt::format("{} cannot be locked ({}): let no other job save there", path_.string(),
-                                system_reason(error)));
+                                system_reason(error).text));
 }
 
 fs::path SaveFolder::final_path(std::string_view name) const {
@@ -149,7 +149,8 @@ void SaveFolder::clean() {
 void SaveFolder::remove_aside(const std::string& name) const {
   const fs::path path = path_ / name;
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return;
-  log_.warning(fmt::format("cannot remove {}: {}; remove it by hand", path.string(), system_reason(errno)));
+  log_.warning(
+      fmt::format("cannot remove {}: {}; remove it by hand", path.string(), system_reason(errno).text));
 }
 
 void SaveFolder::remove_files_of(const fs::path& folder) const {
@@ -210,12 +211,12 @@ void SaveFolder::place(std::string_view name, const std::string& manifest,
 fs::path SaveFolder::move_into_place(std::string_view name, const PlaceOptions& options) const {
   const fs::path partial = partial_path(name);
   const fs::path final = final_path(name);
-  struct stat status;
-  if (lstat(final.c_str(), &status) != 0) {
+  if (!io::is_there(final)) {
     io::rename_path(partial, final);
     return partial;
   }
-  if (!S_ISDIR(status.st_mode)) {
+  struct stat status;
+  if (lstat(final.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
     throw Error(ErrorKind::io, {"cannot replace the checkpoint", final.string(), "it is not a folder",
                                 "Terrace made no such file: move it away"});
   }
@@ -234,8 +235,8 @@ void SaveFolder::write_latest(std::string_view name) const {
     write_text(path_ / kLatestName, std::string(name) + "\n");
   } catch (const Error& failure) {
     ErrorParts parts = failure.parts();
-    parts.advice =
-        fmt::format("the checkpoint itself is complete: resume by naming {}", final_path(name).string());
+    parts.reason += "; the checkpoint itself is complete";
+    parts.advice = fmt::format("resume by naming {}", final_path(name).string());
     throw Error(failure.kind(), std::move(parts));
   }
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <span>
 #include <string_view>
 
@@ -34,16 +33,20 @@ std::string small_text(const fs::path& path) {
 
 bool is_of_save(const fs::path& state, const std::string& name, const StateKind& kind) {
   struct stat status;
-  if (lstat((state / name).c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  if (!io::is_there(state / name) || lstat((state / name).c_str(), &status) != 0 || !S_ISREG(status.st_mode))
+    return false;
   return name == kManifestName || name == fmt::format("{}.new", kManifestName) ||
          std::ranges::find(kind.files, name) != kind.files.end();
 }
 
 // A manifest of saved states of any kind begins so; one that is damaged further on is of a checkpoint still.
 bool begins_as_manifest(const fs::path& path) {
+  if (!io::is_there(path)) return false;
   constexpr size_t kEnough = 64;
   std::array<char, kEnough> text{};
-  std::ifstream(path, std::ios::binary).read(text.data(), text.size());
+  const io::File file = io::File::open(path, {.access = io::FileAccess::read});
+  const uint64_t bytes = std::min<uint64_t>(file.size_bytes(), text.size());
+  io::read_exactly(file, 0, std::as_writable_bytes(std::span(text)).first(bytes), "check its drive");
   const std::string_view start(text.data(), text.size());
   return start.starts_with('{') && start.find("\"format\"") != std::string_view::npos &&
          start.find("\"terrace-") != std::string_view::npos;
@@ -69,8 +72,9 @@ std::string completed_next(const fs::path& folder, const StateKind& kind) {
     const std::string name = next.substr(0, space);
     if (!kind.why_no_name(name).empty() || !io::is_there(folder / name / kManifestName)) return "";
     return next_text(name, whole_text(folder / name / kManifestName, kMaxManifestBytes)) == next ? name : "";
-  } catch (const Error&) {  // what cannot be read names nothing
-    return "";
+  } catch (const Error& failure) {
+    if (is_system_refusal(failure)) throw;
+    return "";  // what is damaged names nothing
   }
 }
 
@@ -91,7 +95,7 @@ fs::path state_folder(const fs::path& state, const StateKind& kind) {
 
 std::string foreign_name(const fs::path& state, const StateKind& kind) {
   struct stat status;
-  if (lstat(state.c_str(), &status) != 0) return "";
+  if (!io::is_there(state) || lstat(state.c_str(), &status) != 0) return "";
   if (!S_ISDIR(status.st_mode)) return state.filename().string();
   const std::vector<std::string> foreign =
       io::names_in(state, [&](const std::string& name) { return !is_of_save(state, name, kind); });

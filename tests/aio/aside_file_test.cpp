@@ -95,7 +95,8 @@ TEST(AsideFile, AsksForRoomWhereTheFileMayNotGrow) {
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit low{4, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-  expect_error(ErrorKind::capacity, {"cannot write the report", "EFBIG", "free some space"},
+  expect_error(ErrorKind::capacity,
+               {"cannot write the report", "EFBIG", "raise the largest size of a file", "ulimit -f"},
                [&] { file.write(0, bytes_of(kText)); });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, ignored);

@@ -38,13 +38,54 @@ TEST(Error, IsCaughtAsARuntimeError) {
   EXPECT_THROW(throw Error(ErrorKind::capacity, {"too small", "", "", ""}), std::runtime_error);
 }
 
+TEST(Error, AdvisesOnALimitOfTheSystemWhateverRanIntoIt) {
+  const auto advice_of = [](const Reason& reason) {
+    return Error(ErrorKind::io, {"cannot read", "x", reason, "check the path"}).parts().advice;
+  };
+  EXPECT_NE(advice_of(system_reason(EMFILE)).find("ulimit -n"), std::string::npos);
+  EXPECT_NE(advice_of(system_reason(ENFILE)).find("fs.file-max"), std::string::npos);
+  EXPECT_NE(advice_of(system_reason(EFBIG)).find("ulimit -f"), std::string::npos);
+  EXPECT_NE(advice_of("after 3 bytes: " + system_reason(EMFILE) + ", of 4").find("ulimit -n"),
+            std::string::npos);
+  EXPECT_EQ(advice_of(system_reason(EIO)), "check the path");
+  EXPECT_EQ(advice_of("Too many open files (EMFILE)"), "check the path") << "a number says it, not the words";
+}
+
+TEST(Error, KeepsTheNumberOfTheSystem) {
+  const Error error(ErrorKind::io, {"cannot read", "x", "block 3: " + system_reason(EIO), ""});
+  EXPECT_EQ(error.parts().error_number, EIO);
+  EXPECT_EQ(error.parts().reason, "block 3: Input/output error (EIO)");
+  EXPECT_EQ(Error(ErrorKind::io, {"cannot read", "x", "it is short", ""}).parts().error_number, 0);
+}
+
+TEST(Error, TellsARefusalOfTheSystemFromAFileThatIsNotThere) {
+  const auto is_refusal = [](const Reason& reason) {
+    return is_system_refusal(Error(ErrorKind::io, {"cannot read", "x", reason, ""}));
+  };
+  for (const int number : {EACCES, EMFILE, ENFILE, EIO, ENOMEM})
+    EXPECT_TRUE(is_refusal(system_reason(number)));
+  for (const int number : {ENOENT, ENOTDIR}) EXPECT_FALSE(is_refusal(system_reason(number)));
+  EXPECT_FALSE(is_refusal("its checksum is wrong"));
+}
+
+TEST(Error, TellsDamageFromARefusalThatSaysNothingOfTheState) {
+  const auto is_damaged = [](const Reason& reason, ErrorKind kind = ErrorKind::io) {
+    return is_damage(Error(kind, {"cannot read", "x", reason, ""}));
+  };
+  EXPECT_TRUE(is_damaged("its checksum is wrong", ErrorKind::corrupt));
+  EXPECT_TRUE(is_damaged("it became shorter meanwhile"));
+  for (const int number : {EIO, ENOENT}) EXPECT_TRUE(is_damaged(system_reason(number)));
+  for (const int number : {EACCES, EMFILE, ENFILE, ENOMEM}) EXPECT_FALSE(is_damaged(system_reason(number)));
+  EXPECT_FALSE(is_damaged("it has format version 9", ErrorKind::config));
+}
+
 TEST(SystemReason, GivesTheWordsAndTheName) {
-  EXPECT_EQ(system_reason(ENOSPC), "No space left on device (ENOSPC)");
-  EXPECT_EQ(system_reason(EIO), "Input/output error (EIO)");
+  EXPECT_EQ(system_reason(ENOSPC).text, "No space left on device (ENOSPC)");
+  EXPECT_EQ(system_reason(EIO).text, "Input/output error (EIO)");
 }
 
 TEST(SystemReason, GivesTheNumberOfAnErrorWithoutAName) {
-  EXPECT_EQ(system_reason(99999), "error 99999");
+  EXPECT_EQ(system_reason(99999).text, "error 99999");
 }
 
 TEST(AssertDeathTest, PrintsConditionPlaceAndMessageBeforeItAborts) {

@@ -26,7 +26,7 @@ struct Output {
   bool is_written_anew = true;  // false: it is appended to and may be a pipe
 };
 
-[[noreturn]] void refuse_output(const Output& output, const std::string& reason) {
+[[noreturn]] void refuse_output(const Output& output, const Reason& reason) {
   throw Error(ErrorKind::config, {std::string("cannot write ") + output.what, *output.path, reason,
                                   std::string("name a file that can be written with ") + output.flag});
 }

@@ -330,7 +330,7 @@ bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
       verify_commit(places.nvme, state, tell, console_);
     }
   } catch (const Error& failure) {
-    if (failure.kind() != ErrorKind::corrupt && failure.kind() != ErrorKind::io) throw;
+    if (!is_damage(failure)) throw;
     return true;
   }
   return damaged;

@@ -30,8 +30,8 @@ LauncherSignals::LauncherSignals() {
   for (const int signal : kHandedOn) sigaddset(&mask, signal);
   events_ = StreamSocket(signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!events_.is_open())
-    throw Error(ErrorKind::io, {"cannot start the ranks", "signalfd", system_reason(errno),
-                                "raise the number of files that a process may have open (ulimit -n)"});
+    throw Error(ErrorKind::io,
+                {"cannot start the ranks", "signalfd", system_reason(errno), "end what else takes memory"});
   sigprocmask(SIG_BLOCK, &mask, &earlier_mask_);
 }
 

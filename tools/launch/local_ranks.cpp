@@ -30,8 +30,9 @@ constexpr int kEndedBySignal = 128;
 constexpr std::chrono::seconds kForARefusal(2);
 
 Error cannot_start(const std::string& what, int error) {
-  return Error(ErrorKind::io, {"cannot start the ranks", what, system_reason(error),
-                               "start fewer ranks, or raise the limits of this user (ulimit -u, ulimit -n)"});
+  return Error(ErrorKind::io,
+               {"cannot start the ranks", what, system_reason(error),
+                "start fewer ranks, or raise the number of processes of this user (`ulimit -u`)"});
 }
 
 bool is_of_a_launcher(std::string_view variable) {

@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-Error no_mpirun(std::string reason) {
+Error no_mpirun(Reason reason) {
   return Error(
       ErrorKind::config,
       {"cannot start ranks on several hosts", "mpirun", std::move(reason),

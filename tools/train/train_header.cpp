@@ -35,7 +35,7 @@ fs::path absolute_existing(const fs::path& path) {
 
 // A path that is not there, or that this user may not use, was named by mistake: the run is refused before it
 // begins, as for a wrong flag. Anything else is a failure of the system.
-[[noreturn]] void fail_to_use(const char* what, const fs::path& path, int error, const std::string& reason,
+[[noreturn]] void fail_to_use(const char* what, const fs::path& path, int error, const Reason& reason,
                               const char* advice) {
   constexpr int kMistakes[] = {ENOENT, ENOTDIR, EACCES, EPERM, EROFS, ELOOP, ENAMETOOLONG};
   const bool is_mistake = std::ranges::find(kMistakes, error) != std::end(kMistakes);
@@ -165,7 +165,7 @@ std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, cons
   if (error) {
     fail_to_use(
         kWhat, folder, error.value(),
-        fmt::format("it cannot be created below {}: {}", existing.string(), system_reason(error.value())),
+        fmt::format("it cannot be created below {}: ", existing.string()) + system_reason(error.value()),
         kAdvice);
   }
   const bool has_checkpoints = is_checkpoint_folder(folder);

@@ -20,11 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns true if the failure is of this checkpoint or commit alone; another one may be whole.
-bool is_damage(const Error& failure) {
-  return failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
-}
-
 std::string names_of(const std::vector<fs::path>& paths) {
   std::vector<std::string> names;
   for (const fs::path& path : paths) names.push_back(path.string());

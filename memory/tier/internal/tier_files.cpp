@@ -17,6 +17,7 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/internal/bytes.h>
+#include <terrace/memory/tier/internal/descriptor.h>
 #include <terrace/memory/tier/tier_folder.h>
 
 namespace terrace::tier {
@@ -43,26 +44,39 @@ std::optional<FileKind> kind_of(std::string_view name) {
   return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
 }
 
+// What cannot be opened or read may well be a commit, so it is neither passed over nor judged.
+[[noreturn]] void cannot_look(const std::string& path, int error) {
+  throw Error(ErrorKind::io, {"cannot look into the file", path, system_reason(error),
+                              "see that you may read it; where its drive has lost it, remove it by hand"});
+}
+
+// Reads less only at the end of the file.
+size_t read_at(int fd, uint64_t offset, std::span<std::byte> bytes, const std::string& path) {
+  ssize_t size;
+  do {
+    size = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+  } while (size < 0 && errno == EINTR);
+  if (size < 0) cannot_look(path, errno);
+  return static_cast<size_t>(size);
+}
+
 // The mark lies at a multiple of its size. A power cut may leave the first sectors of it, as the end of a
 // file.
-bool ends_in_torn_mark(int fd, uint64_t bytes) {
+bool ends_in_torn_mark(int fd, uint64_t bytes, const std::string& path) {
   constexpr uint64_t kLeast = 512;  // the text of the mark lies in its first sector
   std::array<std::byte, TierFolder::kMarkBytes> torn;
   const uint64_t size = bytes % torn.size();
-  return size >= kLeast &&
-         pread(fd, torn.data(), size, static_cast<off_t>(bytes - size)) == static_cast<ssize_t>(size) &&
+  return size >= kLeast && read_at(fd, bytes - size, std::span(torn).first(size), path) == size &&
          std::ranges::equal(std::span(torn).first(size), TierFolder::mark().first(size));
 }
 
 // A tier file has the mark as its last page. A file aside may have a part of it there, or nothing but zeros
 // there and at its beginning.
-bool is_tier_file(int fd, bool aside, uint64_t bytes) {
+bool is_tier_file(int fd, bool aside, uint64_t bytes, const std::string& path) {
   if (bytes < TierFolder::kMarkBytes) return false;
   std::array<std::byte, TierFolder::kMarkBytes> page;
   const auto has = [&](uint64_t offset, auto holds) {
-    return pread(fd, page.data(), page.size(), static_cast<off_t>(offset)) ==
-               static_cast<ssize_t>(page.size()) &&
-           holds();
+    return read_at(fd, offset, page, path) == page.size() && holds();
   };
   const auto is_mark = [&] { return std::ranges::equal(page, TierFolder::mark()); };
   const auto is_zeros = [&] {
@@ -70,23 +84,42 @@ bool is_tier_file(int fd, bool aside, uint64_t bytes) {
   };
   const uint64_t end = bytes - page.size();
   if (has(end, is_mark)) return true;
-  return aside && ((has(end, is_zeros) && has(0, is_zeros)) || ends_in_torn_mark(fd, bytes));
+  return aside && ((has(end, is_zeros) && has(0, is_zeros)) || ends_in_torn_mark(fd, bytes, path));
 }
 
 // An empty file is nobody's loss: a job leaves it that dies between making and marking it. A file aside may
 // also consist of the zeros that a power cut made of it.
-bool is_ours(int fd, FileKind kind, uint64_t bytes) {
+bool is_ours(int fd, FileKind kind, uint64_t bytes, const std::string& path) {
   if (bytes == 0) return true;
   if (kind == FileKind::blocks || kind == FileKind::blocks_aside)
-    return is_tier_file(fd, kind == FileKind::blocks_aside, bytes);
+    return is_tier_file(fd, kind == FileKind::blocks_aside, bytes, path);
   std::array<char, kManifestMagic.size()> begin{};
-  const ssize_t size = pread(fd, begin.data(), begin.size(), 0);
-  if (size <= 0) return false;
-  const std::string_view found(begin.data(), static_cast<size_t>(size));
+  const size_t size = read_at(fd, 0, std::as_writable_bytes(std::span(begin)), path);
+  if (size == 0) return false;
+  const std::string_view found(begin.data(), size);
   if (kind == FileKind::label) return found == kLabelMagic;
   if (kind == FileKind::manifest) return found == kManifestMagic;
   return kLabelMagic.starts_with(found) || kManifestMagic.starts_with(found) ||
          std::ranges::all_of(found, [](char c) { return c == 0; });
+}
+
+// False: it has gone meanwhile.
+bool examine(int folder_fd, const std::string& folder, Entry& entry) {
+  const std::string path = folder + "/" + entry.name;
+  const Descriptor file(
+      openat(folder_fd, entry.name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) {
+    if (errno == ELOOP || errno == ENXIO) return true;  // a link or a socket: not a regular file
+    if (!is_absence(errno)) cannot_look(path, errno);
+    return false;
+  }
+  struct stat status;
+  if (fstat(file.get(), &status) != 0) cannot_look(path, errno);
+  if (!S_ISREG(status.st_mode)) return true;
+  entry.bytes = static_cast<uint64_t>(status.st_size);
+  entry.regular = true;
+  entry.ours = is_ours(file.get(), entry.kind, entry.bytes, path);
+  return true;
 }
 
 }  // namespace
@@ -128,31 +161,26 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
   };
   const int list_fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (list_fd < 0) fail(errno);
-  const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(list_fd), closedir);
+  std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(list_fd), closedir);
   if (list == nullptr) {
     const int error = errno;
     close(list_fd);
     fail(error);
   }
-  std::vector<Entry> entries;
+  std::vector<Entry> named;
   while (true) {
     errno = 0;
     const dirent* const found = readdir(list.get());
     if (found == nullptr) break;
     const std::optional<FileKind> kind = kind_of(found->d_name);
-    if (!kind) continue;
-    Entry& entry = entries.emplace_back(Entry{.name = found->d_name, .kind = *kind});
-    const int fd = openat(folder_fd, found->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) continue;  // it is a link, or may not be read
-    struct stat status;
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-      entry.bytes = static_cast<uint64_t>(status.st_size);
-      entry.regular = true;
-      entry.ours = is_ours(fd, *kind, entry.bytes);
-    }
-    close(fd);
+    if (kind) named.push_back({.name = found->d_name, .kind = *kind});
   }
   if (errno != 0) fail(errno);
+  list.reset();  // so that one descriptor to spare is enough
+  std::vector<Entry> entries;
+  for (Entry& entry : named) {
+    if (examine(folder_fd, folder, entry)) entries.push_back(std::move(entry));
+  }
   return entries;
 }
 

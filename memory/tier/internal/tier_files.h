@@ -53,7 +53,8 @@ struct Entry {
   bool regular = false;  // a regular file, not a link or a folder
   bool ours = false;     // made by Terrace, judged by its bytes
 };
-// Lists the entries with names of the kinds above, in no order. `folder` is for messages. Throws Error(io).
+// Lists the entries with names of the kinds above, in no order. `folder` is for messages. Throws Error(io),
+// also where one of them can be neither looked into nor said to be none.
 std::vector<Entry> list_files(int folder_fd, const std::string& folder);
 
 // A folder whose label has version 1 holds manifests by their former name alone; a program that knows no

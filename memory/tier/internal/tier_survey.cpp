@@ -26,7 +26,7 @@ FolderSurvey survey_folder(int folder_fd, const std::string& folder) {
   try {
     survey.label = parse_label(io::read_whole_file(path, 2 * kLabelBytes), path);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::config) throw;
+    if (error.kind() == ErrorKind::config || is_system_refusal(error)) throw;
     survey.trouble = path + " is damaged: " + error.parts().reason;
   }
   return survey;

@@ -18,7 +18,7 @@ constexpr size_t kLargestFileBytes = 1024 * 1024;
 }  // namespace
 
 std::string config_file(const std::filesystem::path& path) {
-  const auto fail = [&](std::string reason) {
+  const auto fail = [&](Reason reason) {
     throw Error(ErrorKind::config, {"cannot read the configuration", path.string(), std::move(reason),
                                     "give the path of a DeepSpeed JSON file"});
   };

@@ -26,12 +26,12 @@ namespace fs = std::filesystem;
 constexpr int kBacklog = 16;
 constexpr std::string_view kSuffix = ".sock";
 
-[[noreturn]] void refuse_folder(const fs::path& path, const std::string& reason) {
+[[noreturn]] void refuse_folder(const fs::path& path, const Reason& reason) {
   throw Error(ErrorKind::io, {"cannot use the folder of control sockets", path.string(), reason,
                               "set XDG_RUNTIME_DIR to a folder of your own, or train without control"});
 }
 
-[[noreturn]] void refuse_socket(const fs::path& path, const std::string& reason) {
+[[noreturn]] void refuse_socket(const fs::path& path, const Reason& reason) {
   throw Error(ErrorKind::io, {"cannot listen on the control socket", path.string(), reason,
                               "remove it if no job has it, or train without control"});
 }
@@ -160,7 +160,7 @@ bool is_of_this_user(int socket_fd) {
 }
 
 OwnedFd connect_to_job(const fs::path& socket) {
-  const auto refuse = [&](const std::string& reason) {
+  const auto refuse = [&](const Reason& reason) {
     throw Error(ErrorKind::io,
                 {"cannot reach the job", socket.string(), reason,
                  "`terrace ctl status` without a job says which ones run; a job that trains without "

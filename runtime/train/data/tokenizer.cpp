@@ -41,7 +41,7 @@ std::string read_text(const std::filesystem::path& path, uint64_t most) {
     const std::vector<std::byte> bytes = io::read_whole_file(path, most);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   } catch (const Error& failure) {
-    throw Error(failure.kind(), {"cannot read the tokenizer", path.string(), failure.parts().reason,
+    throw Error(failure.kind(), {"cannot read the tokenizer", path.string(), failure.parts().why(),
                                  "give a tokenizer.json, or a folder with one"});
   }
 }

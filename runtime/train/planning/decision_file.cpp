@@ -27,7 +27,7 @@ constexpr std::array kKinds = {DecisionKind::step,     DecisionKind::evaluation,
                                DecisionKind::evict,    DecisionKind::bypass,     DecisionKind::stale,
                                DecisionKind::gradient, DecisionKind::landed};
 
-[[noreturn]] void refuse(const std::string& origin, const std::string& reason) {
+[[noreturn]] void refuse(const std::string& origin, const Reason& reason) {
   throw Error(ErrorKind::config, {"cannot read the decisions", origin, reason,
                                   "give a file of decisions that a training run wrote"});
 }
@@ -201,7 +201,7 @@ void DecisionFile::flush() {
   if (!file_.fail()) return;
   is_over_ = true;
   log_.warning(fmt::format("cannot write the decisions to {}: {}; the run goes on without", path_.string(),
-                           system_reason(errno)));
+                           system_reason(errno).text));
 }
 
 DecisionReplay::DecisionReplay(const std::filesystem::path& path, const DecisionSubject& subject)

@@ -2,7 +2,10 @@
 // damaged one.
 #include <algorithm>
 
+#include <terrace/runtime/checkpoint/inventory.h>
+
 #include "runtime/checkpoint/checkpoint_rig.h"
+#include "support/without_permission.h"
 
 namespace terrace::retention_test {
 namespace {
@@ -49,6 +52,22 @@ TEST_F(CheckpointRetention, KeepsTheNewestAndRemovesTheOthers) {
   EXPECT_EQ(steps_in(folder()), (Names{"step-00000004", "step-00000005"}));
   remove_older_checkpoints({folder(), rig_.log}, kRun, 5, 1, rig_.log);
   EXPECT_EQ(steps_in(folder()), (Names{"step-00000005"}));
+}
+
+// The newest is not passed over for an older one, and no list says that it is damaged.
+TEST_F(CheckpointRetention, PassesNothingOverThatCannotBeOpened) {
+  save_steps({1, 2});
+  for (const char* const locked : {"step-00000002", "step-00000002/manifest.json", "latest"}) {
+    testing::lock(folder(), folder() / locked);
+    const testing::WithoutPermission nobody;
+    const bool is_found = std::string(locked).ends_with("manifest.json");  // and cannot be read later
+    if (is_found) {
+      EXPECT_EQ(names_of(checkpoints_to_resume_from(folder())), (Names{"step-00000002", "step-00000001"}));
+    } else {
+      expect_error(ErrorKind::io, {locked, "EACCES"}, [&] { checkpoints_to_resume_from(folder()); });
+    }
+    expect_error(ErrorKind::io, {locked, "EACCES"}, [&] { list_checkpoints(folder()); });
+  }
 }
 
 TEST_F(CheckpointRetention, LeavesLaterStepsAndStrangersAlone) {

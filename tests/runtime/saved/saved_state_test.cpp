@@ -8,7 +8,10 @@
 
 #include <optional>
 
+#include <terrace/runtime/saved/save_folder.h>
+
 #include "runtime/checkpoint/checkpoint_rig.h"
+#include "support/without_permission.h"
 
 namespace terrace::saved_state_test {
 namespace {
@@ -139,6 +142,29 @@ TEST(SavedState, IsGivenUpWithoutAFileToSpare) {
   EXPECT_THAT(log.lines().back().text,
               ::testing::AllOf(::testing::HasSubstr(".one.partial"), ::testing::HasSubstr("EMFILE"),
                                ::testing::HasSubstr("by hand")));
+}
+
+// What cannot be opened is neither not there nor damaged.
+TEST(SavedState, IsNotTakenForAnotherWhereItCannotBeOpened) {
+  const ScratchFolder folder;
+  MemoryLog log;
+  save(folder.path(), "one", "first", log);
+  save(folder.path(), "two", "second", log);
+  // A job died before it had named "one" the latest.
+  write_text(folder / saved::kNextName, saved::next_text("one", text_of(folder / "one/manifest.json")));
+  fs::remove(folder / "two/b");
+  const saved::StateKind kind{.files = kFiles};
+  for (const char* const locked : {"two/manifest.json", "two"}) {
+    testing::lock(folder.path(), folder / locked);
+    const testing::WithoutPermission nobody;
+    expect_error(ErrorKind::io, {"two", "EACCES"}, [&] { saved::require_replaceable(folder / "two", kind); });
+  }
+  for (const char* const locked : {saved::kNextName, "one/manifest.json", "one"}) {
+    testing::lock(folder.path(), folder / locked);
+    const testing::WithoutPermission nobody;
+    expect_error(ErrorKind::io, {locked, "EACCES"},
+                 [&] { StateReader(folder.path(), std::nullopt, kFiles); });
+  }
 }
 
 TEST(SavedState, LeavesNoTraceWhereItIsGivenUp) {

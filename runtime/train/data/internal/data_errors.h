@@ -9,10 +9,10 @@ namespace terrace::data {
 inline constexpr const char* kCheckFileSystem = "check the file system";
 
 // Throws Error(io): the system refused.
-[[noreturn]] void cannot_read(const std::filesystem::path& path, const std::string& reason,
+[[noreturn]] void cannot_read(const std::filesystem::path& path, const Reason& reason,
                               const std::string& advice);
 // Throws Error(config): the data are there, but not as they must be.
-[[noreturn]] void cannot_use(const std::filesystem::path& path, const std::string& reason,
+[[noreturn]] void cannot_use(const std::filesystem::path& path, const Reason& reason,
                              const std::string& advice);
 
 }  // namespace terrace::data

@@ -43,11 +43,10 @@ void launch(const CudaLaunch& where, uint64_t blocks, unsigned threads, void (*k
 #if defined(__CUDACC__)
   kernel<<<grid, threads, 0, where.stream>>>(arguments...);
   if (const cudaError_t result = cudaGetLastError(); result != cudaSuccess) {
-    throw Error(ErrorKind::device, {.what_failed = "cannot start a kernel on the GPU",
-                                    .subject = std::to_string(grid) + " blocks",
-                                    .reason = cudaGetErrorString(result),
-                                    .advice = "see whether nvidia-smi lists the GPU and the kernel's log "
-                                              "(dmesg) names an NVRM Xid error"});
+    throw Error(ErrorKind::device, {"cannot start a kernel on the GPU", std::to_string(grid) + " blocks",
+                                    cudaGetErrorString(result),
+                                    "see whether nvidia-smi lists the GPU and the kernel's log "
+                                    "(dmesg) names an NVRM Xid error"});
   }
 #else
   emulator::launch(where.stream, grid, threads, [=] { kernel(arguments...); });

@@ -10,10 +10,10 @@ namespace {
 
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  throw Error(ErrorKind::device, {.what_failed = std::string(what) + " failed",
-                                  .subject = "the GPU of the tests",
-                                  .reason = cudaGetErrorString(result),
-                                  .advice = "run it again under compute-sanitizer"});
+  throw Error(ErrorKind::device, {std::string(what) + " failed",
+                                  "the GPU of the tests",
+                                  cudaGetErrorString(result),
+                                  "run it again under compute-sanitizer"});
 }
 
 }  // namespace
