@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 namespace terrace::io {
 namespace {
@@ -73,6 +74,9 @@ std::string why_no_reads(io_uring* ring) {
 UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uring>()) {}
 
 UringRing::~UringRing() {
+  for (const int end : end_) {
+    if (end >= 0) close(end);
+  }
   if (!created_) return;
   // Gives the pinned pages and the open files back now; closing the ring does it some time later.
   if (has_buffer_table_) io_uring_unregister_buffers(ring_.get());
@@ -82,6 +86,10 @@ UringRing::~UringRing() {
 
 std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, Reason& words) {
   std::unique_ptr<UringRing> made(new UringRing(mode));
+  if (pipe2(made->end_.data(), O_CLOEXEC) != 0) {
+    words = "pipe: " + system_reason(errno);
+    return nullptr;
+  }
   io_uring* const ring = made->ring_.get();
   io_uring_params params{};
   params.flags = flags_of(mode);
@@ -106,17 +114,14 @@ int UringRing::watch_end(int fd) {
 // the kernel's copy of its writing end is closed with the table of files, after the last of them.
 void UringRing::retire() {
   if (!created_) return;
-  int ends[2];
-  TERRACE_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "pipe: " + system_reason(errno));
-  const int result = watch_end(ends[1]);
+  const int result = watch_end(end_[1]);
   TERRACE_ASSERT(result >= 0, "io_uring_register, to see the end of a ring: " + system_reason(-result));
-  close(ends[1]);
+  close(std::exchange(end_[1], -1));
   io_uring_queue_exit(ring_.get());
   created_ = false;
   std::byte nothing;
-  while (read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
+  while (read(end_[0], &nothing, 1) < 0 && errno == EINTR) {
   }
-  close(ends[0]);
 }
 
 // A place in the submission queue. The kernel thread gives places back some time after it has started what

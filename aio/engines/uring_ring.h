@@ -18,6 +18,7 @@
 //                  |                 |                          | with EOPNOTSUPP, and no wake is possible
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,6 +104,9 @@ class UringRing {
 
   const RingMode mode_;
   std::unique_ptr<io_uring> ring_;
+  // The pipe in which retire() sees the end. It is there from the beginning: when a ring has failed, there
+  // may be no descriptor left to make one with.
+  std::array<int, 2> end_{-1, -1};
   bool created_ = false;
   int failure_ = 0;
   CallPatience patience_;

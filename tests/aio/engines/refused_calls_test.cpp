@@ -16,6 +16,7 @@
 #include <terrace/aio/io_thread.h>
 
 #include "aio/aio_support.h"
+#include "support/few_descriptors.h"
 
 namespace terrace::io::refused_calls_test {
 namespace {
@@ -147,6 +148,24 @@ TEST_P(RefusedCallsOfRings, AnswerNothingThatTheKernelStillWritesTo) {
     char untouched = 0;
     EXPECT_EQ(::read(ends[0], &untouched, 1), 1) << "the kernel still read for a request that had ended";
     EXPECT_EQ(memory[0], std::byte{0});
+  });
+  for (const int end : ends) ::close(end);
+}
+
+// A process that has run out of descriptors is one in which much else is refused.
+TEST_P(RefusedCallsOfRings, EndWithoutADescriptorToSpare) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  on_a_thread([&] {
+    const std::unique_ptr<Engine> engine = make();
+    std::array<std::byte, 1> memory{};
+    const Request request = collector_.to(OpKind::read, ends[0], 0, memory);
+    engine->submit({&request, 1});
+    ASSERT_TRUE(refuse_its_call());
+    const terrace::testing::FewDescriptors none(0);
+    engine->wait(1);
+    ASSERT_EQ(collector_.completions.size(), 1u);
+    EXPECT_EQ(collector_.of(0).error, engine_stopped(GetParam().error));
   });
   for (const int end : ends) ::close(end);
 }
