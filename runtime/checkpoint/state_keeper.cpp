@@ -42,9 +42,14 @@ KeptState StateKeeper::begin_commit(uint64_t step, Describe describe, bool retai
 void StateKeeper::commit(uint64_t step, Describe describe, bool retain) {
   const CheckpointInfo info = describe();
   TERRACE_ASSERT(info.step == step, "the state that is described is another one");
+  commit_before_ = offloader_.commits().last();
   offloader_.commits().begin(commit_info_text(info), retain);
   committing_step_ = step;
   cadence_.begun(step);
+}
+
+std::optional<uint64_t> StateKeeper::durable_step() const {
+  return committing_step_ && offloader_.commits().last() > commit_before_ ? committing_step_ : durable_step_;
 }
 
 KeptState StateKeeper::finish_commit() {

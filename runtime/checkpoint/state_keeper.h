@@ -53,8 +53,8 @@ class StateKeeper {
   KeptState begin_commit(uint64_t step, Describe describe, bool retain);
   // Waits until the last commit is durable.
   KeptState finish_commit();
-  // Returns the step whose commit is durable.
-  std::optional<uint64_t> durable_step() const { return durable_step_; }
+  // Returns the step of the last commit that is durable, also where no call has noticed that yet.
+  std::optional<uint64_t> durable_step() const;
 
   // The same on all ranks: whether begin_save() may be called.
   bool copies_commits() const { return copies_.are_possible(); }
@@ -82,7 +82,8 @@ class StateKeeper {
   CommitCadence cadence_;
   const WatchedVotes& ranks_;
   Log& log_;
-  std::optional<uint64_t> committing_step_;  // set while that commit may not be durable
+  std::optional<uint64_t> committing_step_;  // set until see_commit() has seen its end
+  uint64_t commit_before_ = 0;               // the last commit in the tier when it began
   std::optional<uint64_t> durable_step_;
   std::optional<Wanted> wanted_;  // a checkpoint that waits for its commit
   std::unique_ptr<BackgroundSave> save_;

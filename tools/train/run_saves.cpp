@@ -150,7 +150,9 @@ void RunSaves::after_failure(const Error& failure) {
   };
   in_passing([&] { finish_update(); });
   in_passing([&] { note(trainer_.finish_save()); });
-  if (!trainer_.has_whole_state() || !has_trained()) return;
+  // A commit that is in progress becomes durable all the same, and is what survives then.
+  if (!trainer_.has_whole_state() || !has_trained())
+    return in_passing([&] { trainer_.offloader().commits().end(); });
   const uint64_t step = trainer_.completed_steps();
   // The others do not know whether the first rank's last checkpoint is complete.
   const bool has_saved =

@@ -64,6 +64,25 @@ TEST(TrainerCommits, AreCommittedWhenStepsOrTheClockSaySo) {
   EXPECT_EQ(run.trainer->offloader().report().counters().commit_count, 2u);
 }
 
+// A step that fails tells what survives it: a commit that has become durable meanwhile, though nothing
+// between two steps has noticed.
+TEST(TrainerCommits, SurviveFromTheMomentOnAtWhichTheyAreDurable) {
+  const ScratchFolder nvme;
+  RunOptions options;
+  options.nvme = nvme.path();
+  TrainerRun run(options);
+  run.train(2);
+  run.trainer->begin_commit();
+  run.trainer->finish_commit();
+  EXPECT_EQ(run.trainer->durable_step(), 2u);
+  run.train(1);
+  run.trainer->finish_update();
+  run.trainer->begin_commit();
+  run.trainer->offloader().commits().end();
+  EXPECT_EQ(run.trainer->durable_step(), 3u);
+  EXPECT_EQ(run.trainer->finish_commit().commit_step, 3u) << "and it is told once, as ever";
+}
+
 TEST(TrainerCommits, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
   for (const char* bf16 : {"false", "true"}) {
     SCOPED_TRACE(bf16);
