@@ -49,6 +49,7 @@ run() {
   if [ "$status" -ne "$expected" ]; then fail "exit status $status, not $expected: terrace $*"; fi
 }
 says() { grep -qF -- "$1" err || fail "stderr lacks: $1"; }
+says_not() { if grep -qF -- "$1" err; then fail "stderr has: $1"; fi; }
 prints() { grep -qF -- "$1" out || fail "stdout lacks: $1"; }
 nothing_on_stdout() { if [ -s out ]; then fail "stdout is not empty"; fi; }
 nothing_left_in() { if [ -n "$(ls -A "$1")" ]; then fail "left in $1: $(ls -A "$1")"; fi; }

@@ -253,8 +253,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   require_machine_memory(plan, setup.dry.device.own_memory.has_value(), probe_machine(),
                          current_memory_use().pss_bytes, console_);
   TrainDecisions decisions(setup, flags_);
-  const std::unique_ptr<CheckpointFolder> saves =
-      ranks.is_first() ? open_save_folder(flags_, plan, console_) : nullptr;
+  const SaveFolderOfRun saves =
+      ranks.is_first() ? open_save_folder(flags_, plan, console_) : SaveFolderOfRun();
   if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
   if (flags_.resume.empty()) require_empty_monitors(options.config.monitor);
   StepLog log(flags_.log, options.config.logs_lanes ? ranks.communicator() : nullptr);
@@ -286,6 +286,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
       },
       console_);
   Trainer& trainer = *made;
+  if (!start.given_up.empty())
+    flags_.fresh ? console_.warning(start.given_up) : console_.info(start.given_up);
   passed.begin(trainer.offloader().commits().are_kept());
   if (start.is_resumed() && trainer.completed_steps() >= options.steps) {
     console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
@@ -312,7 +314,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
                                          &report,  &monitor, &progress,  &passed};
   if (control != nullptr) observers.push_back(control.get());
   if (ranks.are_several()) observers.push_back(ranks.watch());
-  RunSaves kept(flags_, options, trainer, saves.get(), observers, console_);
+  RunSaves kept(flags_, options, trainer, saves.folder.get(), observers, console_);
   TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), ranks, console_});
   training.run();
   record_schedule(trainer);

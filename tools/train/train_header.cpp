@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
@@ -27,10 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path absolute_existing(const fs::path& path) {
-  fs::path existing = fs::absolute(path);
-  while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
-  return existing;
+// The folder and those above it that are not there, the lowest first.
+std::vector<fs::path> missing_folders(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  fs::path path = fs::absolute(folder).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();  // "a/b/" is "a/b"
+  for (; !io::is_there(path) && path.has_relative_path(); path = path.parent_path()) missing.push_back(path);
+  return missing;
 }
 
 // A path that is not there, or that this user may not use, was named by mistake: the run is refused before it
@@ -153,15 +157,23 @@ bool goes_on_from(const std::string& resume, const fs::path& folder) {
 
 }  // namespace
 
-std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, const TrainerPlan& plan,
-                                                   Log& log) {
-  if (flags.save.empty()) return nullptr;
+MadeFolders::~MadeFolders() {
+  for (const fs::path& folder : made_) {
+    if (rmdir(folder.c_str()) != 0 && errno != ENOENT) return;
+  }
+}
+
+SaveFolderOfRun open_save_folder(const TrainFlags& flags, const TrainerPlan& plan, Log& log) {
+  SaveFolderOfRun opened;
+  if (flags.save.empty()) return opened;
   constexpr const char* kWhat = "cannot save checkpoints in";
   constexpr const char* kAdvice = "name a folder that can be written to with --save";
   const fs::path folder = flags.save;
   std::error_code error;
-  const fs::path existing = absolute_existing(folder);
+  const std::vector<fs::path> missing = missing_folders(folder);
+  const fs::path existing = missing.empty() ? fs::absolute(folder) : missing.back().parent_path();
   fs::create_directories(folder, error);
+  opened.made = MadeFolders(missing);
   if (error) {
     fail_to_use(
         kWhat, folder, error.value(),
@@ -188,7 +200,10 @@ std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, cons
     needed += least_bytes;
     available += stale_bytes_in(path);
   }
-  if (needed <= available) return std::make_unique<CheckpointFolder>(folder, log);
+  if (needed <= available) {
+    opened.folder = std::make_unique<CheckpointFolder>(folder, log);
+    return opened;
+  }
   throw Error(ErrorKind::capacity, {"there is no room for a checkpoint in", folder.string(),
                                     fmt::format("{} are needed there, tier files included, and {} are free",
                                                 format_bytes(needed), format_bytes(available)),

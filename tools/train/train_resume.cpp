@@ -215,8 +215,8 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
       log.info(fmt::format("--resume auto: going on from the commit in {}, step {}", names_of(paths), step));
       return start;
     }
-    log.info(fmt::format("the commit in {} is of step {}, earlier than the checkpoint: it is given up",
-                         names_of(paths), step));
+    start.given_up = fmt::format(
+        "the commit in {} is of step {}, earlier than the checkpoint: it is given up", names_of(paths), step);
   } else if (tier.has_commits) {
     // require_commit() throws what is wrong. If a path was left out, nothing is damaged.
     if (tier.paths_fit && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
@@ -290,8 +290,8 @@ RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& c
   }
   if (flags.fresh && found.has_commits()) {
     const TierContents& tier = found.furthest();
-    log.warning(fmt::format("--fresh: the state in {} is given up{}", names_of(paths),
-                            tier.newest ? ": " + described(*tier.newest) : ""));
+    start.given_up = fmt::format("--fresh: the state in {} is given up{}", names_of(paths),
+                                 tier.newest ? ": " + described(*tier.newest) : "");
     start.discard_commits = found.own.has_commits;
     found.own = {};
     for (StateSet& set : found.others) set.contents = {};

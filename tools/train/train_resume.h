@@ -25,6 +25,9 @@ struct RunStart {
   std::optional<StateSet> set;                     // or this: what another number of ranks has committed
   std::vector<std::filesystem::path> checkpoints;  // tried next, the best first
   bool discard_commits = false;                    // set if the run begins without `commit`
+  // What becomes of a state that is not gone on from, for people; empty: nothing. It is so once there is a
+  // trainer, and not where the run is refused before.
+  std::string given_up;
   // What other numbers of ranks have left on the paths; it goes when this run has a commit.
   std::vector<StateSet> passed;
 
