@@ -109,10 +109,28 @@ class Following(EngineTest):
         for row, (_, norm) in zip(norms, told):
             self.assertAlmostEqual(float(row[1]), norm, delta=1e-6 * norm)
         self.assertTrue(list((self.folder / "tensorboard").rglob("events.out.tfevents*")))
-        # Those of another run are not mixed with these, and a run that is refused leaves its model.
+        # Those of another run are not mixed with these: its first step is refused, and nothing of it is done.
         model = seeded(Mlp)
-        self.raised(terrace.ConfigError, engine_of, model, config)
+        other = engine_of(model, config)
+        self.raised(terrace.ConfigError, train, other, 1)
+        other.close(keep_values=True)
         self.assertEqual(train(engine_of(model), 1), train(engine_of(seeded(Mlp)), 1))
+
+    @isolated
+    def test_a_checkpoint_goes_on_in_the_files_of_its_run(self):
+        monitor = {"csv_monitor": {"enabled": True, "output_path": str(self.folder), "job_name": "csv"}}
+        config = dict(config_of(), train_micro_batch_size_per_gpu=4, **monitor)
+        with engine_of(seeded(Mlp), config, step_log=self.log) as engine:
+            train(engine, 2)
+            engine.save_checkpoint(self.folder / "saves")
+            train(engine, 1, first=2)
+        with engine_of(seeded(Mlp), config, step_log=self.log) as engine:
+            engine.load_checkpoint(self.folder / "saves")
+            train(engine, 2, first=2)
+        rows = next((self.folder / "csv").rglob("*_lr.csv")).read_text().split()[1:]
+        self.assertEqual([row.split(",")[0] for row in rows], ["4", "8", "12", "16"])
+        self.assertEqual([line["step"] for line in self.lines("start")], [0, 2])
+        self.assertEqual([line["step"] for line in self.lines("step")], [1, 2, 3, 3, 4])
 
     @isolated
     def test_commits_and_checkpoints_have_lines(self):
@@ -233,7 +251,8 @@ class Control(EngineTest):
     @isolated
     def test_a_save_that_nothing_could_keep_is_refused(self):
         with engine_of(seeded(Mlp), control=self.folder / "control") as engine:
-            answer, _ = self.ask(engine, 0, command="save")
+            train(engine, 1)
+            answer, _ = self.ask(engine, 1, command="save")
         self.assertFalse(answer["ok"])
 
     @isolated

@@ -258,6 +258,7 @@ class Engine(EngineNames):
     def _before_step(self) -> None:
         self._settle_update()
         self._settle_average("train")
+        self.following.step_begins()
         self._layout.require_unchanged()
         self._checkpoints.tell()
         self._checkpoints.begin_if_due()  # in a plain loop schedulers have been stepped now

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...errors import Error
+from ...errors import Error, IoError
 from ...store.run import Run
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """Without anything to tell, `run` is None, and every call does nothing."""
+    """Without anything to tell every call does nothing. The run begins with the first step of training, because only
+    then it is known what it goes on from: a checkpoint may be loaded before."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.run: Run | None = None
+        self._wanted: Named | None = None  # the run that begins with the next step
         self._losses: list[torch.Tensor] = []
         self._tokens = self._forward_ns = 0
         self._began_ns, self._loss_scale = 0, 1.0  # of the update
@@ -32,29 +34,22 @@ class Following:
         self.stop_requested = False
 
     def begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
-        """A run that cannot be followed as is asked for ends, and leaves the model as it was."""
-        try:
-            self._begin(step_log, control, total_steps)
-        except BaseException:
-            self._engine.close(keep_values=True)
-            raise
-
-    def _begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
-        """`step_log`: a path, or None. `control`: whether `terrace ctl` reaches the run; or the folder of the socket."""
-        engine, config = self._engine, self._engine.config
-        done = engine.global_steps + engine.skipped_steps
+        """`step_log`: a path, or None. `control`: whether `terrace ctl` reaches the run; or the folder of the socket.
+        A log that cannot be written ends the engine, and leaves the model as it was."""
+        config = self._engine.config
         folders = {name: _folder_of(config.values, section) for name, section in _MONITORS.items()}
         if step_log is None and not control and not any(folders.values()):
             return
-        self.run = Run(
-            engine.store,
-            save=self._save,
-            log=engine._say,
-            is_resumed=done > 0,
+        if step_log is not None:
+            try:
+                open(step_log, "ab").close()
+            except OSError as error:
+                self._engine.close(keep_values=True)
+                raise IoError(
+                    "cannot open the log of steps", str(step_log), str(error), "give a path that can be written"
+                ) from None
+        self._wanted = dict(
             steps=total_steps or 0,
-            completed_steps=done,
-            samples=engine.global_samples,
-            model=_name_of(engine.module),
             config=json.dumps(config.values),
             log_path=step_log,
             **folders,
@@ -67,8 +62,26 @@ class Following:
 
     # --- What the engine does ---
 
+    def step_begins(self) -> None:
+        """Before the first pass of a step."""
+        if self._wanted is None:
+            return
+        engine = self._engine
+        done = engine.global_steps + engine.skipped_steps
+        self.run = Run(
+            engine.store,
+            save=self._save,
+            log=engine._say,
+            is_resumed=done > 0,
+            completed_steps=done,
+            samples=engine.global_samples,
+            model=_name_of(engine.module),
+            **self._wanted,
+        )
+        self._wanted = None
+
     def forward(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Named) -> Any:
-        if self.run is None or not module.training:
+        if (self.run is None and self._wanted is None) or not module.training:
             return module(*arguments, **named)
         self._tokens += _tokens_in(arguments, named)
         began_ns = time.perf_counter_ns()
