@@ -70,5 +70,5 @@ class Launched(EngineTest):
         config = dict(config_of(), train_batch_size=16, train_micro_batch_size_per_gpu=8)
         config["gradient_accumulation_steps"] = 1
         error = self.raised(terrace.ConfigError, engine_of, seeded(Mlp), config)
-        self.assertIn("16 = 8 x 1 x 2 ranks", error.reason)
+        self.assertIn("which is 16 on 2 ranks", error.reason)
         self.assertIn("gradient_accumulation_steps 2 keeps the batch", error.advice)
