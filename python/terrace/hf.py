@@ -97,6 +97,7 @@ class TerraceTrainer(Trainer):
             backward = self.accelerator.backward
             self.accelerator.backward = lambda loss, **named: backward(self.engine.scale(loss), **named)
             self.accelerator.clip_grad_norm_ = self._clip_in_update
+            self.add_callback(_Watched(self.engine))
         return self.optimizer
 
     def _clip_in_update(self, parameters: object, max_norm: float, norm_type: float = 2) -> torch.Tensor:
@@ -113,6 +114,20 @@ class TerraceTrainer(Trainer):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         infinite = float("inf")
         return self.accelerator.clip_grad_norm_(model.parameters(), infinite) if grad_norm is None else grad_norm
+
+
+class _Watched(transformers.TrainerCallback):
+    """The log of steps hears of evaluations, and the Trainer of `terrace ctl stop`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        if metrics and "eval_loss" in metrics:
+            self._engine.following.evaluated(float(metrics["eval_loss"]))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= self._engine.stop_requested
 
 
 def _require_version(version: str) -> None:

@@ -118,6 +118,34 @@ class TrainerOverAStore(EngineTest):
         self.assertEqual(masters(again.engine), masters(trainer.engine))
 
     @isolated
+    def test_its_run_is_followed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, log = self.trained(folder, False, 2)
+            path = os.path.join(folder, "steps.jsonl")
+            trainer._terrace_options = dict(trainer._terrace_options, step_log=path)
+
+            class Stops(transformers.TrainerCallback):
+                """As `terrace ctl stop` in the ninth step."""
+
+                def on_step_begin(self, arguments, state, control, **_):
+                    trainer.engine.following.stop_requested = state.global_step == 8
+
+            trainer.add_callback(Stops())
+            trainer.train()
+            trainer.engine.close()
+            with open(path) as file:
+                lines = [json.loads(line) for line in file]
+        steps = [line for line in lines if line["event"] == "step"]
+        self.assertEqual([line["step"] for line in steps], list(range(1, 10)))
+        for line, loss in zip(steps, log.losses):
+            self.assertAlmostEqual(line["loss"], loss, delta=1e-4)  # the Trainer rounds what it logs
+        evaluations = [(line["step"], line["validation_loss"]) for line in lines if line["event"] == "evaluation"]
+        self.assertEqual([step for step, _ in evaluations], [4, 8])
+        for (_, loss), logged in zip(evaluations, log.evaluations):
+            self.assertAlmostEqual(loss, logged, delta=1e-4)
+        self.assertEqual(lines[-1]["stopped_by"], "terrace ctl stop")
+
+    @isolated
     def test_fp16_has_the_norms_of_fp32(self):
         norms = []
         for config in ({}, {"fp16": {"enabled": True, "loss_scale": 4096}}):
