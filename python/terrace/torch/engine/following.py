@@ -95,7 +95,8 @@ class Following:
             self._losses.append(loss.detach())
 
     def update_begins(self) -> None:
-        self._loss_scale, self._began_ns = self._engine.scaler.scale, time.perf_counter_ns()
+        if self.run is not None:
+            self._loss_scale, self._began_ns = self._engine.scaler.scale, time.perf_counter_ns()
 
     def update_done(self, result: UpdateResult) -> None:
         """After an update, between two steps. What cannot be written ends the log and not the training, whose step
