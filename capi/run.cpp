@@ -1,8 +1,7 @@
 // terrace_run.h: a run that is seen.
 #include <terrace/capi/run.h>
 
-#include <cmath>
-#include <filesystem>
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -16,7 +15,6 @@ using c::in_store;
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
-constexpr uint32_t kStallSeconds = 60;
 constexpr const char* kFollow = "cannot follow the run";
 
 std::string text_or(const char* text, const char* otherwise) {
@@ -37,24 +35,11 @@ std::optional<MonitorSettings> monitor_settings_of(const terrace_run_options& op
 
 // On the thread that trains, between two steps. A budget below the run's need is refused, and changes
 // nothing.
-HostBudgetChange change_host_budget(terrace_store& store, uint64_t bytes) {
+HostBudgetChange change_budget_of(terrace_store& store, uint64_t bytes) {
   HostBudgetChange change;
   const auto set = [&](terrace_store& s) {
-    Offloader& offloader = *s.offloader;
-    const OffloadCounters before = offloader.report().counters();
-    offloader.finish_update();
-    try {
-      offloader.budget().set(bytes);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::capacity) throw;
-      change.refusal = error;
-    }
-    const OffloadCounters moved = offloader.report().counters() - before;
-    change.budget_bytes = offloader.budget().in_force();
-    change.kept_chunks = offloader.budget().resident_chunks();
-    change.read_bytes = moved.cache_read_bytes;
-    change.write_bytes = moved.cache_write_bytes;
-    change.ns = moved.time.total_ns();
+    s.offloader->finish_update();
+    change = change_host_budget(*s.offloader, bytes);
   };
   if (terrace_error* const failure = in_store(&store, "terrace_run_step_done", set)) {
     const Error error(ErrorKind::io,
@@ -97,10 +82,9 @@ terrace_run::terrace_run(terrace_store& followed, const terrace_run_options& opt
   if (monitor) observers.push_back(&*monitor);
   Offloader& offloader = *followed.offloader;
   if (options.no_stall_warnings == 0) {
-    const uint64_t seconds =
-        options.stall_warning_seconds == 0 ? kStallSeconds : options.stall_warning_seconds;
-    watchdog = std::make_unique<WatchdogThread>(
-        offloader.report().watch(), WatchdogOptions{.warn_after_ns = seconds * kSecondNs}, log, [] {});
+    WatchdogOptions wanted;
+    if (options.stall_warning_seconds != 0) wanted.warn_after_ns = options.stall_warning_seconds * kSecondNs;
+    watchdog = std::make_unique<WatchdogThread>(offloader.report().watch(), wanted, log, [] {});
   }
   if (options.no_control != 0) return;
   const JobControlOptions wanted{
@@ -131,7 +115,7 @@ void terrace_run::leave_store() {
 
 void terrace_run::serve() {
   if (control == nullptr) return;
-  control->serve({[&](uint64_t bytes) { return change_host_budget(*store, bytes); },
+  control->serve({[&](uint64_t bytes) { return change_budget_of(*store, bytes); },
                   [&]() -> SaveAnswer {
                     const uint32_t kept = save != nullptr ? save(save_context) : 0;
                     SaveAnswer answer{(kept & TERRACE_KEPT_CHECKPOINT) != 0,

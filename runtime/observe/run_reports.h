@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/offload/watch/counters.h>
 
@@ -50,5 +51,8 @@ struct HostBudgetChange {
   // change in part.
   std::optional<Error> refusal;
 };
+// Sets the host budget of `offloader` between two steps, when no update is pending: what HostBudget::set()
+// moved, and its refusal. Throws the failure of moving records.
+HostBudgetChange change_host_budget(Offloader& offloader, uint64_t bytes);
 
 }  // namespace terrace

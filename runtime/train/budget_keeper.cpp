@@ -24,20 +24,7 @@ uint64_t BudgetKeeper::bytes_for(uint32_t chunks) const {
 HostBudgetChange BudgetKeeper::change(uint64_t bytes) {
   between_.finish_update();  // what it fails with is no answer to this
   HostBudgetChange change;
-  const OffloadCounters moved = between_.count([&] {
-    try {
-      offloader_.budget().set(bytes);
-    } catch (const Error& error) {
-      // Everything is where it was, or as far on its way as is said.
-      if (error.kind() != ErrorKind::capacity) throw;
-      change.refusal = error;
-    }
-  });
-  change.ns = moved.time.total_ns();
-  change.budget_bytes = offloader_.budget().in_force();
-  change.kept_chunks = offloader_.budget().resident_chunks();
-  change.read_bytes = moved.cache_read_bytes;
-  change.write_bytes = moved.cache_write_bytes;
+  between_.count([&] { change = change_host_budget(offloader_, bytes); });
   return change;
 }
 
