@@ -60,14 +60,17 @@ class Following:
             micro_batches=config.gradient_accumulation_steps,
         )
 
+    def _steps_done(self) -> int:
+        """Of the whole run, those included that changed nothing."""
+        return self._engine.global_steps + self._engine.skipped_steps
+
     # --- What the engine does ---
 
     def step_begins(self) -> None:
         """Before the first pass of a step."""
         if self._wanted is None:
             return
-        engine = self._engine
-        done = engine.global_steps + engine.skipped_steps
+        engine, done = self._engine, self._steps_done()
         self.run = Run(
             engine.store,
             save=self._save,
@@ -116,10 +119,9 @@ class Following:
         losses, self._losses = self._losses, []
         tokens, self._tokens = self._tokens, 0
         forward_ns, self._forward_ns = self._forward_ns, 0
-        step = engine.global_steps + engine.skipped_steps
         self._tell_of_commit(self._commit_step is not None and not engine.store.commit_in_progress)
         stops = self.run.step_done(
-            step,
+            self._steps_done(),
             loss=float(torch.stack(losses).float().sum()) if losses else float("nan"),
             learning_rate=float(engine.optimizer.param_groups[0]["lr"]),
             gradient_norm=result.gradient_norm,
@@ -142,7 +144,7 @@ class Following:
     def commit_begins(self) -> None:
         """The one before it is durable then."""
         self._tell_of_commit(True)
-        self._commit_step = self._engine.global_steps + self._engine.skipped_steps
+        self._commit_step = self._steps_done()
 
     def _tell_of_commit(self, is_durable: bool) -> None:
         if self.run is not None and self._commit_step is not None and is_durable:
@@ -151,18 +153,18 @@ class Following:
 
     def checkpoint_saved(self, folder: str) -> None:
         if self.run is not None:
-            self.run.kept(self._engine.global_steps + self._engine.skipped_steps, folder)
+            self.run.kept(self._steps_done(), folder)
 
     def evaluated(self, loss: float) -> None:
         if self.run is not None:
-            self.run.evaluated(self._engine.global_steps + self._engine.skipped_steps, loss)
+            self.run.evaluated(self._steps_done(), loss)
 
     def end(self, failure: BaseException | None) -> None:
         """Before the store is closed."""
         run, self.run = self.run, None
         if run is None:
             return
-        step = self._engine.global_steps + self._engine.skipped_steps
+        step = self._steps_done()
         try:
             if failure is not None:
                 run.end(step, failure=f"{type(failure).__name__}: {failure}", survives=self._survives())
