@@ -1,6 +1,7 @@
 """Who follows a run of the engine: the log of its steps, `terrace ctl` and what its answers do, and a training that is the
 same whether anybody looks."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -184,6 +185,36 @@ class Following(EngineTest):
         told += train(engine, 2, first=1)
         self.assertEqual(told, train(alone, 3))
         self.assertEqual(len([line for level, line in said if level == "error" and "not followed" in line]), 1, said)
+
+    @isolated
+    def test_a_log_that_takes_no_more_costs_no_checkpoint_and_no_commit(self):
+        for keep in ("checkpoint", "commit"):
+            said = []
+            engine = engine_of(
+                seeded(Mlp),
+                self.durable(),
+                step_log=self.log,
+                discard_commits=True,
+                log=lambda level, line, said=said: said.append((level, line)),
+            )
+            train(engine, 1)
+            engine.commit({"number": 1})
+            first = engine.finish_commit()
+            full = os.open("/dev/full", os.O_WRONLY)
+            for number in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/self/fd/{number}") == str(self.log):
+                        os.dup2(full, int(number))
+            if keep == "checkpoint":
+                engine.save_checkpoint(self.folder / "saves")
+            else:
+                engine.commit({"number": 2})
+                self.assertEqual(engine.client_state, {"number": 2})
+                self.assertEqual(engine.finish_commit(), first + 1)
+            self.assertEqual(len([line for level, line in said if "not followed" in line]), 1, said)
+            train(engine, 1, first=1)
+            engine.close()
+        self.assertTrue((self.folder / "saves" / "global_step1" / "manifest.json").exists())
 
 
 class Control(EngineTest):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,25 +103,28 @@ class Following:
             self._loss_scale, self._began_ns = self._engine.scaler.scale, time.perf_counter_ns()
 
     def update_done(self, result: UpdateResult) -> None:
-        """After an update, between two steps. What cannot be written ends the log and not the training, whose step
-        must not be repeated."""
-        if self.run is None:
+        """After an update, between two steps."""
+        self._tell(lambda run: self._tell_of_step(run, result, time.perf_counter_ns() - self._began_ns))
+
+    def _tell(self, action: Callable[[Run], None]) -> None:
+        """What cannot be written ends the log and not what it is told of, which is done and must not be repeated."""
+        run = self.run
+        if run is None:
             return
         try:
-            self._tell_of_step(result, time.perf_counter_ns() - self._began_ns)
+            action(run)
         except Error as error:
             self._engine._say("error", f"this run is not followed any more: {error}")
-            run, self.run = self.run, None
+            self.run = None
             run.close()
 
-    def _tell_of_step(self, result: UpdateResult, update_ns: int) -> None:
+    def _tell_of_step(self, run: Run, result: UpdateResult, update_ns: int) -> None:
         engine = self._engine
-        assert self.run is not None
         losses, self._losses = self._losses, []
         tokens, self._tokens = self._tokens, 0
         forward_ns, self._forward_ns = self._forward_ns, 0
         self._tell_of_commit(self._commit_step is not None and not engine.store.commit_in_progress)
-        stops = self.run.step_done(
+        stops = run.step_done(
             self._steps_done(),
             loss=float(torch.stack(losses).float().sum()) if losses else float("nan"),
             learning_rate=float(engine.optimizer.param_groups[0]["lr"]),
@@ -147,17 +151,16 @@ class Following:
         self._commit_step = self._steps_done()
 
     def _tell_of_commit(self, is_durable: bool) -> None:
-        if self.run is not None and self._commit_step is not None and is_durable:
-            step, self._commit_step = self._commit_step, None
-            self.run.kept(step)
+        step = self._commit_step
+        if step is not None and is_durable:
+            self._commit_step = None
+            self._tell(lambda run: run.kept(step))
 
     def checkpoint_saved(self, folder: str) -> None:
-        if self.run is not None:
-            self.run.kept(self._steps_done(), folder)
+        self._tell(lambda run: run.kept(self._steps_done(), folder))
 
     def evaluated(self, loss: float) -> None:
-        if self.run is not None:
-            self.run.evaluated(self._steps_done(), loss)
+        self._tell(lambda run: run.evaluated(self._steps_done(), loss))
 
     def end(self, failure: BaseException | None) -> None:
         """Before the store is closed."""
