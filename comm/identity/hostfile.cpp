@@ -4,18 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/text_file.h>
 #include <terrace/comm/identity/decimal.h>
 
 namespace terrace {
@@ -23,6 +21,7 @@ namespace {
 
 // More than any host has processors or GPUs, and few enough to be listed one by one.
 constexpr uint32_t kMostSlots = 4096;
+constexpr size_t kLargestFileBytes = 4 * 1024 * 1024;
 constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr std::string_view kSlots = "slots=";
 
@@ -167,17 +166,10 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, std::string_view fi
 }
 
 std::vector<HostSlots> read_hostfile(const std::filesystem::path& path) {
-  const auto fail = [&](int error_number) {
-    return Error(ErrorKind::config, {"cannot read the hostfile", path.string(), system_reason(error_number),
-                                     "name a file with a line \"HOST slots=NUMBER\" for each host"});
-  };
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw fail(EISDIR);
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) throw fail(errno != 0 ? errno : EIO);
+  const std::string text = text_of_file(path, kLargestFileBytes, [&](const Reason& reason) {
+    throw Error(ErrorKind::config, {"cannot read the hostfile", path.string(), reason,
+                                    "name a file with a line \"HOST slots=NUMBER\" for each host"});
+  });
   return parse_hostfile(text, path.string());
 }
 

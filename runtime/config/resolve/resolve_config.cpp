@@ -1,11 +1,8 @@
 // From a text or a file to a TrainConfig. What the values mean is the Resolver's business.
 #include <terrace/runtime/config/train_config.h>
 
-#include <cerrno>
-#include <fstream>
-#include <utility>
-
 #include <terrace/base/error.h>
+#include <terrace/base/text/text_file.h>
 #include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 #include <terrace/runtime/config/schema/config_entries.h>
@@ -18,21 +15,10 @@ constexpr size_t kLargestFileBytes = 1024 * 1024;
 }  // namespace
 
 std::string config_file(const std::filesystem::path& path) {
-  const auto fail = [&](Reason reason) {
-    throw Error(ErrorKind::config, {"cannot read the configuration", path.string(), std::move(reason),
+  return text_of_file(path, kLargestFileBytes, [&](const Reason& reason) {
+    throw Error(ErrorKind::config, {"cannot read the configuration", path.string(), reason,
                                     "give the path of a DeepSpeed JSON file"});
-  };
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) fail("it is a folder");
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail(system_reason(errno));
-  std::string text(kLargestFileBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) fail(system_reason(errno));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  if (text.size() > kLargestFileBytes) fail("it is larger than 1 MiB");
-  return text;
+  });
 }
 
 TrainConfig parse_train_config(std::string_view text, std::string_view name,

@@ -88,10 +88,10 @@ PackedTokens::PackedTokens(const std::vector<std::filesystem::path>& paths, cons
 void PackedTokens::add(const std::filesystem::path& path) {
   const std::string advice = "make it anew: tokens are little-endian, end to end";
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    if (error) data::cannot_read(path, system_reason(error.value()), "check that the file exists");
-    data::cannot_use(path, "it is no regular file", "give a file of tokens");
-  }
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (error) data::cannot_read(path, system_reason(error.value()), "check that the file exists");
+  if (!std::filesystem::is_regular_file(status))
+    data::cannot_use_special(path, status, "give a file of tokens");
   io::File file = io::File::open(path, {.no_follow = false});
   const uint64_t size = file.size_bytes();
   const uint64_t payload = size - std::min(size, format_.header_bytes);

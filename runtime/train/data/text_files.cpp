@@ -137,8 +137,7 @@ void TextFiles::add_path(const std::filesystem::path& path) {
       add_file(file, file.lexically_relative(path).string());
     return;
   }
-  if (!std::filesystem::is_regular_file(status))
-    cannot_use(path, "it is neither a regular file nor a folder", kGiveText);
+  if (!std::filesystem::is_regular_file(status)) data::cannot_use_special(path, status, kGiveText);
   const size_t count_before = files_.size();
   const uint64_t binary_before = binary_count_;
   add_file(path, path.filename().string());

@@ -119,7 +119,9 @@ DecisionSubject read_head(const JsonNode& head) {
 
 std::unique_ptr<std::istream> open_decisions(const std::filesystem::path& path) {
   std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown)) refuse(path.string(), system_reason(EISDIR));
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  if (std::filesystem::is_directory(status)) refuse(path.string(), system_reason(EISDIR));
+  if (std::filesystem::is_fifo(status)) refuse(path.string(), "it is a pipe, and decisions are read twice");
   auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
   if (!file->is_open()) refuse(path.string(), system_reason(errno));
   return file;

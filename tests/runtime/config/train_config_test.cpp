@@ -425,7 +425,7 @@ TEST(TrainConfig, StopsReadingAnEndlessFile) {
     load_train_config("/dev/zero");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("larger than 1 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("larger than 1.00 MiB"));
   }
 }
 

@@ -15,4 +15,8 @@ inline constexpr const char* kCheckFileSystem = "check the file system";
 [[noreturn]] void cannot_use(const std::filesystem::path& path, const Reason& reason,
                              const std::string& advice);
 
+// Throws Error(config) of a path with this status, which is no regular file.
+[[noreturn]] void cannot_use_special(const std::filesystem::path& path,
+                                     const std::filesystem::file_status& status, const std::string& advice);
+
 }  // namespace terrace::data
