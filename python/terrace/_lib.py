@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from . import _declarations
 from ._declarations import ABI, ENUMS, FUNCTIONS
 from .errors import BY_KIND, ConfigError, IoError, MisuseError, did_you_mean
+from .system import is_there
 
 if TYPE_CHECKING:
     from .errors import Error
@@ -43,7 +44,7 @@ def library_path() -> str:
     if named:
         return named
     ours = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", SONAME)
-    return ours if os.path.exists(ours) else SONAME
+    return ours if is_there(ours) else SONAME
 
 
 def _load() -> ctypes.CDLL:

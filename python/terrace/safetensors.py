@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from .errors import ConfigError, CorruptError, Error, IoError
+from .errors import ConfigError, CorruptError, IoError
 from .rounding import rounded as rounded
+from .system import failures, is_folder, is_there, reason_of
 
 # What a tensor's dtype is called: in the file, its bytes, and in Terrace where Terrace has it.
 DTYPE_BYTES = {
@@ -110,9 +111,9 @@ def entries_of(path: str, size: int, read: Callable[[int, int], bytes]) -> tuple
 def find(path: Path) -> dict[str, Entry]:
     """{name: Entry} of a file, of a folder, or of all files that an index names."""
     path = os.fspath(path)
-    if os.path.isdir(path):
+    if is_folder(path):
         index = os.path.join(path, INDEX)
-        path = index if os.path.exists(index) else os.path.join(path, "model.safetensors")
+        path = index if is_there(index) else os.path.join(path, "model.safetensors")
     if not path.endswith(".json"):
         return read_header(path)[0]
     with failures("cannot read the weights", path), open(path, "rb") as file:
@@ -271,7 +272,7 @@ class _Asides:
 
 def _new_file(path: str) -> IO[bytes]:
     """An empty locked file that no other name leads to."""
-    if os.path.lexists(path):
+    if is_there(path):
         _remove_left_over(path)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     # With an opener the file's name is its path, which errors give, and not the number of a descriptor.
@@ -391,9 +392,7 @@ def _require_replaceable(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise IoError(
-            "cannot save the weights", os.fspath(folder), error.strerror or str(error), "name a folder"
-        ) from error
+        raise IoError("cannot save the weights", os.fspath(folder), reason_of(error), "name a folder") from error
     for name in filter(_WEIGHTS.fullmatch, names):
         if not _is_own(os.path.join(folder, name)):
             raise ConfigError(
@@ -409,18 +408,21 @@ def _is_own(path: str) -> bool:
     try:
         if not path.endswith(".json"):
             return read_header(path)[1].get("writer") == _WRITER["writer"]
-        with open(path, "rb") as file:
+        with failures("cannot read the weights", path), open(path, "rb") as file:
             return json.loads(file.read())["metadata"]["writer"] == _WRITER["writer"]
-    except (Error, OSError, ValueError, KeyError, TypeError):
+    except (CorruptError, ValueError, KeyError, TypeError):
         return False
 
 
 def _shards_of_index(folder: Path) -> set[str]:
     """The files that the index of an earlier save names: they are its own."""
+    index = os.path.join(folder, INDEX)
+    if not is_there(index):
+        return set()
     try:
-        with open(os.path.join(folder, INDEX), "rb") as file:
+        with failures("cannot read the weights", index), open(index, "rb") as file:
             named = set(json.loads(file.read())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return set()
     return {name for name in named if isinstance(name, str) and os.path.basename(name) == name}
 
@@ -434,22 +436,6 @@ def _remove_others(folder: Path, names: Iterable[str], earlier: set[str]) -> Non
             if is_shard or name in (INDEX, "model.safetensors"):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(folder, name))
-
-
-@contextlib.contextmanager
-def failures(what: str, path: Path) -> Iterator[None]:
-    """What the system refuses within the block is an IoError with its reason."""
-    try:
-        yield
-    except Error:
-        raise
-    except OSError as error:
-        raise IoError(
-            what,
-            os.fspath(path),
-            error.strerror or str(error),
-            "see that the path is right, and that its drive has room",
-        ) from error
 
 
 # --- Stores ---

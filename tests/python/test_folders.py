@@ -30,6 +30,7 @@ BEFORE_TORCH = {
     "config.py",
     "safetensors.py",
     "saved_state.py",
+    "system.py",
 }
 
 

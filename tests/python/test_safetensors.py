@@ -212,6 +212,25 @@ class Files(InFolder):
                         self.assertIn(name, caught.exception.reason)
                         self.assertEqual(contents(), before)
 
+    def test_what_cannot_be_looked_at_is_neither_absent_nor_somebody_elses(self):
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        for name in ("model.safetensors", safetensors.INDEX):
+            place = self.folder / "saves"
+            place.mkdir(exist_ok=True)
+            (place / name).symlink_to(loop)
+            for call, subject in (
+                (lambda: safetensors.find(loop), loop),
+                (lambda: safetensors.find(loop / "below"), loop / "below"),
+                (lambda: safetensors.find(place), place / name),
+                (lambda: safetensors.write_sharded(place, self.TENSORS, self.VALUES.get), place / name),
+            ):
+                with self.subTest(name=name, subject=subject), self.assertRaises(terrace.IoError) as caught:
+                    call()
+                self.assertEqual(caught.exception.subject, str(subject))
+                self.assertEqual(caught.exception.reason, os.strerror(errno.ELOOP))
+            (place / name).unlink()
+
     def test_weights_that_come_while_a_save_writes_are_refused_too(self):
         def values(name):
             self.path.write_bytes(b"somebody's")

@@ -334,6 +334,9 @@ class Averages(EngineTest):
             engine = engine_of(seeded(Mlp, 160), self.durable(folder), resume=True)
             self.assertIn(path, self.raised(terrace.CorruptError, engine.averaged, 0.9).subject)
             os.rename(place, f"{folder}/aside")
+            os.symlink(place, place)
+            self.assertIn("symbolic links", self.raised(terrace.IoError, engine.averaged, 0.9).reason)
+            os.unlink(place)
             self.assertEqual(self.raised(terrace.ConfigError, engine.averaged, 0.9).subject, place)
             self.assertIsNone(engine.average)
             with tempfile.TemporaryDirectory() as other:  # whole, and of another commit

@@ -346,6 +346,16 @@ class Damage(CheckpointTest):
         self.assertEqual(other.load_checkpoint(self.folder, "t", load_module_only=True)[1], {})
 
     @isolated
+    def test_a_folder_that_cannot_be_looked_into_is_not_an_empty_one(self):
+        engine = self.engine()
+        loop = pathlib.Path(self.folder, "loop")
+        loop.symlink_to(loop)
+        for folder in (loop, loop / "saves"):
+            error = self.raised(terrace.IoError, engine.load_checkpoint, str(folder))
+            self.assertIn("symbolic links", error.reason)
+        self.assertEqual(engine.load_checkpoint(self.folder), (None, {}))
+
+    @isolated
     def test_one_job_at_a_time_saves_into_a_folder(self):
         engine = self.trained(1, "t")
         held = os.open(self.folder, os.O_RDONLY)

@@ -140,6 +140,10 @@ class Room(unittest.TestCase):
             with self.assertRaisesRegex(terrace.IoError, "no folder") as raised:
                 OffloadAdamW(network().parameters(), states="nvme", path=path)
             self.assertEqual(raised.exception.subject, path)
+            os.symlink(path, path)
+            with self.assertRaisesRegex(terrace.IoError, "symbolic links"):
+                OffloadAdamW(network().parameters(), states="nvme", path=path)
+            os.unlink(path)
             os.mkdir(path)
             model = network()
             optimizer = OffloadAdamW(model.parameters(), lr=1e-2, states="nvme", path=path)

@@ -13,6 +13,7 @@ import torch
 
 from ...errors import Error, IoError
 from ...store.run import Run
+from ...system import reason_of
 
 if TYPE_CHECKING:
     from ..._types import Named, Path
@@ -47,7 +48,7 @@ class Following:
             except OSError as error:
                 self._engine.close(keep_values=True)
                 raise IoError(
-                    "cannot open the log of steps", str(step_log), str(error), "give a path that can be written"
+                    "cannot open the log of steps", str(step_log), reason_of(error), "give a path that can be written"
                 ) from None
         self._wanted = dict(
             steps=total_steps or 0,

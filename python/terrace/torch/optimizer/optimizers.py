@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 import torch
 
 from ...errors import ConfigError, IoError, MisuseError, did_you_mean
+from ...system import is_folder
 from .gradients import AtStep, InBackward
 from .settings import NEUTRAL, number_of, require, settings_of
 from .state_store import StateStore, check_parameter
@@ -91,7 +92,7 @@ class OffloadOptions(NamedTuple):
         are_paths = isinstance(paths, (list, tuple)) and all(isinstance(one, (str, os.PathLike)) for one in paths)
         require(are_paths, "path", self.path, "a folder or a list of folders")
         for path in paths:
-            if not os.path.isdir(path):
+            if not is_folder(path):
                 raise IoError(
                     "cannot use the path for optimizer states",
                     os.fspath(path),

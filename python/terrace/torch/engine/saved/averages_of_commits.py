@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .... import safetensors
 from ....errors import ConfigError
 from ....saved_state import StateReader, StateWriter
+from ....system import failures, is_folder, is_there
 from .export import Entries, read_part
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class Snapshots:
         return state
 
     def _names(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self._folder) if _NAME.fullmatch(name)]
-        except FileNotFoundError:
+        if not is_there(self._folder):
             return []
+        with failures("cannot list the averages of commits", self._folder):
+            return [name for name in os.listdir(self._folder) if _NAME.fullmatch(name)]
 
     def _remove_others(self) -> None:
         for name in self._names():
@@ -72,9 +73,10 @@ class Snapshots:
     def _remove(self, name: str) -> None:
         """The manifest goes first, so that a rest of it is no state; a folder with anything else in it stays."""
         place = os.path.join(self._folder, name)
-        for file in ("manifest.json", *_FILES):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(place, file))
+        with failures("cannot remove the average of an earlier commit", place):
+            for file in ("manifest.json", *_FILES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(place, file))
         with contextlib.suppress(OSError):
             os.rmdir(place)
 
@@ -98,7 +100,7 @@ class Snapshots:
                 "resume without engine.averaged, or with the Terrace that made the commit",
             )
         path = os.path.join(self._folder, name)
-        if not os.path.isdir(path):
+        if not is_folder(path):
             raise ConfigError(
                 _LOAD,
                 path,

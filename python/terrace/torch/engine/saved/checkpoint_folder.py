@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .... import safetensors
 from ....errors import ConfigError, CorruptError, IoError
 from ....saved_state import StateReader, StateWriter
+from ....system import failures, is_folder, is_there
 from ..schedule import EngineSchedule
 from .export import folder_of, read_part
 from .unpickle import pickled, unpickled
@@ -132,7 +133,7 @@ class CheckpointFolder:
         try:
             return StateReader(folder, tag, FILES)
         except IoError:
-            if tag is not None or os.path.lexists(os.path.join(folder, "latest")):
+            if tag is not None or is_there(os.path.join(folder, "latest")):
                 raise
         self._say("warning", f"no checkpoint was loaded: {_why_nothing(folder)}")
         return None
@@ -204,12 +205,15 @@ def _tag_of(tag: object, what: str) -> str:
 
 
 def _why_nothing(folder: str) -> str:
-    if not os.path.isdir(folder):
+    if not is_folder(folder):
         return f"{folder} is no folder"
-    states = sorted(name for name in os.listdir(folder) if os.path.exists(os.path.join(folder, name, _PROGRESS)))
+    with failures(_LOAD, folder):
+        names = os.listdir(folder)
+    # A neighbour that may not be looked into, such as lost+found, is no failure.
+    states = sorted(name for name in names if os.path.exists(os.path.join(folder, name, _PROGRESS)))
     if states:
         return f"{folder} has no file latest; give tag= one of {', '.join(states[-5:])}"
-    if os.path.exists(os.path.join(folder, _PROGRESS)):
+    if is_there(os.path.join(folder, _PROGRESS)):
         parent, name = os.path.split(os.path.abspath(folder))
         return f'{folder} is a checkpoint itself; load it as load_checkpoint("{parent}", tag="{name}")'
     return f"{folder} holds none"

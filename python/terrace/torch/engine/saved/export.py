@@ -11,6 +11,7 @@ import torch
 
 from .... import safetensors
 from ....errors import ConfigError, MisuseError
+from ....system import failures
 from ...mapped import MOST_IN_MEMORY, mapped_empty
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
@@ -139,7 +140,7 @@ class Exports:
         for name in ("config", "generation_config"):
             config: Any = getattr(self._model, name, None)
             if hasattr(config, "save_pretrained"):
-                with safetensors.failures("cannot save the model's configuration", folder):
+                with failures("cannot save the model's configuration", folder):
                     config.save_pretrained(folder)
 
     def _require_average(self) -> None:
