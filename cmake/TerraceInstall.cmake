@@ -93,7 +93,7 @@ terrace_install_pc(terrace-offload
 set(TERRACE_PC_OFFLOAD "terrace-offload = ${PROJECT_VERSION}")
 if(TERRACE_BUILD_RUNTIME)
   terrace_install_pc(terrace
-    "-lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_observe -lterrace_runtime_planning -lterrace_runtime_checkpoint -lterrace_runtime_config -lterrace_runtime_saved"
+    "-lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_ranks -lterrace_runtime_observe -lterrace_runtime_planning -lterrace_runtime_checkpoint -lterrace_runtime_config -lterrace_runtime_saved"
     "" "${TERRACE_PC_OFFLOAD}" "jsoncpp, libpcre2-8, libutf8proc")
 else()
   terrace_install_pc(terrace "" "" "${TERRACE_PC_OFFLOAD}" "")

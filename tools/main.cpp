@@ -20,7 +20,7 @@
 
 #include "command_line.h"
 #include "help_format.h"
-#include "train/run_ranks.h"
+#include "train/train_ranks.h"
 #include "version.h"
 
 namespace terrace {
@@ -117,7 +117,7 @@ int parse_and_run(int argc, const char* const* argv) {
   } catch (const Error& failure) {
     refusal = failure;
   }
-  if (refusal && is_one_of_several()) return RunRanks::refuse(*refusal);
+  if (refusal && is_one_of_several()) return refuse_on_all_ranks(*refusal);
   if (refusal) throw Error(*refusal);
   const std::string chosen = command.chosen_subcommand();
   for (const auto& subcommand : subcommands) {

@@ -19,6 +19,7 @@
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
+#include <terrace/runtime/ranks/host_share.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/disk_rates.h>
 #include <terrace/runtime/train/planning/predict.h>
@@ -37,7 +38,6 @@
 #include "measure/tune_measure.h"
 #include "train/drive_wear.h"
 #include "train/planning_watch.h"
-#include "train/run_ranks.h"
 
 namespace terrace {
 namespace {

@@ -7,8 +7,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-
-#include "train/early_end.h"
+#include <terrace/runtime/ranks/early_end.h>
 
 namespace terrace {
 namespace {

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/comm/agreement/rank_agreement.h>
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
@@ -33,7 +32,6 @@
 #include "train/drive_wear.h"
 #include "train/passed_sets.h"
 #include "train/planning_watch.h"
-#include "train/run_ranks.h"
 #include "train/run_report.h"
 #include "train/run_saves.h"
 #include "train/step_progress.h"
@@ -44,6 +42,7 @@
 #include "train/train_faults.h"
 #include "train/train_header.h"
 #include "train/train_prediction.h"
+#include "train/train_ranks.h"
 #include "train/train_resume.h"
 #include "train/train_run.h"
 #include "train/train_summary.h"
@@ -62,7 +61,9 @@ class Train final : public Subcommand {
   const std::string& name() const override { return name_; }
   int run() override {
     if (flags_.explain.empty() && !flags_.print_config) return train();
-    const RunRanks ranks(flags_, console_);
+    RankConsole program(console_);
+    const RunRanks ranks(own_environment(), program);
+    take_part(ranks.identity(), flags_, console_);
     if (!ranks.is_first()) return kDone;
     return flags_.explain.empty() ? print_config() : explain();
   }
@@ -107,15 +108,16 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer, const Ru
   WatchdogOptions options{
       .warn_after_ns = flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
       .abort_after_ns = in_ns(flags_.stall_abort_seconds)};
-  if (RankWatch* const others = ranks.watch()) options.others = [others] { return others->who_is_where(); };
+  options.others = [&others = ranks.watch()] { return others.who_is_where(); };
   // The step thread cannot be interrupted in a wait, so nothing can be saved or cleaned up.
-  const auto abort = [this, others = ranks.watch()] {
+  const auto abort = [this, &others = ranks.watch()] {
+    const std::string reason = "one wait took longer than --stall-abort allows";
     console_.end_progress();
     print_error(
-        Error(ErrorKind::io, {"training was given up", "", "one wait took longer than --stall-abort allows",
+        Error(ErrorKind::io, {"training was given up", "", reason,
                               "look at the disk, the link or the rank that is named above, then go on with "
                               "--resume auto"}));
-    if (others != nullptr) others->give_up();
+    others.give_up(reason);
     std::_Exit(kFailed);
   };
   return std::make_unique<WatchdogThread>(trainer.offloader().report().watch(), options, console_, abort);
@@ -129,8 +131,7 @@ std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, const StepSha
   options.steps = flags_.steps;
   options.shape = shape;
   options.stop = [&signals] { signals.request(); };
-  if (const RankWatch* const others = ranks.watch())
-    options.ranks = [others](JobStatus& status) { others->describe(status); };
+  options.ranks = [&others = ranks.watch()](JobStatus& status) { others.describe(status); };
   return std::make_unique<JobControl>(
       JobSubject{{trainer.offloader(), trainer.device(), trainer.plan().device.bytes},
                  trainer.model_description(),
@@ -197,16 +198,19 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
 }
 
 int Train::train() {
-  RunRanks ranks(flags_, console_);
+  RankConsole program(console_);
+  RunRanks ranks(own_environment(), program);
+  take_part(ranks.identity(), flags_, console_);
   std::optional<RunReport> report;
   try {
-    ranks.join();
+    ranks.join(meeting_of(flags_));
     check_output_files(flags_);
     report.emplace(flags_.report, console_);
     return train(ranks, *report);
   } catch (const Error& failure) {
-    if (report) report->give_up(ranks.death_behind(failure).value_or(failure));
-    return ranks.end_with(failure);
+    if (report) report->give_up(ranks.watch().death_behind(failure).value_or(failure));
+    console_.end_progress();
+    return ranks.end_with(failure, status_of_refusal(failure));
   }
 }
 
@@ -217,8 +221,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice.vocabulary());
-  if (ranks.is_first())  // the configuration is that of all ranks
-    for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  for (const std::string& warning : options.config.warnings) ranks.log_of_all().warning(warning);
   std::optional<TrainingData> data;
   if (flags_.epochs > 0) {
     data.emplace(open_training_data(flags_, choice, options, console_));
@@ -229,10 +232,11 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   const ComputeChoice compute(options.config, console_, ranks.communicator());
   options.compute = compute.device();
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
-  ranks.apply_to(options);
+  ranks.apply_to(options.config);
+  options.communicator = ranks.communicator();
   if (ranks.are_several()) {
     if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
-    require_same_run(options, flags_, *data);
+    ranks.agree([&] { return facts_of_run(options, flags_, *data); });
   }
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, options.communicator, console_);
@@ -240,12 +244,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
   options.commit = start.commit ? start.commit->commit : 0;
   options.discard_commits = !start.commit && start.discard_commits;
-  if (ranks.are_several()) {
-    std::map<std::string, std::string> common = facts_of(start);
-    common["--trace"] = flags_.trace.empty() ? "not given" : "given";  // one file may have two names
-    common["--trace-steps"] = flags_.trace_steps;
-    require_agreement(*options.communicator, common);
-  }
+  ranks.agree([&] { return facts_of_start(start, flags_); });
   TrainingSetup setup = plan_or_refuse(options, console_);
   const std::string sides = update_sides_text(options.config, setup);
   if (!sides.empty()) console_.info(sides);
@@ -307,15 +306,17 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
       {trainer.offloader().report().watch(), signals, shape, std::log(options.model.vocabulary)}, console_);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer, ranks);
-  const std::unique_ptr<RankWatch::Following> following = ranks.follow(trainer);
+  const RankWatch::Following following =
+      ranks.watch().follow({trainer.offloader().report().watch(), trainer.completed_steps(),
+                            trainer.offloader().commits().are_kept()});
   const std::unique_ptr<JobControl> control = start_control(trainer, shape, signals, ranks);
   // The report shows the results of the observers before it.
   std::vector<RunObserver*> observers = {&summary, &log,     &recording, &faults,
                                          &report,  &monitor, &progress,  &passed};
   if (control != nullptr) observers.push_back(control.get());
-  if (ranks.are_several()) observers.push_back(ranks.watch());
+  observers.push_back(&ranks.watch());
   RunSaves kept(flags_, options, trainer, saves.folder.get(), observers, console_);
-  TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), ranks, console_});
+  TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), ranks.watch(), console_});
   training.run();
   record_schedule(trainer);
   const std::optional<Error> failure = training.end();
@@ -334,7 +335,8 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
     print_error(unwritten);
   }
   if (!failure) return kDone;
-  ranks.end_with(*failure);
+  console_.end_progress();
+  ranks.end_with(*failure, status_of_refusal(*failure));
   return kFailed;
 }
 

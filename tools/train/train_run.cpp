@@ -13,7 +13,7 @@ void TrainingRun::run() {
     parts_.console.end_progress();
     parts_.saves.after_failure(failure);
     tell_what_is_kept();
-    const std::optional<Error> death = parts_.ranks.death_behind(failure);
+    const std::optional<Error> death = parts_.others.death_behind(failure);
     rank_died_ = death.has_value();
     failure_ = death ? *death : own_failure(failure);
   }
@@ -56,8 +56,7 @@ void TrainingRun::train() {
 
 // Should a rank die, each of the others may have to say it, at any moment.
 void TrainingRun::tell_what_is_kept() {
-  if (RankWatch* const watch = parts_.ranks.watch())
-    watch->set_what_is_kept(parts_.saves.what_ranks_go_on_from());
+  parts_.others.set_what_is_kept(parts_.saves.what_ranks_go_on_from());
 }
 
 void TrainingRun::evaluate() {

@@ -9,11 +9,11 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/log/run_observer.h>
+#include <terrace/runtime/ranks/rank_watch.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
-#include "train/run_ranks.h"
 #include "train/run_saves.h"
 #include "train/stop_signals.h"
 
@@ -28,7 +28,7 @@ class TrainingRun {
     std::span<RunObserver* const> observers;
     const StopSignals& signals;
     JobControl* control;  // null if nobody can reach the run
-    const RunRanks& ranks;
+    RankWatch& others;
     Console& console;
   };
   // Everything that `parts` names outlives the run.

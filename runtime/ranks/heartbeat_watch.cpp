@@ -1,9 +1,8 @@
-#include "train/rank_watch.h"
+#include <terrace/runtime/ranks/heartbeat_watch.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -13,9 +12,6 @@
 #include <terrace/base/checksum.h>
 #include <terrace/comm/agreement/rank_places.h>
 #include <terrace/comm/liveness/heartbeat_rendezvous.h>
-
-#include "command_line.h"
-#include "train/stop_signals.h"
 
 namespace terrace {
 namespace {
@@ -49,13 +45,15 @@ std::string count_text(const RankStanding& standing) {
 
 }  // namespace
 
-RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, Console& console)
-    : communicator_(communicator), console_(console) {
+HeartbeatWatch::HeartbeatWatch(MessageCommunicator& communicator, LauncherLink& launcher,
+                               RankProgram& program)
+    : communicator_(communicator), program_(program) {
   communicator.set_places(introduce_ranks(communicator, own_place()));
   const std::span<const RankPlace> places = communicator.places();
   HeartbeatLinks met = meet_for_heartbeat(communicator, {places.begin(), places.end()});
   if (met.links.empty()) {
-    console.warning("the ranks cannot watch each other, so one that dies is not named: " + met.why_none);
+    program.log().warning("the ranks cannot watch each other, so one that dies is not named: " +
+                          met.why_none);
     return;
   }
   const HeartbeatHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
@@ -63,23 +61,21 @@ RankWatch::RankWatch(MessageCommunicator& communicator, LauncherLink& launcher, 
   heartbeat_ = std::make_unique<Heartbeat>(communicator.rank(), std::move(met.links), launcher, hooks);
 }
 
-std::unique_ptr<RankWatch::Following> RankWatch::follow(Trainer& trainer) {
-  step_ = trainer.completed_steps() + 1;
-  keeps_commits_ = trainer.offloader().commits().are_kept();
-  const StepWatch& watch = trainer.offloader().report().watch();
-  if (heartbeat_ != nullptr) {
-    heartbeat_->set_where([this, &watch] {
-      RankStanding where = standing();
-      const std::optional<uint64_t> wait = watch.current();
-      where.operation = watch.activity();
-      where.waits_for_ranks = wait && watch.is_for_ranks(*wait);
-      return where;
-    });
-  }
-  return std::make_unique<Following>(heartbeat_.get());
+RankWatch::Following HeartbeatWatch::follow(const FollowedLoop& loop) {
+  step_ = loop.completed_steps + 1;
+  keeps_commits_ = loop.keeps_commits;
+  if (heartbeat_ == nullptr) return Following(nullptr);
+  heartbeat_->set_where([this, &watch = loop.watch] {
+    RankStanding where = standing();
+    const std::optional<uint64_t> wait = watch.current();
+    where.operation = watch.activity();
+    where.waits_for_ranks = wait && watch.is_for_ranks(*wait);
+    return where;
+  });
+  return Following([this] { heartbeat_->set_where(nullptr); });
 }
 
-RankStanding RankWatch::standing() const {
+RankStanding HeartbeatWatch::standing() const {
   RankStanding where;
   where.step = step_;
   where.step_ns = step_ns_;
@@ -89,12 +85,12 @@ RankStanding RankWatch::standing() const {
   return where;
 }
 
-void RankWatch::set_what_is_kept(std::string text) {
+void HeartbeatWatch::set_what_is_kept(std::string text) {
   const MutexLock lock(mutex_);
   kept_ = std::move(text);
 }
 
-void RankWatch::step_done(const StepReport& report) {
+void HeartbeatWatch::step_done(const StepReport& report) {
   step_ = report.step + 1;
   step_ns_ = report.total_ns;
   rank_wait_ns_ = report.moved.time[TimeCause::ranks];
@@ -102,7 +98,7 @@ void RankWatch::step_done(const StepReport& report) {
 }
 
 // Commits of a run before go with the first commit of this one, which a checkpoint may come before.
-void RankWatch::state_kept(const KeptState& kept) {
+void HeartbeatWatch::state_kept(const KeptState& kept) {
   const bool is_own = kept.commit_step || (kept.checkpoint && !keeps_commits_);
   if (is_own && heartbeat_ != nullptr) heartbeat_->has_kept();
 }
@@ -111,26 +107,32 @@ void RankWatch::state_kept(const KeptState& kept) {
 
 // On the heartbeat's thread. What a rank has sent before it left by itself may still arrive, and how its
 // messages end tells the communicator.
-void RankWatch::lost(const RankLoss& loss) {
+void HeartbeatWatch::lost(const RankLoss& loss) {
   if (!loss.died) return;
-  pass_over_stop_signals();
+  program_.rank_has_died();
   communicator_.lose(loss.rank, loss.why);
 }
 
 // The step thread still computes, or waits for a disk: what it makes would be lost anyway.
-void RankWatch::end_late(const RankLoss& loss) {
+void HeartbeatWatch::end_late(const RankLoss& loss) {
   say_death(death_text(loss));
-  std::_Exit(kFailed);
+  program_.end_at_once();
 }
 
-std::optional<Error> RankWatch::death_behind(const Error& failure) const {
+std::optional<Error> HeartbeatWatch::death_behind(const Error& failure) const {
   if (failure.kind() != ErrorKind::peer || heartbeat_ == nullptr) return std::nullopt;
   const std::optional<RankLoss> loss = heartbeat_->loss(kForTheNews);
   return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
 }
 
+std::optional<Error> HeartbeatWatch::death() const {
+  if (heartbeat_ == nullptr) return std::nullopt;
+  const std::optional<RankLoss> loss = heartbeat_->loss(milliseconds(0));
+  return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
+}
+
 // Ranks are in the same step, and this one may have heard of the other's before it began.
-Error RankWatch::death_text(const RankLoss& loss) const {
+Error HeartbeatWatch::death_text(const RankLoss& loss) const {
   const std::span<const RankPlace> places = communicator_.places();
   const uint64_t step = std::max<uint64_t>(step_, loss.last.step);
   std::string cause = loss.why;
@@ -145,7 +147,7 @@ Error RankWatch::death_text(const RankLoss& loss) const {
                 "", "", kept_.empty() ? cause : cause + "\n  " + kept_});
 }
 
-void RankWatch::say_death(const Error& death) {
+void HeartbeatWatch::say_death(const Error& death) {
   const std::optional<RankLoss> loss = heartbeat_->loss(milliseconds(0));
   const uint32_t speaker = loss && loss->rank == 0 ? 1 : 0;
   {
@@ -153,29 +155,28 @@ void RankWatch::say_death(const Error& death) {
     if (said_ || communicator_.rank() != speaker) return;
     said_ = true;
   }
-  console_.end_progress();
-  console_.error(death.what());
+  program_.say_as("", death);
   heartbeat_->has_been_said();
 }
 
-void RankWatch::leave() {
-  if (heartbeat_ != nullptr) heartbeat_->leave("");
+void HeartbeatWatch::end_with_death(const Error& death) {
+  say_death(death);
+  heartbeat_->leave("");
 }
 
-void RankWatch::give_up() {
+void HeartbeatWatch::give_up(std::string why) {
   if (heartbeat_ == nullptr) return;
   const std::vector<uint32_t> silent = heartbeat_->who_is_silent(kSilent, kForAnAnswer);
-  heartbeat_->give_up(silent, "one wait took longer than --stall-abort allows", kForAnAnswer);
+  heartbeat_->give_up(silent, std::move(why), kForAnAnswer);
 }
 
 // --- Ranks that end together ---
 
-int RankWatch::end_with(const Error& failure, int status) {
-  console_.end_progress();
+int HeartbeatWatch::end_with(const Error& failure, int status) {
   return communicator_.rank() == 0 ? end_first(failure, status) : end_another(failure, status);
 }
 
-int RankWatch::end_first(const Error& failure, int status) {
+int HeartbeatWatch::end_first(const Error& failure, int status) {
   const uint32_t news = news_of(failure, true);
   std::vector<std::optional<LastWords>> all;
   if (heartbeat_ != nullptr) {
@@ -185,7 +186,7 @@ int RankWatch::end_first(const Error& failure, int status) {
   }
   const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
   // What another rank has failed with it says better itself.
-  if (news != 0 || std::ranges::none_of(all, has_news)) print_error(failure);
+  if (news != 0 || std::ranges::none_of(all, has_news)) program_.say(failure);
   if (heartbeat_ == nullptr) return status;
   for (const std::optional<LastWords>& words : all) {
     if (words) status = std::max(status, static_cast<int>(words->status));
@@ -195,8 +196,8 @@ int RankWatch::end_first(const Error& failure, int status) {
 }
 
 // Of those that have left with the same, the first one speaks.
-void RankWatch::let_others_end(uint32_t own_news, std::span<const std::optional<LastWords>> all,
-                               uint32_t status) {
+void HeartbeatWatch::let_others_end(uint32_t own_news, std::span<const std::optional<LastWords>> all,
+                                    uint32_t status) {
   std::map<uint32_t, std::vector<uint32_t>> ranks;  // by what they have left with
   for (uint32_t r = 1; r < all.size(); ++r) {
     if (all[r]) ranks[all[r]->news].push_back(r);
@@ -209,24 +210,21 @@ void RankWatch::let_others_end(uint32_t own_news, std::span<const std::optional<
   heartbeat_->wait_for_speakers(kForSpeakers);
 }
 
-int RankWatch::end_another(const Error& failure, int status) {
+int HeartbeatWatch::end_another(const Error& failure, int status) {
   const uint32_t news = news_of(failure, false);
   std::optional<EndOfRank> end;
   if (heartbeat_ != nullptr) {
     heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
     end = heartbeat_->own_end(kForTheFirstRank);
   }
-  if (news != 0 && (!end || !end->speaks_as.empty())) {
-    if (end) console_.speak_for(end->speaks_as);
-    console_.error(failure.what());
-  }
+  if (news != 0 && (!end || !end->speaks_as.empty())) program_.say_as(end ? end->speaks_as : "", failure);
   if (heartbeat_ != nullptr) heartbeat_->has_spoken(kForSpeakers);
   return end ? static_cast<int>(end->status) : status;
 }
 
 // --- A rank that is slow ---
 
-std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& known) const {
+std::string HeartbeatWatch::text_of_standing(uint32_t rank, const KnownStanding& known) const {
   const std::span<const RankPlace> places = communicator_.places();
   const bool silent = known.age > kSilent;
   std::string text = text_of(places[rank], places.size());
@@ -241,7 +239,7 @@ std::string RankWatch::text_of_standing(uint32_t rank, const KnownStanding& know
 }
 
 // The user looks for the rank that the others wait for.
-void RankWatch::describe(JobStatus& status) const {
+void HeartbeatWatch::describe(JobStatus& status) const {
   const std::span<const RankPlace> places = communicator_.places();
   status.rank_count = static_cast<uint32_t>(places.size());
   status.ranks.clear();
@@ -262,7 +260,7 @@ void RankWatch::describe(JobStatus& status) const {
   std::ranges::sort(status.ranks, {}, &RankStatus::rank);
 }
 
-std::optional<std::string> RankWatch::who_is_where() {
+std::optional<std::string> HeartbeatWatch::who_is_where() {
   const uint32_t rank = communicator_.rank();
   const std::vector<KnownStanding> all =
       heartbeat_ != nullptr ? heartbeat_->standings(kForAnAnswer) : std::vector<KnownStanding>();

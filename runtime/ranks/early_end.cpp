@@ -1,4 +1,4 @@
-#include "train/early_end.h"
+#include <terrace/runtime/ranks/early_end.h>
 
 #include <signal.h>
 
