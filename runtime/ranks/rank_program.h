@@ -14,6 +14,8 @@ class RankProgram {
  public:
   virtual ~RankProgram() = default;
 
+  // Whether SIGTERM is this program's from its beginning (EarlyEnd).
+  virtual bool takes_sigterm() const { return false; }
   // Takes the warnings of this rank.
   virtual Log& log() = 0;
   // Tells the user why the run ends, in the name of all ranks.

@@ -51,7 +51,7 @@ RunRanks::RunRanks(Environment variables, RankProgram& program, const GivenRank&
       identity_(identify_rank(variables_, given)),
       launcher_(reach_launcher()),
       watch_(std::make_unique<NoOtherRanks>(program, is_first())) {
-  if (variables_.contains(kLauncherPlaces)) early_end_.emplace(launcher_);
+  if (program.takes_sigterm() && variables_.contains(kLauncherPlaces)) early_end_.emplace(launcher_);
 }
 
 LauncherLink RunRanks::reach_launcher() const {

@@ -18,6 +18,7 @@ class RankConsole final : public RankProgram {
  public:
   // `console` outlives this.
   explicit RankConsole(Console& console) : console_(console) {}
+  bool takes_sigterm() const override { return true; }
   Log& log() override { return console_; }
   void say(const Error& failure) override;
   void say_as(const std::string& ranks, const Error& failure) override;

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/observe/log/step_log.h>
 
 #include "text_table.h"
@@ -238,7 +240,17 @@ void RunSummary::ended(const RunEnd& end) {
   stopped_by = end.stopped_by;
 }
 
+void add_run(RunSummary& summary, const TrainerOptions& options, const TrainerPlan& plan,
+             std::string tokenizer) {
+  summary.tokenizer = std::move(tokenizer);
+  summary.parameter_count = plan.parameter_count;
+  summary.planned_steps = options.steps;
+  for (const std::filesystem::path& path : tier_paths(options.config.placement))
+    summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
+}
+
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
+  summary.model = trainer.model_description();
   // The bound is that of the budget at the beginning, so it is left out if the budget has changed.
   if (!trainer.offloader().budget().has_changed())
     summary.bound = summary.least.per_step(trainer.offloader());

@@ -59,6 +59,9 @@ struct RunSummary final : public RunObserver {
   void ended(const RunEnd& end) override;
 };
 
+// Adds what is known of a run before it begins.
+void add_run(RunSummary& summary, const TrainerOptions& options, const TrainerPlan& plan,
+             std::string tokenizer);
 // Adds the trainer's present memory, the bound, and the counters of commits.
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
 
