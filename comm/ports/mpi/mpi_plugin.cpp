@@ -1,5 +1,8 @@
 #include <terrace/comm/ports/mpi/mpi_plugin.h>
 
+#include <dlfcn.h>
+#include <link.h>
+
 #include <array>
 #include <filesystem>
 #include <memory>
@@ -20,13 +23,24 @@ Error mpi_error(std::string what_failed, const std::string& plugin, std::string 
                 "finds them, and start all ranks with MPI's own launcher; or run one rank"});
 }
 
+// The file that this code was loaded from: the program, or a library in a program of somebody else.
+std::filesystem::path own_file(std::error_code& unknown) {
+  Dl_info info{};
+  link_map* loaded = nullptr;
+  const void* const here = reinterpret_cast<const void*>(&load_mpi);
+  if (dladdr1(here, &info, reinterpret_cast<void**>(&loaded), RTLD_DL_LINKMAP) != 0 && loaded != nullptr &&
+      *loaded->l_name != '\0')
+    return std::filesystem::canonical(loaded->l_name, unknown);
+  return std::filesystem::read_symlink("/proc/self/exe", unknown);
+}
+
 }  // namespace
 
 std::string own_mpi_plugin() {
   std::error_code unknown;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  const std::filesystem::path own = own_file(unknown);
   for (const char* const folder : {".", "../lib", "../lib64", "../comm"}) {
-    const std::filesystem::path plugin = program.parent_path() / folder / kMpiPlugin;
+    const std::filesystem::path plugin = own.parent_path() / folder / kMpiPlugin;
     if (!unknown && std::filesystem::exists(plugin, unknown)) return plugin.lexically_normal().string();
   }
   return kMpiPlugin;

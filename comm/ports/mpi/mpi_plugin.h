@@ -10,8 +10,9 @@ namespace terrace {
 
 inline constexpr const char* kMpiPlugin = "libterrace_mpi.so";
 
-// The plug-in that belongs to this program: beside it, in the "lib" beside its folder, or in the tree in
-// which it was built; else its name, which the loader of shared libraries may know.
+// The plug-in that belongs to this program, or to the library that this is a part of: beside it, in the "lib"
+// beside its folder, or in the tree in which it was built; else its name, which the loader of shared
+// libraries may know.
 std::string own_mpi_plugin();
 
 // Loads the plug-in by its name or path and returns what makes the port. MPI itself begins with the port, on
