@@ -41,8 +41,9 @@ uint32_t kind_of(ErrorKind kind) {
     case ErrorKind::corrupt:
       return TERRACE_CORRUPT;
     case ErrorKind::cancelled:
-    case ErrorKind::peer:  // no store for C has ranks
       return TERRACE_CANCELLED;
+    case ErrorKind::peer:
+      return TERRACE_PEER;
     case ErrorKind::misuse:
       return TERRACE_MISUSE;
   }
@@ -58,7 +59,7 @@ std::unique_ptr<terrace_error> made_of(ErrorKind kind, const ErrorParts& parts,
   auto made = std::make_unique<terrace_error>();
   made->kind = kind_of(kind);
   made->text = Error(kind, words).what();
-  if (words.subject.empty()) words.subject = subject;
+  if (words.subject.empty()) words.subject = kind == ErrorKind::peer ? "the other ranks" : subject;
   made->parts = {std::move(words.what_failed), std::move(words.subject), std::move(words.reason),
                  std::move(words.advice)};
   return made;

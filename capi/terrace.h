@@ -68,7 +68,8 @@ typedef enum terrace_error_kind {
   TERRACE_CORRUPT,       /* bytes on a drive differ from those written */
   TERRACE_CANCELLED,     /* a callback asked to stop, or no whole state is left */
   TERRACE_MISUSE,        /* a call out of order, or on something that does not exist */
-  TERRACE_INTERNAL       /* a failure that the library has no name for */
+  TERRACE_INTERNAL,      /* a failure that the library has no name for */
+  TERRACE_PEER           /* another rank has died, has left, or does something else */
 } terrace_error_kind;
 
 /* The parts of an error's text; "" where it has none. */
@@ -488,8 +489,7 @@ typedef struct terrace_counter {
  * end the time of the calling threads by cause, where every nanosecond counts once. Strings live for ever. */
 TERRACE_C_API uint32_t terrace_counter_count(void);
 TERRACE_C_API terrace_error* terrace_counter_get(uint32_t number, terrace_counter* counter);
-/* The first `count` of them since the store was created, and since its last terrace_begin_step. A failed
- * store answers too. */
+/* The first `count`, of the store's life and since its last terrace_begin_step. Of a failed store too. */
 TERRACE_C_API terrace_error* terrace_counters(terrace_store* store, uint64_t* values, uint32_t count);
 TERRACE_C_API terrace_error* terrace_step_counters(terrace_store* store, uint64_t* values, uint32_t count);
 

@@ -1,6 +1,7 @@
 /* What a training loop has beside its store, in C11: its configuration with learning rates and the loss
  * scale, the question whether there is a commit to go on from, saved states, which are files in a folder of
- * their own, and those who follow a run while it trains. Only these need a store.
+ * their own, those who follow a run while it trains, and the ranks that train together. Only those who follow
+ * a run need a store.
  *
  *   terrace_config_read -> terrace_config_json, every update { terrace_config_scheduled } ->
  * terrace_config_free
@@ -228,6 +229,85 @@ TERRACE_C_API terrace_error* terrace_run_end(terrace_run* run, uint64_t step, co
                                              const char* failure, const char* survives);
 /* Closes what is open. NULL is allowed. A store that is destroyed before has closed it. */
 TERRACE_C_API void terrace_run_free(terrace_run* run);
+
+/* --- Ranks --- */
+
+/* The processes that a launcher has started to train together: torchrun, mpirun, srun, or one of your own
+ * (docs/ranks.md). They join, agree on values, learn who has died, and end together with one exit status.
+ * A store is always one process's; ranks exchange what your program gives them.
+ *
+ *   terrace_ranks_join -> { terrace_ranks_agree, terrace_ranks_ballot, terrace_ranks_step } ->
+ *   terrace_ranks_end -> terrace_ranks_free
+ *
+ * A process that is alone is a rank of one: its calls answer at once. The calls that every rank makes, in the
+ * same order, fail on all ranks. TERRACE_PEER names the rank that has died, has left or does something else;
+ * after that only terrace_ranks_end is of use. One thread at a time makes the calls; terrace_ranks_check and
+ * terrace_ranks_where may come from any thread. In the child of a fork all may only be freed, which does
+ * nothing there. */
+typedef struct terrace_ranks terrace_ranks;
+
+typedef enum terrace_transport {
+  TERRACE_TRANSPORT_AUTO, /* MPI where its launcher has started the ranks, else sockets */
+  TERRACE_TRANSPORT_HOST, /* sockets, on one host */
+  TERRACE_TRANSPORT_MPI
+} terrace_transport;
+
+typedef struct terrace_ranks_options {
+  uint32_t size;
+  uint32_t transport; /* terrace_transport */
+  uint32_t rank;
+  uint32_t count;           /* of all ranks; 0: the launcher's variables say it, and the rank */
+  uint32_t timeout_seconds; /* for all ranks to come; 0: 60 */
+  uint32_t ends_process;    /* where another rank has died and this one still computes a second later, its
+                             * process ends with status 1, once the user is told */
+  const char* place;  /* where sockets meet, "HOST:PORT" or an absolute path; NULL: the variables say it */
+  terrace_log_fn log; /* NULL: nothing is said. Also why ranks end: every reason once, by one rank */
+  void* log_context;
+} terrace_ranks_options;
+
+/* Every rank calls it. TERRACE_CONFIG where the launcher's variables contradict each other or the options,
+ * TERRACE_PEER where the others do not come: it names who is missing. */
+TERRACE_C_API terrace_error* terrace_ranks_join(const terrace_ranks_options* options, terrace_ranks** ranks);
+
+typedef struct terrace_ranks_facts {
+  uint32_t size;
+  uint32_t rank;
+  uint32_t count;
+  uint32_t local_rank; /* among the ranks of this host */
+  uint32_t local_count;
+  uint32_t reserved;
+  const char* host;     /* the name of this host */
+  const char* launcher; /* "torchrun"; "" of one that is alone */
+} terrace_ranks_facts;
+TERRACE_C_API terrace_error* terrace_ranks_get(terrace_ranks* ranks, terrace_ranks_facts* facts);
+
+/* Every rank calls it. TERRACE_CONFIG on all ranks where a value is not the same on all: it has a line for
+ * each such name, with the values and the ranks that have them. */
+TERRACE_C_API terrace_error* terrace_ranks_agree(terrace_ranks* ranks, const char* const* names,
+                                                 const char* const* values, uint32_t count);
+/* Every rank calls it, with as many bytes, at most 1 MiB. `all` has those of all ranks in their order. */
+TERRACE_C_API terrace_error* terrace_ranks_ballot(terrace_ranks* ranks, const void* mine, uint64_t bytes,
+                                                  void* all);
+
+/* Where this rank is, as the others are told once a second: the step that it is in, which counts from 1, and
+ * what it does there; NULL: nothing is said of that. */
+TERRACE_C_API terrace_error* terrace_ranks_step(terrace_ranks* ranks, uint64_t step, const char* doing);
+/* What becomes of the run should a rank die now, for the error that names it. */
+TERRACE_C_API terrace_error* terrace_ranks_kept(terrace_ranks* ranks, const char* text);
+/* TERRACE_PEER where a rank has died, for loops that ask the others for nothing meanwhile. */
+TERRACE_C_API terrace_error* terrace_ranks_check(terrace_ranks* ranks);
+/* Who keeps this rank waiting, in words, for a wait that takes too long; "" where another rank says it. The
+ * text lives until the next call. */
+TERRACE_C_API terrace_error* terrace_ranks_where(terrace_ranks* ranks, const char** text);
+
+/* This rank ends; every rank does, and calls it. `failure`: why, and `kind` what it is of
+ * (terrace_error_kind); NULL: its work is done. The others are told, so that none waits for this one, and the
+ * log is told every reason once, by one rank for all that have it. `exit_status`: the worst of all ranks'
+ * `status` where they fail, since a launcher reports that of whichever ends first. */
+TERRACE_C_API terrace_error* terrace_ranks_end(terrace_ranks* ranks, const char* failure, uint32_t kind,
+                                               uint32_t status, uint32_t* exit_status);
+/* NULL is allowed. */
+TERRACE_C_API void terrace_ranks_free(terrace_ranks* ranks);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@ from .errors import (
     InternalError,
     IoError,
     MisuseError,
+    PeerError,
 )
 from .store import Store, plan
 from .store.spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, UpdateResult, Use
@@ -40,6 +41,7 @@ __all__ = [
     "IoError",
     "MisuseError",
     "Optimizer",
+    "PeerError",
     "Plan",
     "SimulatedDevice",
     "Store",

@@ -8,7 +8,7 @@ ABI = 0
 ENUMS = {
     "terrace_error_kind": {
         "config": 1, "capacity": 2, "io": 3, "device_failed": 4, "corrupt": 5, "cancelled": 6, "misuse": 7,
-        "internal": 8,
+        "internal": 8, "peer": 9,
     },
     "terrace_type": {"fp32": 0, "bf16": 1, "fp16": 2},
     "terrace_use_kind": {"forward": 0, "backward": 1, "inference": 2, "unit": 3},
@@ -23,6 +23,7 @@ ENUMS = {
     "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3},
     "terrace_unit": {"bytes": 0, "count": 1, "nanoseconds": 2},
     "terrace_kept": {"commit": 1, "checkpoint": 2},
+    "terrace_transport": {"auto": 0, "host": 1, "mpi": 2},
 }
 
 terrace_log_fn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
@@ -310,6 +311,33 @@ class terrace_run_step(Structure):
     ]
 
 
+class terrace_ranks_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("transport", c_uint32),
+        ("rank", c_uint32),
+        ("count", c_uint32),
+        ("timeout_seconds", c_uint32),
+        ("ends_process", c_uint32),
+        ("place", c_char_p),
+        ("log", terrace_log_fn),
+        ("log_context", c_void_p),
+    ]
+
+
+class terrace_ranks_facts(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("count", c_uint32),
+        ("local_rank", c_uint32),
+        ("local_count", c_uint32),
+        ("reserved", c_uint32),
+        ("host", c_char_p),
+        ("launcher", c_char_p),
+    ]
+
+
 # The result and the arguments of each function.
 FUNCTIONS = {
     "terrace_version": (c_char_p, []),
@@ -412,4 +440,14 @@ FUNCTIONS = {
     "terrace_run_kept": (c_void_p, [c_void_p, c_uint64, c_char_p]),
     "terrace_run_end": (c_void_p, [c_void_p, c_uint64, c_char_p, c_char_p, c_char_p]),
     "terrace_run_free": (None, [c_void_p]),
+    "terrace_ranks_join": (c_void_p, [POINTER(terrace_ranks_options), c_void_p]),
+    "terrace_ranks_get": (c_void_p, [c_void_p, POINTER(terrace_ranks_facts)]),
+    "terrace_ranks_agree": (c_void_p, [c_void_p, POINTER(c_char_p), POINTER(c_char_p), c_uint32]),
+    "terrace_ranks_ballot": (c_void_p, [c_void_p, c_void_p, c_uint64, c_void_p]),
+    "terrace_ranks_step": (c_void_p, [c_void_p, c_uint64, c_char_p]),
+    "terrace_ranks_kept": (c_void_p, [c_void_p, c_char_p]),
+    "terrace_ranks_check": (c_void_p, [c_void_p]),
+    "terrace_ranks_where": (c_void_p, [c_void_p, c_void_p]),
+    "terrace_ranks_end": (c_void_p, [c_void_p, c_char_p, c_uint32, c_uint32, c_void_p]),
+    "terrace_ranks_free": (None, [c_void_p]),
 }

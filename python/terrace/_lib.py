@@ -138,7 +138,7 @@ def _in_words_of_python(text: str) -> str:
 
 _PYTHON_WORDS = (
     (r"\bterrace_(?:simulated|cuda)_options\.(\w+)", r"\1 of the device"),
-    (r"\bterrace_options\.(\w+)", r"\1"),
+    (r"\bterrace_(?:ranks_)?options\.(\w+)", r"\1"),
     (r"\bterrace_tensor\.(\w+)", r"Tensor.\1"),
     (r"\bterrace_update_settings\.groups\b", "the optimizers of update()"),
     (r"\bterrace_device_cuda\b", "CudaDevice"),

@@ -87,6 +87,12 @@ class MisuseError(Error):
     kind = "misuse"
 
 
+class PeerError(Error):
+    """Another rank has died, has left, or does something else."""
+
+    kind = "peer"
+
+
 class InternalError(Error):
     """A failure that the library has no name for."""
 
