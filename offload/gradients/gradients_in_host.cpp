@@ -1,73 +1,58 @@
 #include <terrace/offload/gradients/gradients_in_host.h>
 
-#include <cstring>
+#include <fmt/format.h>
+
 #include <utility>
+
+#include <terrace/base/assert.h>
 
 namespace terrace {
 
-GradientsInHost::GradientsInHost(const FlatSpace& space, Device& device, DeviceCache& cache,
-                                 std::unique_ptr<GradientArithmetic> arithmetic, Places places,
+GradientsInHost::GradientsInHost(const FlatSpace& space, DeviceCache& cache, GradientArithmetic& arithmetic,
+                                 const AccumulationRules& rules, std::vector<std::byte*> slots,
                                  bool take_over)
-    : GradientsBelowDevice(space, device, cache, std::move(arithmetic), std::move(places)),
+    : space_(space),
+      cache_(cache),
+      arithmetic_(arithmetic),
+      rules_(rules),
+      slots_(std::move(slots)),
       take_over_(take_over),
-      displaced_(space.chunk_count(), false) {
-  leaving_.reserve(space.chunk_count());
-}
+      displaced_(space.chunk_count(), false) {}
 
-void GradientsInHost::land(const GradientLanding& landing) {
-  const ChunkId chunk = landing.chunk;
-  sums().forget(chunk);
-  make_place(landing);
-  displace(chunk);
-  const GradientRun whole{.element_count = space_.chunk(chunk).elements};
-  leaving_.push_back({&copy_out(chunk, {&whole, 1}, place(chunk)), chunk});
-}
-
-void GradientsInHost::land_zero(const GradientLanding& landing) {
-  const ChunkId chunk = landing.chunk;
-  if (!landing.begins) return land_zero_beside(landing);
-  sums().set_zero(chunk);
-  if (!is_held(chunk)) return spilled_->set_zero(chunk);
-  displace(chunk);
-  if (!sums().dry()) std::memset(place(chunk), 0, space_.param_bytes(chunk));
-  sums().note_complete(chunk);
-}
-
-// Other parts of the chunk's gradient were handed over before.
-void GradientsInHost::land_zero_beside(const GradientLanding& landing) {
-  make_place(landing);
-  arithmetic_->add(landing, place(landing.chunk), nullptr, true);
-  put_away(landing.chunk);
+std::byte* GradientsInHost::gradient(ChunkId chunk) {
+  TERRACE_ASSERT(space_.section_of(chunk).trainable,
+                 fmt::format("chunk {} is frozen and has no gradient", index_of(chunk)));
+  return slots_[index_of(chunk)];
 }
 
 // A fetch that no operation has used yet may still copy from the slot, so it is waited for.
-void GradientsInHost::displace(ChunkId chunk) {
-  if (!take_over_ || !is_held(chunk)) return;
-  if (const DeviceCopy* arriving = cache_.arriving(chunk)) arriving->wait_done(cache_.watch());
-  displaced_[index_of(chunk)] = true;
+void GradientsInHost::make_room(const GradientLanding& landing, Finish) {
+  if (!take_over_) return;
+  if (const DeviceCopy* arriving = cache_.arriving(landing.chunk)) arriving->wait_done(cache_.watch());
+  displaced_[index_of(landing.chunk)] = true;
 }
 
-void GradientsInHost::poll() {
-  while (finished_ < leaving_.size() && leaving_[finished_].source->out.done()) finish_next();
+void GradientsInHost::add(const GradientLanding& own, const std::byte* gradient, bool is_last) {
+  std::byte* const to = this->gradient(own.chunk);
+  if (own.runs.empty()) {
+    if (own.ends) arithmetic_.sums().note_complete(own.chunk);
+  } else if (gradient == to) {
+    arithmetic_.take(own.chunk, type(own.chunk), to);
+  } else {
+    arithmetic_.add(own, to, gradient, is_last && rules_.is_last(own));
+  }
 }
 
-void GradientsInHost::finish_landing(ChunkId chunk) {
-  while (spilled_->is_filling(chunk) && finished_ < leaving_.size()) finish_next();
+void GradientsInHost::add_zeros(const GradientLanding& landing, const GradientLanding& own, Finish finish) {
+  make_room(landing, finish);
+  if (own.runs.empty() || rules_.changes_with_zeros(own)) add(own, nullptr, true);
 }
 
-void GradientsInHost::finish_next() {
-  const auto [source, chunk] = leaving_[finished_];
-  source->out.wait(cache_.watch());
-  arithmetic_->take(chunk, type(chunk), place(chunk));
-  put_away(chunk);
-  ++finished_;
-}
-
-void GradientsInHost::finish_micro_batch(bool ends_step) {
-  while (finished_ < leaving_.size()) finish_next();
-  leaving_.clear();
-  finished_ = 0;
-  put_all_away(ends_step);
+bool GradientsInHost::take(const GradientLanding& landing, const HandedPart& part, const EvictionContext&,
+                           Finish) {
+  arithmetic_.sums().forget(landing.chunk);
+  add_handed_part(*this, landing, part, bytes_of(space_.section_of(landing.chunk).type));
+  return false;
 }
 
 }  // namespace terrace

@@ -1,11 +1,14 @@
 #include <terrace/offload/gradients/make_gradients.h>
 
-#include <terrace/offload/gradients/accumulated_in_host.h>
-#include <terrace/offload/gradients/accumulated_on_device.h>
+#include <algorithm>
+#include <utility>
+
 #include <terrace/offload/gradients/borrowed_gradients.h>
 #include <terrace/offload/gradients/gradients_in_host.h>
 #include <terrace/offload/gradients/gradients_on_device.h>
+#include <terrace/offload/gradients/gradients_on_nvme.h>
 #include <terrace/offload/landing/exchange_by_hosts.h>
+#include <terrace/offload/landing/exchange_with_all.h>
 #include <terrace/offload/plan/host_slots.h>
 
 namespace terrace {
@@ -38,69 +41,82 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
     memory = parts.arena.take(parts.run.plan.gradient_sum_bytes, "gradient sums");
   GradientSums sums(parts.run.shards, memory, options.dry);
   if (options.states == Placement::none && options.hooks.device_arithmetic != nullptr) {
-    return std::make_unique<DeviceGradients>(
+    return std::make_unique<ArithmeticByDevice>(
         parts.run.space, std::move(sums), options, *options.hooks.device_arithmetic,
         DeviceSums(*options.hooks.device_arithmetic, parts.run.device, parts.work_memory, parts.run.watch));
   }
-  return std::make_unique<WorkerGradients>(parts.run.space, std::move(sums), options, parts.run.workers,
-                                           parts.run.instruction_set, parts.run.watch);
+  return std::make_unique<ArithmeticByWorkers>(parts.run.space, std::move(sums), options, parts.run.workers,
+                                               parts.run.instruction_set, parts.run.watch);
 }
 
-// The way of landings to accumulators. Null where they are added as they lie on the device.
-std::unique_ptr<GradientStaging> make_staging(const GradientParts& parts,
-                                              std::span<std::byte* const> landing) {
+// How landings become the parts that are added: those of all ranks come together first.
+std::unique_ptr<RankSum> make_sum(const GradientParts& parts) {
   const MemoryPlan& plan = parts.run.plan;
   const OffloadOptions& options = parts.run.options;
-  if (options.hooks.communicator == nullptr) {
-    if (options.states == Placement::none) return nullptr;
-    return std::make_unique<StagedGradients>(parts.run.space, parts.run.device, parts.cache, landing,
-                                             parts.runs.most_runs());
-  }
-  const GradientExchange::Ranks ranks{parts.run.shards, *options.hooks.communicator, rounds_of(options),
-                                      options.ranks_overlap, options.dry};
+  if (options.hooks.communicator == nullptr) return std::make_unique<OwnSum>(parts.run.watch);
+  const ExchangeRanks ranks{parts.run.shards,   *options.hooks.communicator, parts.run.watch,
+                            rounds_of(options), options.ranks_overlap,       options.dry};
   const std::vector<std::byte*> incoming =
       carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks");
   if (!ranks.rounds.sums_on_hosts())
-    return std::make_unique<ExchangeWithAll>(ranks, parts.run.device, parts.cache, landing, incoming,
-                                             parts.runs.most_runs());
+    return std::make_unique<ExchangeWithAll>(ranks, incoming, parts.runs.most_runs());
   const ExchangeByHosts::Summing summing{parts.run.workers,         parts.run.instruction_set,
                                          options.accumulation_type, plan.group_sum_bytes,
                                          plan.group_code_bytes,     plan.share_bytes};
-  return std::make_unique<ExchangeByHosts>(ranks, summing, parts.run.device, parts.cache, landing, incoming,
-                                           parts.runs.most_runs());
+  return std::make_unique<ExchangeByHosts>(ranks, summing, incoming, parts.runs.most_runs());
+}
+
+// So many gradients are on their way to their places at once; where there are more, the oldest one is waited
+// for.
+constexpr uint32_t kMostOnTheirWay = 64;
+
+// A gradient that stays on the device, or is added there, passes through host memory for other ranks alone.
+// One that is not added up goes straight to its place. Others pass through the landing slots.
+std::vector<std::byte*> staging_memory(const GradientParts& parts, std::span<std::byte* const> landing) {
+  const OffloadOptions& options = parts.run.options;
+  const bool stays = options.states == Placement::none && options.hooks.communicator == nullptr;
+  if (stays || options.gradients == GradientOrigin::borrowed) return {};
+  if (!accumulates(options))
+    return std::vector<std::byte*>(std::min(parts.run.space.chunk_count(), kMostOnTheirWay));
+  return {landing.begin(), landing.end()};
+}
+
+std::vector<std::unique_ptr<GradientPlace>> make_places(const GradientParts& parts,
+                                                        GradientArithmetic& arithmetic) {
+  const RunContext& run = parts.run;
+  const OffloadOptions& options = run.options;
+  const AccumulationRules rules{options.accumulation_type, rounds_of(options), options.layer_major,
+                                accumulates(options)};
+  std::vector<std::unique_ptr<GradientPlace>> places;
+  if (options.states == Placement::none) {
+    places.push_back(
+        std::make_unique<GradientsOnDevice>(run.space, run.plan, run.device, parts.cache, arithmetic, rules));
+  } else if (options.gradients == GradientOrigin::borrowed) {
+    places.push_back(std::make_unique<BorrowedGradients>(run.space, arithmetic));
+  } else {
+    places.push_back(std::make_unique<GradientsInHost>(run.space, parts.cache, arithmetic, rules,
+                                                       host_slots(parts), run.plan.gradients_take_over));
+    if (parts.spilled != nullptr)
+      places.push_back(std::make_unique<GradientsOnNvme>(run.shards, arithmetic, rules, *parts.spilled));
+  }
+  return places;
 }
 
 }  // namespace
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
-  const OffloadOptions& options = parts.run.options;
-  const AccumulationRules rules{options.accumulation_type, rounds_of(options), options.layer_major};
-  std::vector<std::byte*> slots;
-  if (options.states != Placement::none && options.gradients != GradientOrigin::borrowed)
-    slots = host_slots(parts);
-  std::vector<std::byte*> landing =
-      carve_slots(parts.arena, parts.run.plan.slot_bytes, parts.run.plan.landing_slots, "landing gradients");
-  std::unique_ptr<GradientArithmetic> arithmetic = make_arithmetic(parts);
-  if (options.states == Placement::none && accumulates(options)) {
-    return std::make_unique<AccumulatedOnDevice>(parts.run.space, parts.run.plan, parts.run.device,
-                                                 parts.cache, std::move(arithmetic), landing, rules,
-                                                 make_staging(parts, landing));
-  }
-  if (options.states == Placement::none) {
-    return std::make_unique<GradientsOnDevice>(parts.run.space, parts.cache, std::move(arithmetic),
-                                               std::move(landing));
-  }
-  if (options.gradients == GradientOrigin::borrowed)
-    return std::make_unique<BorrowedGradients>(parts.run.space, std::move(arithmetic), std::move(landing));
-  GradientsInHost::Places places{std::move(slots), parts.spilled, landing};
-  if (accumulates(options)) {
-    return std::make_unique<AccumulatedInHost>(parts.run.shards, parts.run.device, parts.cache,
-                                               std::move(arithmetic), std::move(places), rules,
-                                               make_staging(parts, landing));
-  }
-  return std::make_unique<GradientsInHost>(parts.run.space, parts.run.device, parts.cache,
-                                           std::move(arithmetic), std::move(places),
-                                           parts.run.plan.gradients_take_over);
+  const RunContext& run = parts.run;
+  GradientStore::Parts made;
+  made.landing_slots =
+      carve_slots(parts.arena, run.plan.slot_bytes, run.plan.landing_slots, "landing gradients");
+  made.arithmetic = make_arithmetic(parts);
+  made.places = make_places(parts, *made.arithmetic);
+  const std::vector<std::byte*> memory = staging_memory(parts, made.landing_slots);
+  const size_t most_runs = accumulates(run.options) ? parts.runs.most_runs() : 1;
+  made.staging = std::make_unique<GradientStaging>(run.space, run.device, parts.cache,
+                                                   GradientStaging::Slots{memory, most_runs, run.options.dry},
+                                                   make_sum(parts));
+  return std::make_unique<GradientStore>(run.space, std::move(made));
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// make_gradient_store(): chooses the store of a run's gradients and the memory that it takes.
+// make_gradient_store(): chooses the places of gradients, how they are summed, and the memory for both.
 #pragma once
 
 #include <cstddef>

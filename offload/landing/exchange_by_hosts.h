@@ -19,12 +19,13 @@
 #include <vector>
 
 #include <terrace/base/workers.h>
-#include <terrace/offload/landing/gradient_exchange.h>
+#include <terrace/offload/landing/rank_parts.h>
+#include <terrace/offload/landing/rank_sum.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
 
-class ExchangeByHosts final : public GradientExchange {
+class ExchangeByHosts final : public RankSum {
  public:
   // How groups are summed. The workers outlive this.
   struct Summing {
@@ -37,17 +38,24 @@ class ExchangeByHosts final : public GradientExchange {
   };
   // `incoming` of a slot has room for a part of every rank, for the sums of a round of all other hosts, and
   // for what crosses of these: MemoryPlan::incoming_slot_bytes.
-  ExchangeByHosts(const Ranks& ranks, const Summing& summing, Device& device, DeviceCache& cache,
-                  std::span<std::byte* const> memory, std::span<std::byte* const> incoming, size_t most_runs);
+  // `most_runs` is the largest number of runs in a landing.
+  ExchangeByHosts(const ExchangeRanks& ranks, const Summing& summing, std::span<std::byte* const> incoming,
+                  size_t most_runs);
   // Waits for what is under way.
   ~ExchangeByHosts() override;
 
-  GradientLanding own_part(const GradientLanding& landing) override;
+  bool has_others() const override { return true; }
+  void send(const StagedLanding& staged) override;
+  bool has_arrived(const StagedLanding& staged) override;
+  void add(const StagedLanding& staged, Add add) override;
+  GradientLanding own_part(const GradientLanding& landing) override { return own_.of(landing); }
+  RankBytes moved() const override { return moved_; }
 
  private:
   struct Parts {
-    std::byte* incoming = nullptr;      // of the host's ranks, for the owners of each host
-    std::byte* sums = nullptr;          // of the own host's groups, for the owners of each other host
+    const StagedLanding* staged = nullptr;  // the last landing of the slot
+    std::byte* incoming = nullptr;          // of the host's ranks, for the owners of each host
+    std::byte* sums = nullptr;              // of the own host's groups, for the owners of each other host
     std::byte* crossing_out = nullptr;  // these as they cross; the sums themselves where there are no codes
     std::byte* crossing_in = nullptr;   // of each other host's groups
     bool is_summed = true;              // the exchange between hosts was asked for
@@ -57,11 +65,7 @@ class ExchangeByHosts final : public GradientExchange {
     std::vector<std::vector<CommPart>> to, from;
   };
 
-  void send(size_t slot, const Event& copied) override;
-  bool has_arrived(size_t slot) override;
-  void add_landing(size_t slot, Add add) override;
-
-  void send_inside(size_t slot, uint32_t host, const Event& copied);
+  void send_inside(size_t slot, uint32_t host);
   // Asks for the exchanges between hosts of all landings up to this one, which it waits for on the host; or
   // of those that are there, without waiting.
   void sum_up_to(size_t slot);
@@ -71,28 +75,30 @@ class ExchangeByHosts final : public GradientExchange {
   void sum_piece(size_t slot, uint32_t host, uint64_t begin, uint64_t end);
   // The sum of a group of another host, in the accumulator's type, for the own share.
   const std::byte* arrived_sum(size_t slot, uint32_t host, uint32_t group);
-  void count_between(const Slot& slot);
+  void count_between(const StagedLanding& staged);
 
-  uint32_t own_host() const { return hosts_.host_of(ranks_.rank()); }
-  uint64_t element_bytes(ChunkId chunk) const { return bytes_of(space_.section_of(chunk).type); }
   // The tiles of the owner on that host that this rank sums for, or is.
   ShardTiles owners(ChunkId chunk, uint32_t host) const {
-    return shards_.of(chunk, hosts_.rank(host, hosts_.place_on_host(ranks_.rank())));
+    return ranks_.shards.of(chunk, hosts_.rank(host, hosts_.place_on_host(ranks_.rank())));
   }
   // Where the gradient of a rank of this host lies for that owner, from the first of the owner's tiles on.
   const std::byte* part_of(size_t slot, uint32_t rank, uint32_t host) const;
   // Of each group of each other host, one behind the other, `bytes` each.
   std::byte* sum_at(std::byte* sums, uint64_t bytes, uint32_t host, uint32_t group) const;
-  bool has_codes() const { return rounds_.gradient_bits > 0; }
+  bool has_codes() const { return ranks_.rounds.gradient_bits > 0; }
   uint64_t crossing_sum_bytes() const { return has_codes() ? summing_.code_bytes : summing_.sum_bytes; }
   uint64_t crossing(uint64_t elements) const {
-    return crossing_bytes(elements, summing_.sum_type, rounds_.gradient_bits);
+    return crossing_bytes(elements, summing_.sum_type, ranks_.rounds.gradient_bits);
   }
 
+  const ExchangeRanks ranks_;
+  const HostLayout hosts_;
   const Summing summing_;
+  OwnParts own_;
   std::vector<Parts> parts_;  // by slot
   uint64_t sent_inside_ = 0;
   uint64_t sent_between_ = 0;
+  RankBytes moved_;
   size_t next_to_sum_ = 0;  // the slot of the oldest landing whose groups are not summed
 };
 

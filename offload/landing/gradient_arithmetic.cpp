@@ -15,18 +15,47 @@ constexpr uint64_t kBlockElements = kSumBlockElements;
 static_assert(kBlockElements == kTileElements, "the block of a sum is a tile");
 constexpr uint64_t kTaskBlocks = 16;
 
+// The sums of an accumulator from an element of the own part on, the second with groups only.
+struct Sums {
+  std::byte* step;
+  std::byte* group;  // null without groups
+  DataType type;
+};
+Sums sums_at(uint64_t own_elements, std::byte* accumulator, uint64_t element, DataType type,
+             const StepRounds& rounds) {
+  std::byte* const step = accumulator + element * bytes_of(type);
+  return {step, rounds.has_groups() ? step + own_elements * bytes_of(type) : nullptr, type};
+}
+
+// Goes through the steps of a run's landing, with `clear(sum)` and `add(sum, from, type of from, replaces)`.
+template <typename Clear, typename Add>
+void go_through(const GradientRun& run, const GradientLanding& landing, const StepRounds& rounds,
+                const Sums& sums, const std::byte* gradient, DataType gradient_type, Clear clear, Add add) {
+  const LandingSteps steps = landing.is_group_sum
+                                 ? group_sum_steps(run, landing.micro_batch, rounds)
+                                 : landing_steps(run, landing.micro_batch, gradient != nullptr, rounds);
+  if (steps.clears) clear(sums.step);
+  if (steps.joins_before) add(sums.step, sums.group, sums.type, steps.is_first_group);
+  if (steps.clears_group) clear(sums.group);
+  if (gradient != nullptr)
+    add(sums.group != nullptr && !steps.passes_group ? sums.group : sums.step, gradient, gradient_type,
+        steps.replaces);
+  if (steps.joins_after) add(sums.step, sums.group, sums.type, steps.is_only_group);
+}
+
 }  // namespace
 
-WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
-                                 Workers& workers, InstructionSet instruction_set, StepWatch& watch)
-    : GradientArithmetic(std::move(sums)),
-      space_(space),
+ArithmeticByWorkers::ArithmeticByWorkers(const FlatSpace& space, GradientSums sums,
+                                         const OffloadOptions& options, Workers& workers,
+                                         InstructionSet instruction_set, StepWatch& watch)
+    : space_(space),
+      sums_(std::move(sums)),
       options_(options),
       workers_(workers),
       instruction_set_(instruction_set),
       watch_(watch) {}
 
-void WorkerGradients::take(std::span<const ChunkId> chunks, Tiles tiles) {
+void ArithmeticByWorkers::take(std::span<const ChunkId> chunks, Tiles tiles) {
   task_ends_.clear();
   size_t tasks = 0;
   for (const ChunkId chunk : chunks)
@@ -45,8 +74,8 @@ void WorkerGradients::take(std::span<const ChunkId> chunks, Tiles tiles) {
   for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
 }
 
-void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
-                          bool takes_sums) {
+void ArithmeticByWorkers::add(const GradientLanding& landing, std::byte* accumulator,
+                              const std::byte* gradient, bool takes_sums) {
   const uint64_t first = landing.runs.front().first_element / kBlockElements;
   const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
   const ComputingScope computing(watch_);
@@ -59,19 +88,20 @@ void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator
 }
 
 // The sum of a block is right once its last run has been added.
-void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
-                                const std::byte* gradient, bool takes_sum) {
+void ArithmeticByWorkers::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                                    const std::byte* gradient, bool takes_sum) {
   const Section& section = space_.section_of(landing.chunk);
   const DataType sum_type = held_gradient_type(section, options_);
   const DataType type = landing.is_group_sum ? sum_type : section.type;
   const StepRounds rounds = rounds_of(options_);
+  const uint64_t own_elements = sums_.of(landing.chunk).size() * kBlockElements;
   const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
   bool has_landed = false, has_sum = false;
   for (const GradientRun& run : landing.runs) {
     const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
     if (first >= last) continue;
     has_landed = true;
-    const Sums at = sums_at(landing.chunk, accumulator, first, sum_type, rounds);
+    const Sums at = sums_at(own_elements, accumulator, first, sum_type, rounds);
     const auto clear = [&](std::byte* sum) { std::memset(sum, 0, (last - first) * bytes_of(sum_type)); };
     const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
       const Accumulation part{.accumulator = sum,
@@ -86,25 +116,26 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
       sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
       has_sum = true;
     };
-    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
-               gradient != nullptr ? gradient + first * bytes_of(type) : nullptr, type, clear, add);
+    go_through(run, landing, rounds, at, gradient != nullptr ? gradient + first * bytes_of(type) : nullptr,
+               type, clear, add);
   }
   if (!has_landed || !takes_sum || has_sum) return;
   sums_.of(landing.chunk)[block] = sum_of_squares_block(
       instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
 }
 
-void DeviceGradients::take(std::span<const ChunkId> chunks, Tiles) {
+void ArithmeticByDevice::take(std::span<const ChunkId> chunks, Tiles) {
   for (const ChunkId chunk : chunks) sums_.note_complete(chunk);
 }
 
-void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
-                          bool) {
+void ArithmeticByDevice::add(const GradientLanding& landing, std::byte* accumulator,
+                             const std::byte* gradient, bool) {
   const DataType sum_type = options_.accumulation_type;
   const DataType type = landing.is_group_sum ? sum_type : space_.section_of(landing.chunk).type;
   const StepRounds rounds = rounds_of(options_);
+  const uint64_t own_elements = sums_.of(landing.chunk).size() * kBlockElements;
   for (const GradientRun& run : landing.runs) {
-    const Sums at = sums_at(landing.chunk, accumulator, run.first_element, sum_type, rounds);
+    const Sums at = sums_at(own_elements, accumulator, run.first_element, sum_type, rounds);
     const auto clear = [&](std::byte* sum) { arithmetic_.set_zero(sum, sum_type, run.element_count); };
     const auto add = [&](std::byte* sum, const std::byte* from, DataType from_type, bool replaces) {
       arithmetic_.accumulate({.accumulator = sum,
@@ -115,14 +146,14 @@ void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator
                               .first = replaces,
                               .bits = sum == at.step ? rounds.gradient_bits : 0});
     };
-    go_through(steps_of(run, landing, gradient != nullptr, rounds), at,
+    go_through(run, landing, rounds, at,
                gradient != nullptr ? gradient + run.first_element * bytes_of(type) : nullptr, type, clear,
                add);
   }
   if (landing.ends) sums_.note_complete(landing.chunk);
 }
 
-void DeviceGradients::finish_step(GradientSource& gradients) {
+void ArithmeticByDevice::finish_step(GradientSource& gradients) {
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (!sums_.is_complete(chunk)) continue;

@@ -1,9 +1,10 @@
 // GradientArithmetic: the computation on gradients between backward and update: accumulation, and the sums of
 // squares for the norm. It must never know where a gradient rests.
 //
-// WorkerGradients takes the sums while a gradient lands, block by block and fused with the last accumulation,
-// so no pass over all gradients remains for the update. DeviceGradients is for device memory that the host
-// cannot reach, and takes all sums together when the step's last micro-batch has ended. No bit differs.
+// ArithmeticByWorkers takes the sums while a gradient lands, block by block and fused with the last
+// accumulation, so no pass over all gradients remains for the update. ArithmeticByDevice is for device memory
+// that the host cannot reach, and takes all sums together when the step's last micro-batch has ended. No bit
+// differs.
 //
 // Used by the step thread.
 #pragma once
@@ -28,13 +29,9 @@ namespace terrace {
 
 class GradientArithmetic {
  public:
-  explicit GradientArithmetic(GradientSums sums) : sums_(std::move(sums)) {}
   virtual ~GradientArithmetic() = default;
-  GradientArithmetic(const GradientArithmetic&) = delete;
-  GradientArithmetic& operator=(const GradientArithmetic&) = delete;
 
-  GradientSums& sums() { return sums_; }
-  const GradientSums& sums() const { return sums_; }
+  virtual GradientSums& sums() = 0;
 
   // Gives one tile of a gradient: in place, or made in `scratch`, which has room for it.
   using Tiles = FunctionRef<const std::byte*(ChunkId chunk, uint64_t tile, std::byte* scratch)>;
@@ -55,47 +52,15 @@ class GradientArithmetic {
   // Call when the whole step has landed in `gradients`; afterwards the sums of all complete gradients are
   // known.
   virtual void finish_step(GradientSource& gradients) { (void)gradients; }
-
- protected:
-  // Both sums of the own part of a chunk, the second with groups only.
-  struct Sums {
-    std::byte* step;
-    std::byte* group;  // null without groups
-    DataType type;
-  };
-  Sums sums_at(ChunkId chunk, std::byte* accumulator, uint64_t element, DataType type,
-               const StepRounds& rounds) const {
-    const uint64_t elements = sums_.block_count(chunk) * kSumBlockElements;
-    std::byte* const step = accumulator + element * bytes_of(type);
-    return {step, rounds.has_groups() ? step + elements * bytes_of(type) : nullptr, type};
-  }
-  static LandingSteps steps_of(const GradientRun& run, const GradientLanding& landing, bool has_gradient,
-                               const StepRounds& rounds) {
-    return landing.is_group_sum ? group_sum_steps(run, landing.micro_batch, rounds)
-                                : landing_steps(run, landing.micro_batch, has_gradient, rounds);
-  }
-  // Goes through the steps of a landing, with `clear(sum)` and `add(sum, from, type of from, replaces)`.
-  template <typename Clear, typename Add>
-  static void go_through(const LandingSteps& steps, const Sums& sums, const std::byte* gradient,
-                         DataType gradient_type, Clear clear, Add add) {
-    if (steps.clears) clear(sums.step);
-    if (steps.joins_before) add(sums.step, sums.group, sums.type, steps.is_first_group);
-    if (steps.clears_group) clear(sums.group);
-    if (gradient != nullptr)
-      add(sums.group != nullptr && !steps.passes_group ? sums.group : sums.step, gradient, gradient_type,
-          steps.replaces);
-    if (steps.joins_after) add(sums.step, sums.group, sums.type, steps.is_only_group);
-  }
-
-  GradientSums sums_;
 };
 
-class WorkerGradients final : public GradientArithmetic {
+class ArithmeticByWorkers final : public GradientArithmetic {
  public:
   // All references outlive this.
-  WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options, Workers& workers,
-                  InstructionSet instruction_set, StepWatch& watch);
+  ArithmeticByWorkers(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
+                      Workers& workers, InstructionSet instruction_set, StepWatch& watch);
 
+  GradientSums& sums() override { return sums_; }
   using GradientArithmetic::take;
   void take(std::span<const ChunkId> chunks, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
@@ -106,6 +71,7 @@ class WorkerGradients final : public GradientArithmetic {
                  const std::byte* gradient, bool takes_sum);
 
   const FlatSpace& space_;
+  GradientSums sums_;
   const OffloadOptions& options_;
   Workers& workers_;
   const InstructionSet instruction_set_;
@@ -113,17 +79,18 @@ class WorkerGradients final : public GradientArithmetic {
   std::vector<size_t> task_ends_;  // by chunk of the widest take() so far: tasks of it and of those before
 };
 
-class DeviceGradients final : public GradientArithmetic {
+class ArithmeticByDevice final : public GradientArithmetic {
  public:
   // All references outlive this.
-  DeviceGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
-                  DeviceArithmetic& arithmetic, DeviceSums device_sums)
-      : GradientArithmetic(std::move(sums)),
-        space_(space),
+  ArithmeticByDevice(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
+                     DeviceArithmetic& arithmetic, DeviceSums device_sums)
+      : space_(space),
+        sums_(std::move(sums)),
         options_(options),
         arithmetic_(arithmetic),
         device_sums_(std::move(device_sums)) {}
 
+  GradientSums& sums() override { return sums_; }
   using GradientArithmetic::take;
   void take(std::span<const ChunkId> chunks, Tiles tiles) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
@@ -132,6 +99,7 @@ class DeviceGradients final : public GradientArithmetic {
 
  private:
   const FlatSpace& space_;
+  GradientSums sums_;
   const OffloadOptions& options_;
   DeviceArithmetic& arithmetic_;
   DeviceSums device_sums_;

@@ -52,6 +52,8 @@ struct AccumulationRules {
   DataType type = DataType::fp32;  // the type of accumulators
   StepRounds rounds;
   bool layer_major = false;  // all micro-batches are open together
+  bool accumulates = true;   // false: a chunk lands once, and its gradient keeps the type of its parameters
+  DataType type_in(const Section& section) const { return accumulates ? type : section.type; }
   bool is_last(const GradientLanding& landing) const {
     return landing.micro_batch + 1 == rounds.micro_batches;
   }

@@ -1,12 +1,13 @@
-// GradientStaging: gradients on their way from the device to what they are added to. A landing is copied to a
-// slot of host memory and handed on from there, in the order of landings: at once where there is one rank
-// (StagedGradients), or with those of the other ranks (GradientExchange).
+// GradientStaging: the landings that are on their way to the place where gradients are added up. A landing is
+// copied from its device slot to host memory, and handed on from there in the order of landings, when RankSum
+// has all parts of it. Without slots a landing is handed on at once, as it lies on the device.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,28 +17,39 @@
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/landing/handed_part.h>
-#include <terrace/offload/plan/rank_bytes.h>
-#include <terrace/offload/transfer/device_copy.h>
+#include <terrace/offload/landing/rank_sum.h>
 
 namespace terrace {
 
 class GradientStaging {
  public:
-  virtual ~GradientStaging() = default;
+  using Add = RankSum::Add;
+
+  struct Slots {
+    // Each has room for a chunk's gradient. They may be null where land() is always given another place.
+    std::span<std::byte* const> memory;
+    size_t most_runs = 1;  // the largest number of runs in a landing
+    bool dry = false;      // no memory is touched
+  };
+  // All references outlive this.
+  GradientStaging(const FlatSpace& space, Device& device, DeviceCache& cache, const Slots& slots,
+                  std::unique_ptr<RankSum> sum);
+  // Waits for what is under way.
+  ~GradientStaging();
   GradientStaging(const GradientStaging&) = delete;
   GradientStaging& operator=(const GradientStaging&) = delete;
 
-  // Takes one addition of a landing: `own` is its part in the own tiles, with runs counted from the first of
-  // them, whose address is `gradient`. There are no runs where nothing of the landing is in the own tiles.
-  // `is_last`: it is the landing's last addition.
-  using Add = FunctionRef<void(const GradientLanding& own, const std::byte* gradient, bool is_last)>;
+  // True if other ranks have a part in the sum.
+  bool has_other_ranks() const { return sum_->has_others(); }
 
   // Hands the oldest landing on where all slots are taken.
-  void make_room(Add add) { hand_on(next_, add); }
-  // Copies the landing's runs from the chunk's device slot, which it gives up. There is room.
-  void land(const GradientLanding& landing);
-  // Lands a part that was handed over. Returns false where it can be added where it is.
-  virtual bool land_from(const GradientLanding& landing, const HandedPart& part) = 0;
+  void make_room(Add add);
+  // Takes a landing from the chunk's device slot, which it gives up; there is room. `place` is where the
+  // whole gradient belongs, and is copied to; null: it is added there. A gradient that lies at its place on
+  // the device stays in its slot.
+  void land(const GradientLanding& landing, std::byte* place, Add add);
+  // Takes a part that was handed over, for other ranks. The part's memory is not used after the call.
+  void land_part(const GradientLanding& landing, const HandedPart& part);
 
   // Hand on the landings up to the chunk's last one, or all.
   void finish(ChunkId chunk, Add add);
@@ -45,66 +57,32 @@ class GradientStaging {
   // Hands on those that have come, as long as `can_add` says so of their chunks; never waits.
   void poll(FunctionRef<bool(ChunkId)> can_add, Add add);
 
-  // The part of a landing of zeros that lies in the own tiles, as that of the last micro-batch of its round;
-  // valid until the next call.
-  virtual GradientLanding own_part(const GradientLanding& landing) = 0;
-
+  // As RankSum.
+  GradientLanding own_part(const GradientLanding& landing) { return sum_->own_part(landing); }
+  RankBytes moved() const { return sum_->moved(); }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
-  // Of other ranks and to them.
-  const RankBytes& moved() const { return moved_; }
 
- protected:
+ private:
   struct Slot {
-    std::byte* memory = nullptr;  // room for a chunk's gradient
-    bool is_taken = false;
-    GradientLanding landing;  // with `runs`
-    std::vector<GradientRun> runs;
+    StagedLanding staged;
+    std::byte* memory = nullptr;
+    DeviceCopy copied;  // out of the device, where other ranks have a part in the sum
   };
-  // All references outlive this. `most_runs` is the largest number of runs in a landing.
-  GradientStaging(const FlatSpace& space, Device& device, DeviceCache& cache,
-                  std::span<std::byte* const> memory, size_t most_runs);
-
-  // Notes the landing in the next slot.
-  size_t take(const GradientLanding& landing);
-  // The event of the copies into the slot, one for each run; begun.
-  virtual DeviceCopy& begin_leaving(size_t slot, CacheSlot& source) = 0;
-  // Is called when the landing of a slot is on its way from the device.
-  virtual void left_device(size_t slot) = 0;
-  virtual bool has_arrived(size_t slot) = 0;
-  // Waits until the landing is there, and adds it.
-  virtual void add_landing(size_t slot, Add add) = 0;
+  Slot& take(const GradientLanding& landing, std::byte* memory);
+  // The slot of a landing; the oldest one has the age 0.
+  Slot& slot_of(size_t age) { return slots_[(oldest_ + age) % slots_.size()]; }
+  void hand_on_oldest(Add add);
+  void land_within_device(const GradientLanding& landing, const std::byte* place, Add add);
 
   const FlatSpace& space_;
   Device& device_;
   DeviceCache& cache_;
+  const bool dry_;
   std::vector<Slot> slots_;
-  RankBytes moved_;
-
- private:
-  size_t slot_of(size_t age) const { return (next_ + age) % slots_.size(); }
-  void hand_on(size_t slot, Add add);
-
-  size_t next_ = 0;  // the slot of the oldest landing
+  size_t oldest_ = 0;  // the slot of the oldest landing, with `taken_` of them from there on
+  size_t taken_ = 0;
   uint64_t d2h_bytes_ = 0;
-};
-
-// StagedGradients: there is one rank.
-class StagedGradients final : public GradientStaging {
- public:
-  StagedGradients(const FlatSpace& space, Device& device, DeviceCache& cache,
-                  std::span<std::byte* const> memory, size_t most_runs)
-      : GradientStaging(space, device, cache, memory, most_runs), sources_(memory.size()) {}
-
-  bool land_from(const GradientLanding&, const HandedPart&) override { return false; }
-  GradientLanding own_part(const GradientLanding& landing) override { return landing; }
-
- private:
-  DeviceCopy& begin_leaving(size_t slot, CacheSlot& source) override;
-  void left_device(size_t) override {}
-  bool has_arrived(size_t slot) override { return sources_[slot]->out.done(); }
-  void add_landing(size_t slot, Add add) override;
-
-  std::vector<CacheSlot*> sources_;  // by slot
+  const std::unique_ptr<RankSum> sum_;  // goes first, since it reads and writes the slots
 };
 
 }  // namespace terrace

@@ -1,9 +1,10 @@
 // Gradients of several micro-batches, accumulated in host memory or on their way to nvme.
-#include <terrace/offload/gradients/accumulated_in_host.h>
-
 #include <gtest/gtest.h>
 
-#include "offload/landing/gradient_rig.h"
+#include <terrace/offload/gradients/gradients_in_host.h>
+#include <terrace/offload/gradients/gradients_on_nvme.h>
+
+#include "offload/gradients/store_rig.h"
 
 namespace terrace::accumulated_in_host_test {
 namespace {
@@ -14,12 +15,18 @@ constexpr uint32_t kMicroBatches = 3;
 struct AccumulatedInHostTest : ::testing::Test {
   AccumulatedInHostTest()
       : shards(rig.space, 0, 1), landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
-  std::unique_ptr<AccumulatedInHost> store(bool layer_major = false, uint32_t group = 1) {
-    return std::make_unique<AccumulatedInHost>(
-        shards, rig.device, *rig.cache, rig.arithmetic(),
-        AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
-        AccumulationRules{DataType::fp32, {kMicroBatches, 1, group}, layer_major},
-        std::make_unique<StagedGradients>(rig.space, rig.device, *rig.cache, landing, 1));
+  std::unique_ptr<GradientStore> store(bool layer_major = false, uint32_t group = 1) {
+    const AccumulationRules rules{DataType::fp32, {kMicroBatches, 1, group}, layer_major};
+    return rig.make_store(
+        [&](GradientArithmetic& arithmetic) {
+          StoreRig::Places places;
+          places.push_back(
+              std::make_unique<GradientsInHost>(rig.space, *rig.cache, arithmetic, rules, rig.slots));
+          if (spilled != nullptr)
+            places.push_back(std::make_unique<GradientsOnNvme>(shards, arithmetic, rules, *spilled));
+          return places;
+        },
+        landing, landing);
   }
   void spill() {
     rig.plan.spill_slots = 2;
@@ -30,7 +37,7 @@ struct AccumulatedInHostTest : ::testing::Test {
     spilled->leave_through(*io);
   }
   // Micro-batch m has gradients of m + 1 in every chunk, but for zeros in `zero`.
-  void step(AccumulatedInHost& gradients, std::optional<uint32_t> zero = std::nullopt,
+  void step(GradientStore& gradients, std::optional<uint32_t> zero = std::nullopt,
             bool open_together = false) {
     for (uint32_t m = 0; m < kMicroBatches; ++m) {
       for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
@@ -45,7 +52,7 @@ struct AccumulatedInHostTest : ::testing::Test {
       if (!open_together || is_last) gradients.finish_micro_batch(is_last);
     }
   }
-  void expect_opened(AccumulatedInHost& gradients, float value) {
+  void expect_opened(GradientStore& gradients, float value) {
     for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
       ASSERT_TRUE(gradients.is_complete(ChunkId{c}));
       ASSERT_TRUE(gradients.start_open(ChunkId{c}, *rig.engine));
@@ -56,7 +63,7 @@ struct AccumulatedInHostTest : ::testing::Test {
     EXPECT_EQ(gradients.norm().sum_of_squares(), double{value} * value * HomesRig::kChunks * kTileElements);
   }
 
-  GradientRig rig;
+  StoreRig rig;
   const ChunkShards shards;
   std::vector<std::byte*> landing;
   std::unique_ptr<SpilledGradients> spilled;

@@ -6,7 +6,9 @@
 
 #include <thread>
 
-#include "offload/landing/gradient_rig.h"
+#include <terrace/offload/gradients/gradients_on_nvme.h>
+
+#include "offload/gradients/store_rig.h"
 #include "support/patience.h"
 
 namespace terrace::gradients_in_host_test {
@@ -15,9 +17,18 @@ namespace {
 constexpr ChunkId kChunk{1};
 
 struct GradientsInHostTest : ::testing::Test {
-  std::unique_ptr<GradientsInHost> store(bool take_over = false) {
-    return std::make_unique<GradientsInHost>(rig.space, rig.device, *rig.cache, rig.arithmetic(),
-                                             GradientsInHost::Places{rig.slots, spilled.get()}, take_over);
+  std::unique_ptr<GradientStore> store(bool take_over = false) {
+    const AccumulationRules rules{DataType::fp32, {}, false, false};
+    return rig.make_store(
+        [&](GradientArithmetic& arithmetic) {
+          StoreRig::Places places;
+          places.push_back(std::make_unique<GradientsInHost>(rig.space, *rig.cache, arithmetic, rules,
+                                                             rig.slots, take_over));
+          if (spilled != nullptr)
+            places.push_back(std::make_unique<GradientsOnNvme>(rig.shards, arithmetic, rules, *spilled));
+          return places;
+        },
+        at_their_places);
   }
   void spill() {
     rig.plan.spill_slots = 1;
@@ -28,7 +39,8 @@ struct GradientsInHostTest : ::testing::Test {
     spilled->leave_through(*io);
   }
 
-  GradientRig rig;
+  StoreRig rig;
+  const std::vector<std::byte*> at_their_places = std::vector<std::byte*>(HomesRig::kChunks);
   std::unique_ptr<SpilledGradients> spilled;
   std::unique_ptr<io::IoThread> io;
 };

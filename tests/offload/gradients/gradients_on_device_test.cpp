@@ -3,18 +3,26 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/offload/gradients/accumulated_on_device.h>
-
-#include "offload/landing/gradient_rig.h"
+#include "offload/gradients/store_rig.h"
 
 namespace terrace::gradients_on_device_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
 
+std::unique_ptr<GradientStore> store_of(StoreRig& rig, const AccumulationRules& rules) {
+  return rig.make_store([&](GradientArithmetic& arithmetic) {
+    StoreRig::Places places;
+    places.push_back(
+        std::make_unique<GradientsOnDevice>(rig.space, rig.plan, rig.device, *rig.cache, arithmetic, rules));
+    return places;
+  });
+}
+
 TEST(GradientsOnDevice, StayInTheirSlotsUntilTheyAreReleased) {
-  GradientRig rig;
-  GradientsOnDevice gradients(rig.space, *rig.cache, rig.arithmetic(), {rig.slots[0]});
+  StoreRig rig;
+  const auto store = store_of(rig, {DataType::fp32, {}, false, false});
+  GradientStore& gradients = *store;
   rig.make_gradient(kChunk, 2);
   gradients.land(rig.landing(kChunk));
   EXPECT_TRUE(gradients.is_complete(kChunk));
@@ -30,8 +38,9 @@ TEST(GradientsOnDevice, StayInTheirSlotsUntilTheyAreReleased) {
 }
 
 TEST(GradientsOnDevice, TakeASlotForZeros) {
-  GradientRig rig;
-  GradientsOnDevice gradients(rig.space, *rig.cache, rig.arithmetic(), {rig.slots[0]});
+  StoreRig rig;
+  const auto store = store_of(rig, {DataType::fp32, {}, false, false});
+  GradientStore& gradients = *store;
   gradients.land_zero(rig.landing(kChunk));
   EXPECT_TRUE(gradients.is_complete(kChunk));
   gradients.open(kChunk);
@@ -43,9 +52,7 @@ TEST(GradientsOnDevice, TakeASlotForZeros) {
 struct AccumulatedOnDeviceTest : ::testing::TestWithParam<bool> {
   AccumulatedOnDeviceTest() : rig({.budget_bytes = 8 * kMiB, .strict = GetParam()}) {
     rig.plan.device_accumulator_slots = HomesRig::kChunks;
-    gradients = std::make_unique<AccumulatedOnDevice>(rig.space, rig.plan, rig.device, *rig.cache,
-                                                      rig.arithmetic(), std::vector{rig.slots[0]},
-                                                      AccumulationRules{DataType::fp32, {2}, false}, nullptr);
+    gradients = store_of(rig, {DataType::fp32, {2}, false});
   }
   void land(uint32_t micro_batch, float value) {
     rig.make_gradient(kChunk, value);
@@ -58,8 +65,8 @@ struct AccumulatedOnDeviceTest : ::testing::TestWithParam<bool> {
     return holds;
   }
 
-  GradientRig rig;
-  std::unique_ptr<AccumulatedOnDevice> gradients;
+  StoreRig rig;
+  std::unique_ptr<GradientStore> gradients;
 };
 INSTANTIATE_TEST_SUITE_P(Strict, AccumulatedOnDeviceTest, ::testing::Bool());
 

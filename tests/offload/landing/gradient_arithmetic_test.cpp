@@ -46,8 +46,8 @@ class OneGradient final : public GradientSource {
 
 struct GradientArithmeticTest : ::testing::Test {
   std::unique_ptr<GradientArithmetic> on_device() {
-    return std::make_unique<DeviceGradients>(rig.space, rig.sums(), rig.accumulating, played,
-                                             DeviceSums(played, rig.device, scratch, rig.watch));
+    return std::make_unique<ArithmeticByDevice>(rig.space, rig.sums(), rig.accumulating, played,
+                                                DeviceSums(played, rig.device, scratch, rig.watch));
   }
 
   GradientRig rig;

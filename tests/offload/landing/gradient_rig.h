@@ -24,8 +24,8 @@ struct GradientRig : HomesRig {
   std::byte* take(uint64_t bytes) { return arena.take(bytes, "a test").data(); }
   GradientSums sums() { return {shards, arena.take(kChunks * sizeof(double), "sums"), false}; }
   std::unique_ptr<GradientArithmetic> arithmetic() {
-    return std::make_unique<WorkerGradients>(space, sums(), accumulating, workers, InstructionSet::scalar,
-                                             watch);
+    return std::make_unique<ArithmeticByWorkers>(space, sums(), accumulating, workers, InstructionSet::scalar,
+                                                 watch);
   }
   void make_gradient(ChunkId chunk, float value) { terrace::make_gradient(*cache, chunk, value); }
   // All of the chunk lands, in one of `micro_batches`.

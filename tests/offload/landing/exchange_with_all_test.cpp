@@ -1,15 +1,16 @@
 // A rank adds what one rank would add, in the order of micro-batches, whoever made it and whoever comes
 // first.
-#include <terrace/offload/landing/gradient_exchange.h>
+#include <terrace/offload/landing/exchange_with_all.h>
 
 #include <gtest/gtest.h>
 
 #include <terrace/comm/operations/thread_world.h>
+#include <terrace/offload/landing/gradient_staging.h>
 
 #include "offload/landing/gradient_rig.h"
 #include "support/rank_threads.h"
 
-namespace terrace::gradient_exchange_test {
+namespace terrace::exchange_with_all_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -22,12 +23,15 @@ struct Rank {
         shards(rig.space, communicator.rank(), communicator.size()),
         memory{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)},
         incoming{rig.take(4 * rig.plan.slot_bytes), rig.take(4 * rig.plan.slot_bytes)},
-        exchange({shards, communicator, {micro_batches, communicator.size()}, false}, rig.device, *rig.cache,
-                 memory, incoming, 1) {}
+        exchange(
+            rig.space, rig.device, *rig.cache, GradientStaging::Slots{memory},
+            std::make_unique<ExchangeWithAll>(
+                ExchangeRanks{shards, communicator, rig.watch, {micro_batches, communicator.size()}, false},
+                incoming, 1)) {}
 
   void land(uint32_t round, uint32_t rounds, float value) {
     make_gradient(*rig.cache, kChunk, value);
-    exchange.land(rig.landing(kChunk, round, rounds));
+    exchange.land(rig.landing(kChunk, round, rounds), nullptr, note());
   }
   GradientStaging::Add note() { return adding; }
 
@@ -48,10 +52,10 @@ struct Rank {
   GradientRig rig;
   const ChunkShards shards;
   std::vector<std::byte*> memory, incoming;
-  ExchangeWithAll exchange;
+  GradientStaging exchange;
 };
 
-TEST(GradientExchange, HandsPartsOnInTheOrderOfMicroBatches) {
+TEST(ExchangeWithAll, HandsPartsOnInTheOrderOfMicroBatches) {
   ThreadWorld world({.ranks = 3});
   for (const std::string& failure : testing::on_every_rank(world, [](Communicator& communicator) {
          Rank rank(communicator, 4);
@@ -75,7 +79,7 @@ TEST(GradientExchange, HandsPartsOnInTheOrderOfMicroBatches) {
 }
 
 // A copy of the second landing begins when the slow link has made that of the first.
-TEST(GradientExchange, SendsWhatTheDeviceHasWrittenAndNotBefore) {
+TEST(ExchangeWithAll, SendsWhatTheDeviceHasWrittenAndNotBefore) {
   ThreadWorld world({.ranks = 2});
   for (const std::string& failure : testing::on_every_rank(world, [](Communicator& communicator) {
          Rank rank(communicator, 4,
@@ -93,7 +97,7 @@ TEST(GradientExchange, SendsWhatTheDeviceHasWrittenAndNotBefore) {
     EXPECT_EQ(failure, "");
 }
 
-TEST(GradientExchange, CountsZerosAsTheLastMicroBatchOfTheirRound) {
+TEST(ExchangeWithAll, CountsZerosAsTheLastMicroBatchOfTheirRound) {
   ThreadWorld world({.ranks = 3});
   for (const std::string& failure : testing::on_every_rank(world, [](Communicator& communicator) {
          Rank rank(communicator, 4);
@@ -104,14 +108,14 @@ TEST(GradientExchange, CountsZerosAsTheLastMicroBatchOfTheirRound) {
     EXPECT_EQ(failure, "");
 }
 
-TEST(GradientExchange, TakesWhatIsHandedOverAndPadsIt) {
+TEST(ExchangeWithAll, TakesWhatIsHandedOverAndPadsIt) {
   ThreadWorld world({.ranks = 2});
   for (const std::string& failure : testing::on_every_rank(world, [](Communicator& communicator) {
          Rank rank(communicator, 2);
          std::vector<Bf16> part(100, to_bf16(7));
          const GradientLanding landing = rank.rig.landing(kChunk, 0, 1);
-         EXPECT_TRUE(rank.exchange.land_from(
-             landing, {TensorId{0}, 0, reinterpret_cast<const std::byte*>(part.data()), part.size()}));
+         rank.exchange.land_part(
+             landing, {TensorId{0}, 0, reinterpret_cast<const std::byte*>(part.data()), part.size()});
          std::ranges::fill(part, to_bf16(0));  // the program may
          std::vector<float> first, behind;
          rank.exchange.finish(kChunk, [&](const GradientLanding& own, const std::byte* gradient, bool) {
@@ -128,4 +132,4 @@ TEST(GradientExchange, TakesWhatIsHandedOverAndPadsIt) {
 }
 
 }  // namespace
-}  // namespace terrace::gradient_exchange_test
+}  // namespace terrace::exchange_with_all_test
