@@ -19,15 +19,13 @@ OffloadCounters OffloadReport::counters() const {
   counters.cache_write_bytes = r.records.left_bytes();
   counters.gradient_read_bytes += r.gradients->landing_read_bytes();
   counters.gradient_write_bytes = r.gradients->landing_write_bytes();
-  if (r.gathers != nullptr) {
-    const RankBytes& moved = r.gathers->moved();
-    counters.gather_in_bytes = moved.in;
-    counters.gather_out_bytes = moved.out;
-    counters.host_gather_in_bytes = moved.between_in;
-    counters.host_gather_out_bytes = moved.between_out;
-    counters.h2d_bytes += r.gathers->h2d_bytes();
-    counters.d2h_bytes += r.gathers->d2h_bytes();
-  }
+  const RankBytes gathered = r.gathers->moved();
+  counters.gather_in_bytes = gathered.in;
+  counters.gather_out_bytes = gathered.out;
+  counters.host_gather_in_bytes = gathered.between_in;
+  counters.host_gather_out_bytes = gathered.between_out;
+  counters.h2d_bytes += r.gathers->h2d_bytes();
+  counters.d2h_bytes += r.gathers->d2h_bytes();
   const RankBytes exchanged = r.gradients->moved();
   counters.exchange_in_bytes = exchanged.in;
   counters.exchange_out_bytes = exchanged.out;

@@ -125,7 +125,7 @@ void Offloader::begin_step() {
   r.boundary.begin_step();
   r.landings.begin_step();
   r.decisions.made(DecisionKind::step, ++r.step_count);
-  if (r.gathers != nullptr) r.gathers->comparison().begin_step(r.step_count);
+  r.gathers->begin_step(r.step_count);
   r.training_cursor.begin_step();
   r.cursor = &r.training_cursor;
   r.recorder.begin_step();
@@ -197,7 +197,7 @@ void Offloader::finish_micro_batch() {
 void Offloader::compare_ranks(uint64_t step) {
   OffloaderRooms& r = *rooms_;
   r.order.require_whole_step("cannot compare the ranks of");
-  if (r.gathers != nullptr) r.gathers->comparison().compare(step);
+  r.gathers->compare(step);
 }
 
 UpdateResult Offloader::update(const UpdateSettings& settings) {

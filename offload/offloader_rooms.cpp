@@ -9,6 +9,7 @@
 #include <terrace/comm/operations/dry_communicator.h>
 #include <terrace/offload/gradients/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
+#include <terrace/offload/parameters/parameter_gathers.h>
 #include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {
@@ -49,6 +50,11 @@ bool has_frozen_section(const FlatSpace& space) {
 
 uint64_t host_record_bytes(const MemoryPlan& plan) {
   return plan.host_record_slots * plan.record_slot_bytes;
+}
+
+std::unique_ptr<Gathers> make_gathers(const RunContext& run, HostArena& arena, DeviceCache& cache) {
+  if (run.options.hooks.communicator == nullptr) return std::make_unique<NoGathers>();
+  return std::make_unique<ParameterGathers>(run, arena, cache);
 }
 
 std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const TierStores& tiers,
@@ -116,18 +122,15 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
       tiers(shards, options, plan, device, arena, user_log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
-      gathers(options.hooks.communicator != nullptr ? std::make_unique<ParameterGathers>(run, arena, cache)
-                                                    : nullptr),
-      params(shards, options.parameters, plan, arena, device,
-             ParameterStores{tiers.params(), tiers.frozen(), tiers.reader()}, watch, gathers.get()),
+      gathers(make_gathers(run, arena, cache)),
+      params(run, arena, ParameterStores{tiers.params(), tiers.frozen(), tiers.reader()}, *gathers),
       runs(space, rounds_of(options), options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
       gradients(
           make_gradient_store({run, arena, cache, params.host_slots(), runs, spilled.get(), work_memory})),
-      records(shards, options.states, plan, record_arena, device, tiers.records(),
-              tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
+      records(run, record_arena, tiers.records(), tiers.records() != nullptr ? tiers.engine() : nullptr),
       steps(space.tensor_count(), options.unused_gradients),
       homes{params, *gradients, records, runs, steps},
       order(space, rounds_of(options).count(), options.layer_major),

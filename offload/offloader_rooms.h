@@ -77,7 +77,7 @@ struct OffloaderRooms {
   DeviceCache cache;
   TierStores tiers;
   io::RingBuffer ring;
-  std::unique_ptr<ParameterGathers> gathers;  // null where there is one rank
+  const std::unique_ptr<Gathers> gathers;
   ParamHome params;
   GradientRuns runs;
   std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing

@@ -8,24 +8,21 @@
 
 namespace terrace {
 
-OldParameters::OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena,
-                             Device& device, BlockStore* store, std::span<std::byte* const> homes,
-                             StepWatch& watch, const DeviceShares* device_shares)
-    : shards_(shards),
-      device_(device),
-      store_(store),
+OldParameters::OldParameters(const RunContext& run, HostArena& arena, const ParameterHomes& homes)
+    : shards_(run.shards),
+      device_(run.device),
+      store_(homes.stores.all),
       homes_(homes),
-      device_shares_(device_shares),
-      watch_(watch),
-      staging_(std::make_unique<Staging[]>(plan.old_parameter_slots)),
-      staging_count_(plan.old_parameter_slots),
-      staging_of_(shards.space().chunk_count(), kNone) {
+      watch_(run.watch),
+      staging_(std::make_unique<Staging[]>(run.plan.old_parameter_slots)),
+      staging_count_(run.plan.old_parameter_slots),
+      staging_of_(run.space.chunk_count(), kNone) {
   const std::vector<std::byte*> slots =
-      carve_slots(arena, plan.share_bytes, staging_count_, "parameters before an update");
-  const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
+      carve_slots(arena, run.plan.share_bytes, staging_count_, "parameters before an update");
+  const uint64_t most_blocks = divide_up(run.plan.slot_bytes, run.plan.param_block_bytes());
   for (uint32_t s = staging_count_; s-- > 0;) {
     staging_[s].memory = slots[s];
-    if (store != nullptr) staging_[s].read.prepare(most_blocks);
+    if (store_ != nullptr) staging_[s].read.prepare(most_blocks);
     free_.push_back(s);
   }
 }
@@ -36,7 +33,7 @@ OldParameters::~OldParameters() {
 }
 
 bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
-  if (homes_[index_of(chunk)] != nullptr || staging_of_[index_of(chunk)] != kNone) return true;
+  if (homes_.host_slots[index_of(chunk)] != nullptr || staging_of_[index_of(chunk)] != kNone) return true;
   if (free_.empty()) return false;
   const uint32_t index = free_.back();
   free_.pop_back();
@@ -64,10 +61,10 @@ void OldParameters::start_read(Staging& staging, io::Engine& engine) {
 void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   const uint64_t bytes = shards_.param_bytes(staging.chunk);
   d2h_bytes_ += bytes;
-  if (device_shares_ != nullptr) {
+  if (homes_.device_shares != nullptr) {
     staging.copied.begin(to_host_copy("old parameters", staging.chunk));
-    return device_shares_->copy_to_host(staging.chunk, 0, staging.memory, bytes, TransferReason::update,
-                                        staging.copied);
+    return homes_.device_shares->copy_to_host(staging.chunk, 0, staging.memory, bytes, TransferReason::update,
+                                              staging.copied);
   }
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
@@ -79,7 +76,7 @@ void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
 }
 
 bool OldParameters::is_open(ChunkId chunk) const {
-  if (homes_[index_of(chunk)] != nullptr) return true;
+  if (homes_.host_slots[index_of(chunk)] != nullptr) return true;
   const uint32_t index = staging_of_[index_of(chunk)];
   return index != kNone && arrived(staging_[index]).done();
 }
@@ -101,7 +98,7 @@ void OldParameters::wait_open(ChunkId chunk) {
 }
 
 const std::byte* OldParameters::parameters(ChunkId chunk) const {
-  if (const std::byte* home = homes_[index_of(chunk)]) return home;
+  if (const std::byte* home = homes_.host_slots[index_of(chunk)]) return home;
   TERRACE_ASSERT(is_open(chunk), fmt::format("the parameters of chunk {} are not there", index_of(chunk)));
   const Staging& staging = staging_[staging_of_[index_of(chunk)]];
   if (const std::exception_ptr failure = arrived(staging).failure()) std::rethrow_exception(failure);
@@ -109,7 +106,7 @@ const std::byte* OldParameters::parameters(ChunkId chunk) const {
 }
 
 void OldParameters::release(ChunkId chunk) {
-  if (homes_[index_of(chunk)] != nullptr) return;
+  if (homes_.host_slots[index_of(chunk)] != nullptr) return;
   TERRACE_ASSERT(is_open(chunk), fmt::format("chunk {} is released and was not open", index_of(chunk)));
   free_.push_back(staging_of_[index_of(chunk)]);
   staging_of_[index_of(chunk)] = kNone;

@@ -19,8 +19,8 @@
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/parameters/device_shares.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/parameters/parameter_homes.h>
+#include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/chunk_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -28,11 +28,8 @@ namespace terrace {
 
 class OldParameters {
  public:
-  // `homes` has the host slots by chunk, or null. `store` is null unless parameters are on nvme,
-  // `device_shares` unless they are divided on the device. All outlive this.
-  OldParameters(const ChunkShards& shards, const MemoryPlan& plan, HostArena& arena, Device& device,
-                BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch,
-                const DeviceShares* device_shares = nullptr);
+  // All references outlive this.
+  OldParameters(const RunContext& run, HostArena& arena, const ParameterHomes& homes);
   // No transfer may be under way.
   ~OldParameters();
   OldParameters(const OldParameters&) = delete;
@@ -73,9 +70,8 @@ class OldParameters {
 
   const ChunkShards& shards_;
   Device& device_;
-  BlockStore* store_;
-  std::span<std::byte* const> homes_;
-  const DeviceShares* const device_shares_;
+  BlockStore* const store_;  // null unless parameters are on nvme
+  const ParameterHomes homes_;
   StepWatch& watch_;
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_;

@@ -15,33 +15,32 @@
 
 namespace terrace {
 
-ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, const ParameterStores& stores, StepWatch& watch,
-                     ParameterGathers* gathers)
-    : shards_(shards),
-      space_(shards.space()),
-      placement_(placement),
-      device_(device),
+ParamHome::ParamHome(const RunContext& run, HostArena& arena, const ParameterStores& stores, Gathers& gathers)
+    : shards_(run.shards),
+      space_(run.space),
+      placement_(run.options.parameters),
+      device_(run.device),
       stores_(stores),
       reader_(stores.reader),
       gathers_(gathers),
-      watch_(watch),
+      watch_(run.watch),
       home_(space_.chunk_count(), nullptr),
       expected_(space_.chunk_count(), nullptr),
       fresh_(space_.chunk_count(), nullptr),
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space_.chunk_count())),
       callers_(space_),
-      device_shares_(plan.device_share_bytes == 0
+      device_shares_(run.plan.device_share_bytes == 0
                          ? nullptr
-                         : std::make_unique<DeviceShares>(shards, plan, device, watch)),
-      old_(shards, plan, arena, device, stores.all, home_, watch, device_shares_.get()),
-      publication_(shards, placement, plan, device, stores, home_, watch, device_shares_.get()),
-      most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
+                         : std::make_unique<DeviceShares>(shards_, run.plan, device_, watch_)),
+      old_(run, arena, {stores, home_, device_shares_.get()}),
+      publication_(run, {stores, home_, device_shares_.get()}),
+      most_blocks_(divide_up(run.plan.slot_bytes, run.plan.param_block_bytes())),
       reading_of_(space_.chunk_count(), nullptr),
-      staging_(std::make_unique<Staging[]>(plan.staging_slots)),
+      staging_(std::make_unique<Staging[]>(run.plan.staging_slots)),
       staging_of_(space_.chunk_count(), kNone),
       copy_of_(space_.chunk_count(), 0) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (stores.all != nullptr && stores.reader != nullptr),
+  const MemoryPlan& plan = run.plan;
+  TERRACE_ASSERT((placement_ == Placement::nvme) == (stores.all != nullptr && stores.reader != nullptr),
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
@@ -70,7 +69,7 @@ ParamHome::ParamHome(const ChunkShards& shards, Placement placement, const Memor
 ParamHome::~ParamHome() {
   for (uint32_t s = 0; s < staging_count_; ++s) {
     staging_[s].read().wait_done();
-    if (staging_[s].target != nullptr) source_left(*staging_[s].target).wait_done();
+    if (staging_[s].target != nullptr) gathers_.share_left(*staging_[s].target).wait_done();
   }
   for (const std::unique_ptr<Reading>& reading : read_past_host_) {
     if (reading != nullptr) reading->transfer.event().wait_done();
@@ -125,12 +124,12 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
     wait_read(staging);
   }
   CopyName name = copy_name(chunk);
-  if (gathers_ != nullptr) name.link = CopyName::Link::gather;
+  name.link = gathers_.link();
   wait_done_watched(arriving, watch_, name.subject());
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
-  if (gathers_ != nullptr && !gathers_->has_room()) return false;
+  if (!gathers_.has_room()) return false;
   return device_shares_ != nullptr || file_reader_ != nullptr || in_host_memory(chunk) != nullptr ||
          !free_staging_.empty();
 }
@@ -160,7 +159,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += shards_.param_bytes(chunk);
   publication_.note_made_on_device(chunk);
-  arrival(slot).begin(copy_name(chunk));
+  gathers_.share(slot).begin(copy_name(chunk));
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
@@ -175,14 +174,13 @@ void ParamHome::send_to_share(ChunkId chunk) {
 }
 
 void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
-  if (gathers_ == nullptr) return;
-  gathers_->gather(chunk, slot, {}, reason);
+  gathers_.gather(chunk, slot, {}, reason);
   wait_where_asked(chunk, slot);
 }
 
 // A failure is left to the user of the slot, as where nobody waits.
 void ParamHome::wait_where_asked(ChunkId chunk, const CacheSlot& slot) {
-  if (gathers_ != nullptr && !gathers_->overlap()) wait_arrived(chunk, slot.in);
+  if (!gathers_.overlap()) wait_arrived(chunk, slot.in);
 }
 
 // The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
@@ -196,9 +194,9 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
   }
   device_.copy_to_device(
       slot.id, shards_.first_param_byte(chunk), source, shards_.param_bytes(chunk),
-      after != nullptr ? after : &slot.out, arrival(slot),
+      after != nullptr ? after : &slot.out, gathers_.share(slot),
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {source, after}, reason);
+  gathers_.gather(chunk, slot, {source, after}, reason);
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
@@ -215,7 +213,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
     read_into_slot(chunk, slot);
   } else if (there != nullptr || file_reader_ != nullptr) {
     h2d_bytes_ += shards_.param_bytes(chunk);
-    arrival(slot).begin(copy_name(chunk));
+    gathers_.share(slot).begin(copy_name(chunk));
     copy_in(chunk, slot, there, expected_[index_of(chunk)], TransferReason::step);
   } else {
     read_through_staging(chunk, slot);
@@ -228,7 +226,7 @@ void ParamHome::read_through_staging(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += shards_.param_bytes(chunk);
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
-  arrival(slot).begin(copy_name(chunk));
+  gathers_.share(slot).begin(copy_name(chunk));
   slot.read = &staging.read();
   expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) {
@@ -243,9 +241,9 @@ void ParamHome::read_through_staging(ChunkId chunk, CacheSlot& slot) {
 void ParamHome::fetch_share(ChunkId chunk, CacheSlot& slot) {
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
-  arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::within_device});
-  device_shares_->copy_to(chunk, slot, arrival(slot));
-  gathers_->gather(chunk, slot, {}, TransferReason::step);
+  gathers_.share(slot).begin({"parameters", index_of(chunk), CopyName::Link::within_device});
+  device_shares_->copy_to(chunk, slot, gathers_.share(slot));
+  gathers_.gather(chunk, slot, {}, TransferReason::step);
 }
 
 // Reads the chunk into the device's slot; the engine waits for the copies that leave the slot.
@@ -256,8 +254,8 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   direct_read_bytes_ += shards_.param_bytes(chunk);
   reading.slot = &slot;
   expect_read(chunk, reading, memory + shards_.first_param_byte(chunk), TransferReason::step);
-  arrival(slot).begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
-  if (gathers_ != nullptr) gathers_->gather(chunk, slot, {}, TransferReason::step);
+  gathers_.share(slot).begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
+  gathers_.gather(chunk, slot, {}, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }
@@ -300,7 +298,7 @@ ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
 }
 
 void ParamHome::fetch_finished(ChunkId chunk) {
-  if (gathers_ != nullptr) gathers_->finished(chunk);
+  gathers_.finished(chunk);
   if (staging_of_[index_of(chunk)] != kNone) release_staging(staging_of_[index_of(chunk)]);
 }
 
@@ -309,7 +307,7 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
   wait_read(staging);
-  source_left(*staging.target).wait_done(watch_);
+  gathers_.share_left(*staging.target).wait_done(watch_);
   staging_of_[staging.chunk] = kNone;
   reading_of_[staging.chunk] = nullptr;
   staging.target = nullptr;
@@ -346,7 +344,7 @@ void ParamHome::on_direct_read(void* context, ChunkTransfer& transfer, const io:
     if (completion.error == ECANCELED && reading.slot->out.failed()) failure = reading.slot->out.failure();
   }
   reading.home->device_.end_fill(reading.slot->id);
-  reading.home->arrival(*reading.slot).complete_one(failure);
+  reading.home->gathers_.share(*reading.slot).complete_one(failure);
 }
 
 // Adds the chunk and its tensors to the failure, and words cuFile's own errors.

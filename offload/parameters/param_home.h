@@ -29,10 +29,11 @@
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/parameters/caller_tensors.h>
 #include <terrace/offload/parameters/device_shares.h>
+#include <terrace/offload/parameters/gathers.h>
 #include <terrace/offload/parameters/old_parameters.h>
-#include <terrace/offload/parameters/parameter_gathers.h>
+#include <terrace/offload/parameters/parameter_homes.h>
 #include <terrace/offload/parameters/publication.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/chunk_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -40,11 +41,9 @@ namespace terrace {
 
 class ParamHome {
  public:
-  // `stores` and `reader` are given where parameters are on nvme. With `gathers` all that comes to the device
-  // is this rank's share, and they bring the others'. All references outlive the home.
-  ParamHome(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, const ParameterStores& stores, StepWatch& watch,
-            ParameterGathers* gathers = nullptr);
+  // All that comes to the device from here is this rank's share, and `gathers` bring the others'. All
+  // references outlive the home.
+  ParamHome(const RunContext& run, HostArena& arena, const ParameterStores& stores, Gathers& gathers);
   ~ParamHome();
 
   // Fetches chunks that live in the tier file through `reader`, the device's own engine, without verifying
@@ -83,21 +82,17 @@ class ParamHome {
   void send_to_device(ChunkId chunk, CacheSlot& slot);
   // Copies the fresh parameters of a chunk to this rank's share on the device.
   void send_to_share(ChunkId chunk);
-  // The chunk's share lies in its detached slot: brings those of the other ranks, where there are any.
+  // The chunk's share lies in its detached slot: brings those of the other ranks.
   void gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason);
 
   // The chunk's parameters change, wherever they are.
-  void forget_gathered(ChunkId chunk) {
-    if (gathers_ != nullptr) gathers_->forget(chunk);
-  }
+  void forget_gathered(ChunkId chunk) { gathers_.forget(chunk); }
 
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.
   void wait_arrived(ChunkId chunk, const Event& arriving);
   // The chunk's parameters are at this address of the device, and are going to be used.
-  void note_use(ChunkId chunk, const std::byte* parameters) {
-    if (gathers_ != nullptr) gathers_->comparison().note_use(chunk, parameters);
-  }
+  void note_use(ChunkId chunk, const std::byte* parameters) { gathers_.note_use(chunk, parameters); }
   // The subject of a wait for the chunk's update.
   static WaitSubject update_subject(ChunkId chunk);
   // This rank's shares on the device, or null.
@@ -163,12 +158,6 @@ class ParamHome {
   static void on_direct_read(void* context, ChunkTransfer& transfer, const io::Completion& completion,
                              std::exception_ptr& failure) noexcept;
 
-  // The event of what this rank brings into the slot.
-  DeviceCopy& arrival(CacheSlot& slot) const { return gathers_ != nullptr ? gathers_->share(slot) : slot.in; }
-  // The event that is done when host memory on its way into the slot may change.
-  const DeviceCopy& source_left(CacheSlot& slot) const {
-    return gathers_ != nullptr ? gathers_->share_left(slot) : slot.in;
-  }
   void copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                TransferReason reason);
   void wait_read(const Staging& staging);
@@ -192,7 +181,7 @@ class ParamHome {
   Device& device_;
   const ParameterStores stores_;
   io::IoThread* reader_;
-  ParameterGathers* const gathers_;      // null: there is one rank
+  Gathers& gathers_;
   io::IoThread* file_reader_ = nullptr;  // the device's own; null: all reads go through host memory
   StepWatch& watch_;
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null

@@ -24,6 +24,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/parameters/gather_comparison.h>
+#include <terrace/offload/parameters/gathers.h>
 #include <terrace/offload/parameters/quantized_copies.h>
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/plan/run_context.h>
@@ -40,44 +41,32 @@ struct SlotGather {
   DeviceCopy crossed;  // of the shares from other hosts
 };
 
-// HostShare: where the own share lies in host memory, from `ready` on (null: now) until the gather is over.
-// Without `memory` it is in the slot only.
-struct HostShare {
-  const std::byte* memory = nullptr;
-  const Event* ready = nullptr;
-};
-
-class ParameterGathers {
+class ParameterGathers final : public Gathers {
  public:
   // `run` has ranks; `cache` gets its part in the gathers of its slots. Both outlive this.
   ParameterGathers(const RunContext& run, HostArena& arena, DeviceCache& cache);
   // Waits for what is under way.
-  ~ParameterGathers();
+  ~ParameterGathers() override;
 
-  // The event of the own share's copy into the slot.
-  DeviceCopy& share(const CacheSlot& slot) { return slots_[cache_.number_of(slot)].share; }
-  // The event that is done when the host memory of the own share, on its way to the slot, may change.
-  const DeviceCopy& share_left(const CacheSlot& slot) { return goes_by_copies() ? slot.in : share(slot); }
-  // Gathers the chunk's parameters in the slot, which is detached, behind share(): begins slot.in, which is
-  // done when all of them are there. Waits for an earlier gather where all slots on the host are taken.
-  // `reason` is that of the recorded copies.
-  void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
-  // False if each gather is waited for where it is asked for.
-  bool overlap() const { return run_.options.ranks_overlap; }
-  // What has come to this rank, held against what the owners have.
-  GatherComparison& comparison() { return comparison_; }
-  // True if a gather would start without waiting for a fetch that finished() has not been called for.
-  bool has_room() const { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
-  // The chunk's parameters change: what is kept of them is not theirs any more.
-  void forget(ChunkId chunk) {
+  DeviceCopy& share(CacheSlot& slot) override { return slots_[cache_.number_of(slot)].share; }
+  const DeviceCopy& share_left(CacheSlot& slot) override { return goes_by_copies() ? slot.in : share(slot); }
+  // Waits for an earlier gather where all slots on the host are taken.
+  void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) override;
+  CopyName::Link link() const override { return CopyName::Link::gather; }
+  bool overlap() const override { return run_.options.ranks_overlap; }
+  bool has_room() const override { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
+  void forget(ChunkId chunk) override {
     if (index_of(chunk) < kept_.size()) kept_[index_of(chunk)].is_current = false;
   }
-  // The chunk's fetch has arrived.
-  void finished(ChunkId chunk);
-  // Bytes of requested gathers, and of copies for them beside that of the own share: the same in every run.
-  const RankBytes& moved() const { return moved_; }
-  uint64_t h2d_bytes() const { return h2d_bytes_; }
-  uint64_t d2h_bytes() const { return d2h_bytes_; }
+  void finished(ChunkId chunk) override;
+  void begin_step(uint64_t count) override { comparison_.begin_step(count); }
+  void note_use(ChunkId chunk, const std::byte* parameters) override {
+    comparison_.note_use(chunk, parameters);
+  }
+  void compare(uint64_t step) override { comparison_.compare(step); }
+  RankBytes moved() const override { return moved_; }
+  uint64_t h2d_bytes() const override { return h2d_bytes_; }
+  uint64_t d2h_bytes() const override { return d2h_bytes_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

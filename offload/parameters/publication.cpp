@@ -18,21 +18,17 @@ constexpr const char* kWhat = "fresh parameters";
 
 }  // namespace
 
-Publication::Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan,
-                         Device& device, const ParameterStores& stores, std::span<std::byte* const> homes,
-                         StepWatch& watch, DeviceShares* device_shares)
-    : shards_(shards),
-      space_(shards.space()),
-      placement_(placement),
-      device_(device),
-      stores_(stores),
+Publication::Publication(const RunContext& run, const ParameterHomes& homes)
+    : shards_(run.shards),
+      space_(run.space),
+      placement_(run.options.parameters),
+      device_(run.device),
       homes_(homes),
-      device_shares_(device_shares),
-      watch_(watch),
-      most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
+      watch_(run.watch),
+      most_blocks_(divide_up(run.plan.slot_bytes, run.plan.param_block_bytes())),
       newer_on_device_(space_.chunk_count(), false) {
   leaving_.reserve(kWritesAtOnce);
-  const uint32_t writes = placement == Placement::nvme ? std::min(space_.chunk_count(), kWritesAtOnce) : 0;
+  const uint32_t writes = placement_ == Placement::nvme ? std::min(space_.chunk_count(), kWritesAtOnce) : 0;
   for (uint32_t w = 0; w < writes; ++w) free_writes_.push_back(&add_write());
 }
 
@@ -49,7 +45,7 @@ WaitSubject Publication::subject() const {
 const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
                                   DeviceCache* device) {
   if (shards_.elements(chunk) == 0) return nullptr;  // another rank's
-  if (const std::byte* home = homes_[index_of(chunk)]) {
+  if (const std::byte* home = homes_.host_slots[index_of(chunk)]) {
     TERRACE_ASSERT(buffer == home, "new parameters are made where they live");
     return nullptr;
   }
@@ -63,11 +59,11 @@ const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::En
 
 void Publication::publish_run(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
                               io::Engine* engine, DeviceCache* device) {
-  if (homes_[index_of(chunk)] != nullptr) return;
+  if (homes_.host_slots[index_of(chunk)] != nullptr) return;
   if (placement_ == Placement::none) {
     return start_copy(chunk, buffer, first_byte, bytes, *device).wait(watch_);
   }
-  BlockStore& store = stores_.of(space_, chunk);
+  BlockStore& store = homes_.stores.of(space_, chunk);
   const uint64_t block_bytes = store.block_bytes(chunk, 0);
   for (uint64_t at = first_byte / block_bytes * block_bytes; at < first_byte + bytes; at += block_bytes) {
     const auto block = static_cast<uint32_t>(at / block_bytes);
@@ -86,8 +82,8 @@ const DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer
                                           uint64_t bytes, DeviceCache& device) {
   h2d_bytes_ += bytes;
   note_made_on_device(chunk);
-  if (device_shares_ != nullptr)
-    return device_shares_->write(chunk, first_byte, buffer + first_byte, bytes, nullptr);
+  if (homes_.device_shares != nullptr)
+    return homes_.device_shares->write(chunk, first_byte, buffer + first_byte, bytes, nullptr);
   device.detach_param(chunk);
   CacheSlot& slot = device.param_slot(chunk);
   slot.in.begin(to_device_copy(kWhat, chunk));
@@ -107,7 +103,7 @@ const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer
   ChunkTransfer& write = take_write();
   leaving_.push_back({&write.event(), &write, nullptr});
   write.start_write(
-      stores_.of(space_, chunk), chunk, buffer, TransferPort(engine),
+      homes_.stores.of(space_, chunk), chunk, buffer, TransferPort(engine),
       {.what = kWhat,
        .tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk)},
       [&](uint32_t block, std::span<const std::byte> source, BlockStore::Write& taken) {
@@ -119,8 +115,8 @@ const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer
 
 void Publication::take_slot(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                             BlockStore::Write& write, io::Engine& engine) {
-  BlockStore& store = stores_.of(space_, chunk);
-  if (committer_ == nullptr || &store == stores_.frozen) {
+  BlockStore& store = homes_.stores.of(space_, chunk);
+  if (committer_ == nullptr || &store == homes_.stores.frozen) {
     if (store.begin_write(chunk, block, source, write)) return;
     throw Error(ErrorKind::capacity, {"cannot write parameters of", fmt::format("chunk {}", index_of(chunk)),
                                       "the nvme tier has no room for them beside those of the last commit",

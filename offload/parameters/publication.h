@@ -21,31 +21,17 @@
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/options/placement.h>
-#include <terrace/offload/parameters/device_shares.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/parameters/parameter_homes.h>
+#include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/chunk_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
 
-// ParameterStores: the stores of parameters in the tier. All are null where no parameters are on nvme.
-struct ParameterStores {
-  BlockStore* all = nullptr;       // all parameters, or the trained ones
-  BlockStore* frozen = nullptr;    // null: frozen ones are in `all`
-  io::IoThread* reader = nullptr;  // reads both
-
-  BlockStore& of(const FlatSpace& space, ChunkId chunk) const {
-    return frozen != nullptr && !space.section_of(chunk).trainable ? *frozen : *all;
-  }
-};
-
 class Publication {
  public:
-  // `homes` has the host slots by chunk, or null; `device_shares` is null unless parameters are divided on
-  // the device. All references outlive this.
-  Publication(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, Device& device,
-              const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch,
-              DeviceShares* device_shares = nullptr);
+  // All references outlive this.
+  Publication(const RunContext& run, const ParameterHomes& homes);
 
   // Makes writes to the tier file take slots that commits leave; null: there are no commits.
   void commit_with(Committer* committer) { committer_ = committer; }
@@ -99,9 +85,7 @@ class Publication {
   const FlatSpace& space_;
   const Placement placement_;
   Device& device_;
-  const ParameterStores stores_;
-  const std::span<std::byte* const> homes_;
-  DeviceShares* const device_shares_;
+  const ParameterHomes homes_;
   StepWatch& watch_;
   Committer* committer_ = nullptr;
   const uint64_t most_blocks_;  // the most blocks of a chunk

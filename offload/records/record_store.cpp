@@ -14,26 +14,25 @@ constexpr const char* kStates = "optimizer states";  // the name that the watch 
 
 }  // namespace
 
-RecordStore::RecordStore(const ChunkShards& shards, Placement placement, const MemoryPlan& plan,
-                         HostArena& arena, Device& device, BlockStore* store, io::Engine* engine,
-                         StepWatch& watch)
-    : shards_(shards),
-      placement_(placement),
-      device_(device),
+RecordStore::RecordStore(const RunContext& run, HostArena& arena, BlockStore* store, io::Engine* engine)
+    : shards_(run.shards),
+      placement_(run.options.states),
+      device_(run.device),
       store_(store),
       engine_(engine),
-      watch_(watch),
+      watch_(run.watch),
       arena_(arena),
-      slot_bytes_(plan.record_slot_bytes),
-      tile_bytes_(plan.record_layout.tile_bytes()),
-      block_tiles_(plan.ring_slot_bytes / plan.record_layout.tile_bytes()),
-      memory_(shards.space().chunk_count(), nullptr),
+      slot_bytes_(run.plan.record_slot_bytes),
+      tile_bytes_(run.plan.record_layout.tile_bytes()),
+      block_tiles_(run.plan.ring_slot_bytes / run.plan.record_layout.tile_bytes()),
+      memory_(run.space.chunk_count(), nullptr),
       is_newer_(memory_.size()),
       locked_for_device_(memory_.size()),
       locks_(memory_.size()) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
+  TERRACE_ASSERT((placement_ == Placement::nvme) == (store != nullptr && engine != nullptr),
                  "a store and its engine belong to states on nvme");
-  const FlatSpace& space = shards.space();
+  const FlatSpace& space = run.space;
+  const MemoryPlan& plan = run.plan;
   std::vector<uint32_t> trainable;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (space.section_of(ChunkId{c}).trainable) trainable.push_back(c);
@@ -43,18 +42,18 @@ RecordStore::RecordStore(const ChunkShards& shards, Placement placement, const M
       carve_slots(arena, plan.record_slot_bytes, plan.host_record_slots, "optimizer states");
   std::vector<DeviceSlot> slots;
   std::byte* base = nullptr;
-  if (placement == Placement::none && count > 0) {
-    slots = device.create_slots(plan.record_slot_bytes, count, "optimizer states");
-    base = device.reserve_addresses(count * plan.record_slot_bytes);
+  if (placement_ == Placement::none && count > 0) {
+    slots = device_.create_slots(plan.record_slot_bytes, count, "optimizer states");
+    base = device_.reserve_addresses(count * plan.record_slot_bytes);
     device_slots_.resize(space.chunk_count());
   }
   size_t next_host = 0;
   for (uint32_t t = 0; t < count; ++t) {
     const ChunkId chunk{trainable[t]};
-    if (placement == Placement::none) {
+    if (placement_ == Placement::none) {
       device_slots_[trainable[t]] = slots[t];
       memory_[trainable[t]] = base + t * plan.record_slot_bytes;
-      if (!device.strict()) device.attach(slots[t], memory_[trainable[t]]);
+      if (!device_.strict()) device_.attach(slots[t], memory_[trainable[t]]);
     } else if (is_kept(t, plan.host_record_slots, count)) {
       memory_[trainable[t]] = host[next_host++];
       ++kept_count_;

@@ -16,7 +16,7 @@
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/options/placement.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -26,8 +26,7 @@ class RecordStore {
  public:
   // `store` and `engine` are null unless states are on nvme. Host slots are carved from `arena`. No engine
   // registers them, so their pages can be given back.
-  RecordStore(const ChunkShards& shards, Placement placement, const MemoryPlan& plan, HostArena& arena,
-              Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
+  RecordStore(const RunContext& run, HostArena& arena, BlockStore* store, io::Engine* engine);
 
   Placement placement() const { return placement_; }
   bool is_streamed(ChunkId chunk) const;

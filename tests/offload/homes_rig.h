@@ -3,11 +3,13 @@
 #pragma once
 
 #include <terrace/aio/io_thread.h>
+#include <terrace/base/workers.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/parameters/gathers.h>
+#include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/watch/step_watch.h>
 
 #include "memory/tier/block_store_rig.h"
@@ -40,6 +42,9 @@ struct HomesRig : BlockStoreRig {
   void fill_store() {
     for (uint32_t c = 0; c < kChunks; ++c) write(*store, ChunkId{c}, 0, 100 + c);
   }
+  RunContext run_on(Device& other) {
+    return {space, shards, wishes, plan, other, workers, clock, account, watch, log, InstructionSet::scalar};
+  }
   static std::vector<std::byte> bytes_of_seed(uint64_t seed, uint64_t size) {
     std::vector<std::byte> bytes(size);
     fill_random(bytes, seed);
@@ -53,6 +58,12 @@ struct HomesRig : BlockStoreRig {
   SimulatedDevice device;
   StepWatch watch;
   std::unique_ptr<BlockStore> store;
+  OffloadOptions wishes;
+  Workers workers{1};
+  SteadyClock clock;
+  TimeAccount account{clock};
+  const RunContext run = run_on(device);
+  NoGathers gathers;
 };
 
 // Gives the chunk, of a tile, a gradient on the device, every element of which is `value`.

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/base/workers.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/landing/gradient_arithmetic.h>
 
@@ -36,7 +35,6 @@ struct GradientRig : HomesRig {
 
   TensorStates states{space};
   Decisions decisions{nullptr, nullptr, log};
-  Workers workers{1};
   OffloadOptions accumulating;  // sums are fp32
   GradientRun whole;
   std::unique_ptr<DeviceCache> cache;

@@ -18,8 +18,7 @@ class OldParametersTest : public ::testing::Test {
     rig.fill_store();
   }
   std::unique_ptr<OldParameters> old() {
-    return std::make_unique<OldParameters>(rig.shards, rig.plan, rig.arena, rig.device, rig.store.get(),
-                                           homes, rig.watch);
+    return std::make_unique<OldParameters>(rig.run, rig.arena, ParameterHomes{{rig.store.get()}, homes});
   }
 
   HomesRig rig;
@@ -63,7 +62,7 @@ TEST(OldParameters, AreCopiedFromTheDeviceOnceTheyHaveArrivedThere) {
   GradientRig rig;
   rig.plan.old_parameter_slots = 1;
   const std::vector<std::byte*> homes(HomesRig::kChunks);
-  OldParameters old(rig.shards, rig.plan, rig.arena, rig.device, nullptr, homes, rig.watch);
+  OldParameters old(rig.run, rig.arena, ParameterHomes{{}, homes});
   rig.cache->begin_in_place(kChunk, *rig.cache->take_unused());
   rig.cache->detach_param(kChunk);
   CacheSlot& slot = rig.cache->param_slot(kChunk);

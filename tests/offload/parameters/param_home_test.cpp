@@ -24,8 +24,9 @@ struct ParamHomeTest : ::testing::Test {
       reader = std::make_unique<io::IoThread>(std::make_unique<io::FaultEngine>(
           io::make_engine({.kind = io::EngineKind::threads}, rig.log), std::move(faults)));
     }
-    home = std::make_unique<ParamHome>(rig.shards, placement, rig.plan, rig.arena, rig.device,
-                                       ParameterStores{rig.store.get(), nullptr, reader.get()}, rig.watch);
+    rig.wishes.parameters = placement;
+    home = std::make_unique<ParamHome>(rig.run, rig.arena,
+                                       ParameterStores{rig.store.get(), nullptr, reader.get()}, rig.gathers);
     for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
       if (std::byte* slot = home->host_slot(ChunkId{c})) fill_random({slot, rig.plan.slot_bytes}, 100 + c);
     }

@@ -15,8 +15,8 @@ class PublicationTest : public ::testing::Test {
  protected:
   PublicationTest() : homes(kChunks) { rig.make_store_of(rig.plan.slot_bytes); }
   std::unique_ptr<Publication> publication() {
-    return std::make_unique<Publication>(rig.shards, Placement::nvme, rig.plan, rig.device,
-                                         ParameterStores{rig.store.get()}, homes, rig.watch);
+    rig.wishes.parameters = Placement::nvme;
+    return std::make_unique<Publication>(rig.run, ParameterHomes{{rig.store.get()}, homes});
   }
   std::byte* buffer(uint32_t number) { return rig.pages.memory().data() + number * rig.plan.slot_bytes; }
 

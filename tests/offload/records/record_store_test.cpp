@@ -36,9 +36,9 @@ class RecordStoreTest : public ::testing::Test {
   std::unique_ptr<RecordStore> records(Placement placement, uint32_t kept) {
     rig.plan.host_record_slots = kept;
     const bool on_nvme = placement == Placement::nvme;
-    return std::make_unique<RecordStore>(rig.shards, placement, rig.plan, rig.arena, rig.device,
-                                         on_nvme ? rig.store.get() : nullptr,
-                                         on_nvme ? rig.engine.get() : nullptr, rig.watch);
+    rig.wishes.states = placement;
+    return std::make_unique<RecordStore>(rig.run, rig.arena, on_nvme ? rig.store.get() : nullptr,
+                                         on_nvme ? rig.engine.get() : nullptr);
   }
   std::vector<std::byte> tiles_of(RecordStore& records, ChunkId chunk) {
     const std::span<std::byte> tiles = rig.pages.memory().subspan(kMiB, bytes);
@@ -92,8 +92,9 @@ TEST_F(RecordStoreTest, KeepsAsManyInHostMemoryAsTheBudgetHasRoomForAndLosesNoCh
 TEST_F(RecordStoreTest, IsLockedForTheDeviceWhereThatUpdatesItAndAsLongAsItIsInHostMemory) {
   LockingDevice device(rig.device);
   rig.plan.host_record_slots = HomesRig::kChunks;
-  RecordStore store(rig.shards, Placement::nvme, rig.plan, rig.arena, device, rig.store.get(),
-                    rig.engine.get(), rig.watch);
+  rig.wishes.states = Placement::nvme;
+  const RunContext run = rig.run_on(device);
+  RecordStore store(run, rig.arena, rig.store.get(), rig.engine.get());
   store.lock_for_device({true, false, true});
   EXPECT_EQ(device.locks, 2);
   store.keep(0, false);

@@ -98,11 +98,12 @@ struct StepRig {
   DeviceCache cache{space, device, plan, Placement::cpu, PolicyKind::opt, states, watch, decisions};
   TierStores tiers{shards, options, plan, device, arena, log};
   io::RingBuffer ring{arena.take(4 * plan.ring_slot_bytes, "a ring"), plan.ring_slot_bytes};
-  ParamHome params{shards, Placement::cpu, plan, arena, device, ParameterStores{}, watch};
+  NoGathers gathers;
+  ParamHome params{run, arena, ParameterStores{}, gathers};
   GradientRuns runs{space, StepRounds{}};
   std::unique_ptr<GradientStore> gradients =
       make_gradient_store({run, arena, cache, params.host_slots(), runs, nullptr, {}});
-  RecordStore records{shards, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
+  RecordStore records{run, arena, nullptr, nullptr};
   TensorSteps steps{kChunks, UnusedGradients::zero};
   const StateHomes homes{params, *gradients, records, runs, steps};
   // SGD, a rate of 1: an update takes the gradient from the master.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <terrace/aio/ring_buffer.h>
-#include <terrace/base/workers.h>
 #include <terrace/offload/landing/gradient_source.h>
 #include <terrace/offload/parameters/param_home.h>
 #include <terrace/offload/records/record_store.h>
@@ -63,8 +62,9 @@ struct UpdateRig : HomesRig {
       reader = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, log));
       params = make_store_named("params", plan.slot_bytes / kTiles, plan.slot_bytes);
     }
-    home = std::make_unique<ParamHome>(shards, parameters, plan, arena, device,
-                                       ParameterStores{params.get(), nullptr, reader.get()}, watch);
+    wishes.parameters = parameters;
+    home = std::make_unique<ParamHome>(run, arena, ParameterStores{params.get(), nullptr, reader.get()},
+                                       gathers);
     for (uint32_t c = 0; c < kChunks; ++c) {
       if (std::byte* slot = home->host_slot(ChunkId{c})) std::memset(slot, 0, plan.slot_bytes);
     }
@@ -83,8 +83,8 @@ struct UpdateRig : HomesRig {
     plan.host_record_slots = placement == Placement::cpu ? kChunks : 0;
     if (placement == Placement::nvme)
       store = make_store_named("records", plan.ring_slot_bytes, plan.ring_slot_bytes);
-    auto records = std::make_unique<RecordStore>(shards, placement, plan, arena, device, store.get(),
-                                                 store ? engine.get() : nullptr, watch);
+    wishes.states = placement;
+    auto records = std::make_unique<RecordStore>(run, arena, store.get(), store ? engine.get() : nullptr);
     const std::vector<float> masters(kTileElements, 1.0f);
     for (uint32_t c = 0; c < kChunks; ++c) {
       for (uint64_t t = 0; t < shards.own(ChunkId{c}).tile_count; ++t) {
@@ -136,7 +136,6 @@ struct UpdateRig : HomesRig {
   const std::vector<OptimizerStep> steps = {make_optimizer_step({.kind = OptimizerKind::sgd, .lr = 1}, 1),
                                             make_optimizer_step({.kind = OptimizerKind::sgd, .lr = 2}, 1)};
   PlayedGradients gradients;
-  Workers workers{1};
   std::unique_ptr<io::IoThread> reader;
   std::unique_ptr<BlockStore> params;
   std::unique_ptr<ParamHome> home;
