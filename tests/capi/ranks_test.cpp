@@ -15,7 +15,7 @@ using capi::expect_kind;
 using capi::is_well;
 
 // Takes away what the run's own launcher may have set, and after each test what that has set.
-class CRanks : public testing::Test {
+class CRanks : public ::testing::Test {
  protected:
   CRanks() {
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TERRACE_RANK",

@@ -38,7 +38,7 @@ TEST(CTraining, HasTheBitsOfTheOffloader) {
                         .states = placement,
                         .gradients = gradients,
                         .accumulation = accumulation};
-        SCOPED_TRACE(testing::Message() << placement << " " << gradients << " " << accumulation);
+        SCOPED_TRACE(::testing::Message() << placement << " " << gradients << " " << accumulation);
         const std::vector<float> expected = trained_through_offloader(c);
         EXPECT_EQ(trained(c), expected);
       }
