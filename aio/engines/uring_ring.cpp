@@ -4,12 +4,14 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -80,7 +82,7 @@ UringRing::~UringRing() {
   if (!created_) return;
   // Gives the pinned pages and the open files back now; closing the ring does it some time later.
   if (has_buffer_table_) io_uring_unregister_buffers(ring_.get());
-  if (has_file_table_) io_uring_unregister_files(ring_.get());
+  io_uring_unregister_files(ring_.get());
   io_uring_queue_exit(ring_.get());
 }
 
@@ -101,21 +103,34 @@ std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_fli
   }
   made->created_ = true;
   words = why_no_reads(ring);
+  if (words.text.empty()) words = made->make_file_table();
   return words.text.empty() ? std::move(made) : nullptr;
 }
 
-// Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.
-int UringRing::watch_end(int fd) {
-  if (!has_file_table_) return io_uring_register_files(ring_.get(), &fd, 1);
-  return io_uring_register_files_update(ring_.get(), kFilePlaces, &fd, 1);
+// The table has the pipe's writing end behind the places of files. Returns why there is none. The call is
+// not liburing's, which would raise the process's limit of open files where the table is longer than that;
+// the pipe alone is in the table then.
+Reason UringRing::make_file_table() {
+  std::array<int, kFilePlaces + 1> files;
+  files.fill(-1);
+  files.back() = end_[1];
+  const auto make = [&](std::span<const int> of) {
+    const auto count = static_cast<unsigned>(of.size());
+    return syscall(__NR_io_uring_register, ring_->ring_fd, IORING_REGISTER_FILES, of.data(), count) == 0;
+  };
+  if (make(files)) {
+    free_files_ = places(kFilePlaces);
+    return {};
+  }
+  files_refusal_ = "io_uring_register of a table of files: " + system_reason(errno).text;
+  if (make(std::span(files).last(1))) return {};
+  return "io_uring_register of a file: " + system_reason(errno);
 }
 
 // Closing a ring returns at once, while its requests still move bytes. That they have ended shows in a pipe:
 // the kernel's copy of its writing end is closed with the table of files, after the last of them.
 void UringRing::retire() {
   if (!created_) return;
-  const int result = watch_end(end_[1]);
-  TERRACE_ASSERT(result >= 0, "io_uring_register, to see the end of a ring: " + system_reason(-result));
   close(std::exchange(end_[1], -1));
   io_uring_queue_exit(ring_.get());
   created_ = false;
@@ -287,24 +302,14 @@ void UringRing::unregister_buffer(std::span<std::byte> memory) {
   std::erase_if(registered_, lies_inside);
 }
 
-bool UringRing::make_file_table() {
-  if (has_file_table_) return true;
-  const int result = io_uring_register_files_sparse(ring_.get(), kFilePlaces + 1);  // the last: watch_end()
-  if (result < 0) {
-    refusal_ =
-        "io_uring_register of a sparse table of files (it came with Linux 5.19): " + system_reason(-result);
-    return false;
-  }
-  has_file_table_ = true;
-  free_files_ = places(kFilePlaces);
-  return true;
-}
-
 bool UringRing::register_file(int fd) {
   TERRACE_ASSERT(file_of(fd) == nullptr, "descriptor " + std::to_string(fd) +
                                              " is registered already: it was closed before it was "
                                              "unregistered, or registered twice");
-  if (!make_file_table()) return false;
+  if (!files_refusal_.empty()) {
+    refusal_ = files_refusal_;
+    return false;
+  }
   if (free_files_.empty()) {
     refusal_ = "the table of registered files is full: it has " + std::to_string(kFilePlaces) + " places";
     return false;

@@ -94,28 +94,27 @@ class UringRing {
   };
 
   explicit UringRing(RingMode mode);
+  Reason make_file_table();
   io_uring_sqe* next_entry();  // null once the ring has failed
-  int watch_end(int fd);
   const RegisteredMemory* memory_of(const Piece& piece) const;
   const RegisteredFile* file_of(int fd) const;
   bool make_buffer_table();
-  bool make_file_table();
   int update_buffer(uint32_t index, std::byte* data, uint64_t bytes);
 
   const RingMode mode_;
   std::unique_ptr<io_uring> ring_;
-  // The pipe in which retire() sees the end. It is there from the beginning: when a ring has failed, there
-  // may be no descriptor left to make one with.
+  // The pipe in which retire() sees the end. It is there, and in the table of files, from the beginning: when
+  // a ring has failed, the system may refuse a descriptor, or another registration.
   std::array<int, 2> end_{-1, -1};
   bool created_ = false;
   int failure_ = 0;
   CallPatience patience_;
   bool has_buffer_table_ = false;
-  bool has_file_table_ = false;
   std::vector<uint32_t> free_buffers_;            // free places of the buffer table, the lowest last
   std::vector<uint32_t> free_files_;              // free places of the file table, the lowest last
   std::vector<RegisteredMemory> registered_;      // by address
   std::vector<RegisteredFile> registered_files_;  // few
+  std::string files_refusal_;                     // why there is no table of files; empty: there is one
   std::string refusal_;
 };
 

@@ -170,6 +170,27 @@ TEST_P(RefusedCallsOfRings, EndWithoutADescriptorToSpare) {
   for (const int end : ends) ::close(end);
 }
 
+// A filter that forbids io_uring when it is in use already, as a sandbox does, forbids all its calls.
+TEST_P(RefusedCallsOfRings, EndWhereNothingMoreCanBeRegistered) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  for (const bool has_file : {false, true}) {
+    on_a_thread([&] {
+      const std::unique_ptr<Engine> engine = make();
+      if (has_file) engine->register_file(ends[1]);
+      std::array<std::byte, 1> memory{};
+      const Request request = collector_.to(OpKind::read, ends[0], 0, memory);
+      engine->submit({&request, 1});
+      ASSERT_TRUE(refuse(SYS_io_uring_register, EPERM));
+      ASSERT_TRUE(refuse_its_call());
+      engine->wait(1);
+      EXPECT_EQ(collector_.of(0).error, engine_stopped(GetParam().error));
+    });
+    collector_.completions.clear();
+  }
+  for (const int end : ends) ::close(end);
+}
+
 INSTANTIATE_TEST_SUITE_P(Calls, RefusedCallsOfRings,
                          ::testing::Values(Refusal{"EIO", EngineKind::io_uring, SYS_io_uring_enter, EIO},
                                            Refusal{"EBUSY", EngineKind::io_uring, SYS_io_uring_enter, EBUSY},
