@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import unittest
+import unittest.mock
 
 from support_torch import (
     EngineTest,
@@ -22,7 +23,7 @@ from support_torch import (
     terrace,
     torch,
 )
-from terrace.torch.engine.saved import averages
+from terrace.torch.engine.saved import averages, checkpoint
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 PLACES = (("cpu", "cpu"), ("nvme", "nvme"), ("cpu", "nvme"), ("device", "device"))
@@ -318,6 +319,17 @@ class Averages(EngineTest):
                 engine.finish_commit()
             self.assertNotIn(last, [path.name for path in files.iterdir()])
             self.assertEqual(len(list(files.iterdir())), 2)
+
+    @isolated
+    def test_the_state_of_a_commit_is_packed_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(seeded(Mlp, 160), self.durable(folder))
+            engine.averaged(0.9)
+            step(engine, 0)
+            with unittest.mock.patch.object(checkpoint, "pickled", wraps=checkpoint.pickled) as pickled:
+                engine.commit()
+                engine.finish_commit()
+            self.assertEqual(pickled.call_count, 1)
 
     @isolated
     def test_a_file_that_is_damaged_or_gone_is_named(self):

@@ -282,37 +282,84 @@ class Models(EngineTest):
             self.assertEqual(told, train(engine_of(seeded(Mlp)), 3))
 
 
+class Limited(nn.Linear):
+    is_limited = False
+
+    def forward(self, hidden):
+        if self.is_limited:
+            clamp(self)
+        return super().forward(hidden)
+
+
+class Writing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 32)
+        self.middle, self.last = Limited(32, 32), nn.Linear(32, 64)
+        self.write = lambda model: None
+
+    def forward(self, tokens):
+        self.write(self)
+        hidden = self.table(tokens)
+        return self.last(hidden + torch.relu(self.middle(hidden)))
+
+
+def clamp(layer):
+    with torch.no_grad():
+        layer.weight.clamp_(-0.05, 0.05)
+
+
+def limit_the_middle(model):
+    model.middle.is_limited = True
+
+
+def limit_the_table(model):
+    model.table.max_norm = 0.5
+
+
 class WritesOfModels(EngineTest):
     """A model that writes to its own parameters in its forward pass."""
 
     @isolated
+    def test_those_that_begin_later_are_refused_by_the_next_pass(self):
+        tokens = torch.arange(12)[None]
+        for parameters in ("cpu", "device"):
+            for way in (limit_the_middle, limit_the_table):
+                with self.subTest(f"{way.__name__}, parameters on {parameters}"):
+                    engine = engine_of(seeded(Writing), config_of(parameters))
+                    for _ in range(3):
+                        engine.backward(engine(tokens).square().mean())
+                        engine.step()
+                    way(engine.module)
+
+                    def go_on(engine=engine):
+                        engine.backward(engine(tokens).square().mean())
+                        engine(tokens)
+
+                    before = masters(engine)
+                    error = self.raised(terrace.MisuseError, go_on)
+                    self.assertIn(error.subject, ("middle.weight", "table.weight"))
+                    self.assertIn("checkpoint", error.advice)
+                    self.assertEqual(masters(engine), before)
+                    engine.module.middle.is_limited, engine.module.table.max_norm = False, None
+                    with engine.gathered(engine.module, write=True):
+                        clamp(engine.module.middle)
+                    engine.zero_grad()
+                    engine.backward(engine(tokens).square().mean())
+                    engine.step()
+
+    @isolated
     def test_they_are_refused_before_anything_is_written(self):
-        class Writing(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.table = nn.Embedding(64, 32)
-                self.middle, self.last = nn.Linear(32, 32), nn.Linear(32, 64)
-                self.write = lambda model: None
-
-            def forward(self, tokens):
-                self.write(self)
-                hidden = self.table(tokens)
-                return self.last(hidden + torch.relu(self.middle(hidden)))
-
-        def clamp(model):
-            with torch.no_grad():
-                model.middle.weight.clamp_(-0.05, 0.05)
-
         def scale(model):
             with torch.no_grad():
                 model.middle.weight[0] *= 2
 
         ways = {
-            "clamp_": clamp,
+            "clamp_": lambda model: clamp(model.middle),
             "clamp_ of data": lambda model: model.middle.weight.data.clamp_(-0.05, 0.05),
             "a row": scale,
             "out": lambda model: torch.neg(model.middle.weight.detach(), out=model.middle.weight.data),
-            "max_norm": lambda model: setattr(model.table, "max_norm", 0.5),
+            "max_norm": limit_the_table,
         }
         tokens = torch.arange(12)[None]
 

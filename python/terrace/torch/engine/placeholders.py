@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import nn
@@ -45,6 +45,8 @@ class Tracked:
         "away",
         "leases",
         "is_gathered",
+        "version",
+        "is_written",
         "address",
         "first_small",
         "stamp",
@@ -73,6 +75,8 @@ class Tracked:
         self.away: torch.Tensor = not_yet()
         self.leases = 0  # that are open, and one more where it is gathered
         self.is_gathered = False
+        self.version = 0  # when its first lease was opened, as torch counts writes in place
+        self.is_written = False  # within a pass, since the one before
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
         self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
         # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
@@ -138,6 +142,9 @@ class Placeholders:
     @staticmethod
     def require_in_place(tracked: Iterable[Tracked]) -> None:
         for one in tracked:
+            if one.is_written:
+                one.is_written = False
+                refuse_write_of_pass(one, "it has been written to")
             if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
                 continue
             is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
@@ -176,11 +183,23 @@ class Placeholders:
                 )
 
 
+def refuse_write_of_pass(one: Tracked, how: str) -> NoReturn:
+    raise MisuseError(
+        "cannot write to a parameter",
+        one.name,
+        f"{how} within a pass, where only a copy on the device has it, and that copy is given up in time",
+        "write between passes, within `with engine.gathered(parameters, write=True):` (transformers' RWKV: set "
+        "model.config.rescale_every = 0). What was written before it was noticed may have been read: go on from the "
+        "last commit or checkpoint then",
+    )
+
+
 def acquire(tracked: Iterable[Tracked]) -> None:
     """Lets the parameters of a lease that was just opened be read."""
     for one in tracked:
         if not one.leases:
             one.show(one.real)
+            one.version = one.parameter._version
         one.leases += 1
 
 
@@ -188,6 +207,7 @@ def release(tracked: Iterable[Tracked]) -> None:
     for one in tracked:
         one.leases -= 1
         if not one.leases:
+            one.is_written |= one.parameter._version != one.version
             one.put_away()
 
 

@@ -243,6 +243,7 @@ class Values:
             for one in chosen:
                 if one.is_gathered:
                     one.is_gathered = False
+                    one.version = one.parameter._version  # it may be written to here
                     release([one])
         if write:
             for one, value in zip(chosen, values):

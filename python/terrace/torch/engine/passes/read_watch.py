@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ....errors import MisuseError
 from ..away import is_write
+from ..placeholders import refuse_write_of_pass
 from .hooks import forget_compiled
 
 if TYPE_CHECKING:
@@ -147,14 +147,7 @@ class Watch(TorchFunctionMode):
         """Raises where a tensor that an operation is about to write to has the memory of a leased parameter."""
         one = self._passes.leases.owner_of(written)
         if one is not None:
-            raise MisuseError(
-                "cannot write to a parameter",
-                one.name,
-                f"the model does it by {function} within a pass, where only a copy on the device would have it, and "
-                "that copy is given up in time",
-                "write between passes, within `with engine.gathered(parameters, write=True):` (transformers' RWKV: "
-                "set model.config.rescale_every = 0)",
-            )
+            refuse_write_of_pass(one, f"the model does it by {function}")
 
 
 def _reads_nothing(function: Any) -> bool:

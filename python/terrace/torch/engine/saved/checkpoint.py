@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Of the text of a commit (capi/limits.h).
 _MOST_TEXT_BYTES = 1 << 20
-# Of the name of a saved average in that text, with more than enough room.
-_NAME_BYTES = 4 << 10
+# Of what a saved average is called in that text, with more than enough room.
+_AVERAGE_BYTES = 4 << 10
 # Of what lies in no store, in that text, where it takes a third more.
 _MOST_BYTES_BESIDE = 600 << 10
 # Of a commit's state out of its text: names and shapes of a hundred thousand tensors have a tenth of it.
@@ -151,13 +151,11 @@ class Checkpoints:
             layout=layout_of(self._tracked),
             beside=self._beside_in_commits(),
         )
-        if self._engine.average is None:
-            text = _text_of_commit(client_text, state)
-        else:  # a text that is refused leaves the files of averages as they are
-            _text_of_commit(client_text, state, _MOST_TEXT_BYTES - _NAME_BYTES)
+        average = self._engine.average
+        text = _text_of_commit(client_text, state, 0 if average is None else _AVERAGE_BYTES)
+        if average is not None:  # a text that is refused leaves the files of averages as they are
             durable = self._store.finish_commit()  # which names the file of the average before this
-            state["average"] = self._engine.average.snapshots.write(retain, durable)
-            text = _text_of_commit(client_text, state)
+            text = f'{text[:-1]}, "average": {json.dumps(average.snapshots.write(retain, durable))}}}'
         with in_words_of_the_configuration():
             self._store.begin_commit(text, retain)
         self._engine.following.commit_begins()
@@ -278,7 +276,8 @@ def _json_of(client_state: Any) -> str:
         ) from None
 
 
-def _text_of_commit(client_text: str, state: Named, room: int = _MOST_TEXT_BYTES) -> str:
+def _text_of_commit(client_text: str, state: Named, left_free: int) -> str:
+    room = _MOST_TEXT_BYTES - left_free
     text = f'{{"client_state": {client_text}, "state": "{_packed(state)}"}}'
     if len(text) > room:
         raise ConfigError(
@@ -300,14 +299,16 @@ def _packed(state: Named) -> str:
 def _unpacked(text: str) -> Named:
     """The state in the text of a commit, which may be any text of any program."""
     try:
+        members = json.loads(text)
         packed = zlib.decompressobj()
-        data = packed.decompress(base64.b64decode(json.loads(text)["state"]), _MOST_STATE_BYTES)
+        data = packed.decompress(base64.b64decode(members["state"]), _MOST_STATE_BYTES)
         if packed.unconsumed_tail:
             raise ValueError(f"it has more than {_MOST_STATE_BYTES} bytes")
         state = unpickled(data)
         if not isinstance(state, dict) or not all(name in state for name in _MEMBERS):
             raise ValueError("members of it are missing")
-        return state
+        # An earlier Terrace had all of the average within the state.
+        return {**state, "average": members["average"]} if "average" in members else state
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(
