@@ -11,7 +11,8 @@ namespace {
 
 std::string compose(const ErrorParts& parts) {
   std::string text = shown_lines(parts.what_failed);
-  if (!parts.subject.empty()) text += " \"" + shown_line(parts.subject) + "\"";
+  const char* const quote = parts.subject.find('"') == std::string::npos ? "\"" : "";
+  if (!parts.subject.empty()) text += std::string(" ") + quote + shown_line(parts.subject) + quote;
   if (!parts.reason.empty()) text += ": " + shown_message(parts.reason);
   if (!parts.advice.empty()) text += "\n  " + shown_lines(parts.advice);
   return text;

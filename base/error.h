@@ -57,8 +57,9 @@ struct ErrorParts {
 std::string advice_on_limit(int error_number);
 
 // Where the reason is a limit of the system, the advice is advice_on_limit(), whatever was given. what()
-// reads "<what_failed> "<subject>": <reason>\n  <advice>", with everything that a terminal would obey escaped
-// (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
+// reads "<what_failed> "<subject>": <reason>\n  <advice>", without the quotes where the subject has some of
+// its own, and with everything that a terminal would obey escaped (shown_text.h); parts() holds the parts as
+// they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, ErrorParts parts);

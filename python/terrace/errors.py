@@ -28,7 +28,8 @@ class Error(Exception):
     def __str__(self) -> str:
         text = self.what
         if self.subject:
-            text += f' "{self.subject}"'
+            quote = "" if '"' in self.subject else '"'  # quotes within quotes say nothing
+            text += f" {quote}{self.subject}{quote}"
         if self.reason:
             text += f": {self.reason}"
         if self.advice:

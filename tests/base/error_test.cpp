@@ -79,6 +79,11 @@ TEST(Error, TellsDamageFromARefusalThatSaysNothingOfTheState) {
   EXPECT_FALSE(is_damaged("it has format version 9", ErrorKind::config));
 }
 
+TEST(Error, PutsNoQuotesAroundQuotes) {
+  EXPECT_STREQ(Error(ErrorKind::config, {"cannot use", "--layers \"x\"", "it is no number", ""}).what(),
+               "cannot use --layers \"x\": it is no number");
+}
+
 TEST(SystemReason, GivesTheWordsAndTheName) {
   EXPECT_EQ(system_reason(ENOSPC).text, "No space left on device (ENOSPC)");
   EXPECT_EQ(system_reason(EIO).text, "Input/output error (EIO)");
