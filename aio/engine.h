@@ -28,6 +28,7 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/base/error.h>
 #include <terrace/base/log.h>
 #include <terrace/base/units.h>
 
@@ -163,7 +164,7 @@ class Engine {
 
 struct ProbeResult {
   bool works;
-  std::string reason;  // why not, in words: "io_uring_setup: Operation not permitted (EPERM)"
+  Reason reason;  // why not: "io_uring_setup: Operation not permitted (EPERM)"
 };
 
 // Creates and uses a small engine of this kind.

@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_folder(const fs::path& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+[[noreturn]] void cannot_look(const fs::path& path) {
+  throw Error(ErrorKind::io, {"cannot see whether there is a", path.string(), system_reason(errno),
+                              "see that you may look into its folder"});
 }
 
 }  // namespace
@@ -36,8 +36,14 @@ bool is_there(const fs::path& path) {
   struct stat status;
   if (lstat(path.c_str(), &status) == 0) return true;
   if (is_absence(errno)) return false;
-  throw Error(ErrorKind::io, {"cannot see whether there is a", path.string(), system_reason(errno),
-                              "see that you may look into its folder"});
+  cannot_look(path);
+}
+
+bool is_folder(const fs::path& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) == 0) return S_ISDIR(status.st_mode);
+  if (is_absence(errno)) return false;
+  cannot_look(path);
 }
 
 std::vector<std::string> names_in(const fs::path& folder, FunctionRef<bool(const std::string& name)> wanted) {

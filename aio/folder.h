@@ -29,6 +29,8 @@ class RemovedAtEnd {
 
 // Whether a name exists; a broken link does. Throws where the system does not say.
 bool is_there(const std::filesystem::path& path);
+// Whether it is a folder, or a link to one. Throws where the system does not say.
+bool is_folder(const std::filesystem::path& path);
 // The names in a folder that `wanted` accepts, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder,
                                   FunctionRef<bool(const std::string& name)> wanted);

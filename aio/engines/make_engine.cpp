@@ -30,11 +30,11 @@ constexpr std::array<NamedKind, 3> kKinds = {{
 constexpr std::array kPreference = {EngineKind::io_uring, EngineKind::libaio, EngineKind::threads};
 
 // Moves one byte out and back; empty when that works.
-std::string use_once(Transport& transport) {
+Reason use_once(Transport& transport) {
   const int fd = memfd_create("terrace-probe", MFD_CLOEXEC);
   if (fd < 0) return "memfd_create: " + system_reason(errno);
   std::byte byte{42};
-  std::string reason;
+  Reason reason;
   for (const OpKind kind : {OpKind::write, OpKind::read}) {
     const Piece piece{kind, fd, 0, &byte, 1, 0};
     PieceResult result{};
@@ -43,7 +43,7 @@ std::string use_once(Transport& transport) {
     if (result.result == 1) continue;
     const int error = static_cast<int>(-result.result);
     reason = std::string(kind == OpKind::read ? "a read" : "a write") + " of one byte: " +
-             (error == 0 ? "nothing was moved"
+             (error == 0 ? Reason("nothing was moved")
                          : system_reason(is_engine_stop(error) ? error - kEngineStopped : error));
     break;
   }
@@ -107,15 +107,15 @@ ProbeResult probe_engine(EngineKind kind) {
     const std::unique_ptr<Transport> transport =
         make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, log, words);
     if (transport == nullptr) return {false, words};
-    const std::string reason = use_once(*transport);
-    return {reason.empty(), reason};
+    const Reason reason = use_once(*transport);
+    return {reason.text.empty(), reason};
   } catch (const Error& error) {
-    return {false, error.parts().what_failed + ": " + error.parts().reason};
+    return {false, error.parts().what_failed + ": " + error.parts().why()};
   }
 }
 
 EngineChoice choose_engine(std::optional<EngineKind> wanted) {
-  std::string refusals;
+  Reason refusals;
   for (const EngineKind candidate : engine_kinds()) {
     if (wanted.has_value() && *wanted != candidate) continue;
     const ProbeResult probe = probe_engine(candidate);
@@ -123,13 +123,15 @@ EngineChoice choose_engine(std::optional<EngineKind> wanted) {
     if (probe.works) {
       if (wanted.has_value()) return {candidate, "I/O engine " + name + ", as it was asked for"};
       return {candidate,
-              "I/O engine " + name + (refusals.empty() ? ", the fastest one, works here" : ";" + refusals)};
+              "I/O engine " + name +
+                  (refusals.text.empty() ? ", the fastest one, works here" : "; " + refusals.text)};
     }
     if (wanted.has_value()) {
       throw Error(ErrorKind::io, {"cannot use the I/O engine", name, probe.reason,
                                   "name another engine, or none to take the best that works"});
     }
-    refusals += " " + name + " does not work here (" + probe.reason + ")";
+    refusals = (refusals.text.empty() ? "" : refusals.text + " ") + name + " does not work here (" +
+               probe.reason + ")";
   }
   throw Error(ErrorKind::io,
               {"cannot use any I/O engine", "this kernel", refusals, "see what forbids all of them here"});

@@ -59,7 +59,7 @@ std::vector<std::byte> said_by(const RankHello& hello, const RankNonce& nonce) {
   return said;
 }
 
-bool is_welcome(const RankWelcome& answer, std::string_view who, std::string& reason) {
+bool is_welcome(const RankWelcome& answer, std::string_view who, Reason& reason) {
   if (answer.magic != RankHello::kMagic) {
     reason = "what answers there is no rank of Terrace";
     return false;
@@ -71,8 +71,7 @@ bool is_welcome(const RankWelcome& answer, std::string_view who, std::string& re
 }
 
 // A version before this one says less where it refuses.
-bool read_all_of(const StreamSocket& socket, RankWelcome& answer, const Deadline& deadline,
-                 std::string& reason) {
+bool read_all_of(const StreamSocket& socket, RankWelcome& answer, const Deadline& deadline, Reason& reason) {
   const std::span<std::byte> room = room_in(answer);
   if (!read_whole(socket, room.first(RankWelcome::kOfAllVersions), deadline, reason)) return false;
   return answer.refused != 0 ||
@@ -105,12 +104,12 @@ constexpr const char* kHowToProve =
 }  // namespace
 
 bool RankVisit::read_answer(RankWelcome& answer, const Deadline& deadline, std::string_view who,
-                            std::string& reason) {
+                            Reason& reason) {
   return read_all_of(socket_, answer, deadline, reason) && is_welcome(answer, who, reason);
 }
 
 bool RankVisit::say_hello(uint32_t rank, uint32_t port, const Deadline& deadline, std::string_view who,
-                          std::string& reason) {
+                          Reason& reason) {
   const RankHello hello = hello_of(key_, rank, port);
   RankWelcome answer;
   if (!write_whole(socket_, bytes_of(hello), deadline, reason) ||
@@ -126,7 +125,7 @@ bool RankVisit::say_hello(uint32_t rank, uint32_t port, const Deadline& deadline
   return write_whole(socket_, key_.secret.proof(ProvingSide::comes, said_), deadline, reason);
 }
 
-bool RankVisit::read_welcome(const Deadline& deadline, std::string_view who, std::string& reason) {
+bool RankVisit::read_welcome(const Deadline& deadline, std::string_view who, Reason& reason) {
   RankWelcome answer;
   if (!read_answer(answer, deadline, who, reason)) return false;
   if (key_.secret.proves(ProvingSide::listens, said_, answer.proof)) return true;
@@ -135,7 +134,7 @@ bool RankVisit::read_welcome(const Deadline& deadline, std::string_view who, std
 }
 
 std::optional<RankWelcome> read_word(const StreamSocket& socket, const Deadline& deadline,
-                                     std::string_view who, std::string& reason) {
+                                     std::string_view who, Reason& reason) {
   RankWelcome answer;
   if (!read_all_of(socket, answer, deadline, reason) || !is_welcome(answer, who, reason)) return std::nullopt;
   return answer;
@@ -145,13 +144,13 @@ void write_refusal(const StreamSocket& socket, std::string_view why) {
   RankWelcome refusal;
   refusal.refused = 1;
   why.copy(refusal.why.data(), refusal.why.size() - 1);
-  std::string ignored;
+  Reason ignored;
   write_whole(socket, std::as_bytes(std::span(&refusal, 1)), Deadline(std::chrono::seconds(0)), ignored);
 }
 
 // At one of the places somebody else may listen, or nobody may be reached.
 StreamSocket come_to(std::span<const RendezvousPlace> places, const RunKey& key, uint32_t rank,
-                     std::string& reason) {
+                     Reason& reason) {
   for (const RendezvousPlace& place : places) {
     const Deadline deadline(kForAnAddress);
     try {
@@ -161,9 +160,9 @@ StreamSocket come_to(std::span<const RendezvousPlace> places, const RunKey& key,
           visit.read_welcome(deadline, text_of(place), reason))
         return socket;
     } catch (const Error& error) {
-      reason = error.parts().reason;
+      reason = error.parts().why();
     }
-    reason = fmt::format("{}: {}", text_of(place), reason);
+    reason = text_of(place) + ": " + reason;
   }
   return {};
 }
@@ -243,7 +242,7 @@ bool RankHandshake::answer(Stranger& stranger) {
   stranger.count = 0;
   RankWelcome first;
   first.nonce = stranger.nonce;
-  std::string ignored;
+  Reason ignored;
   return !write_whole(stranger.socket, bytes_of(first), Deadline(std::chrono::seconds(0)), ignored);
 }
 
@@ -298,7 +297,7 @@ bool RankHandshake::settle(Stranger& stranger) {
   }
   RankWelcome welcome;
   welcome.proof = key_.secret.proof(ProvingSide::listens, said_by(hello, stranger.nonce));
-  std::string ignored;
+  Reason ignored;
   if (!write_whole(stranger.socket, bytes_of(welcome), Deadline(kPatience), ignored)) return true;
   guests_[hello.rank] = Guest{std::move(stranger.socket), hello, is_known};
   ++guest_count_;

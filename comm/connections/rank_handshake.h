@@ -82,12 +82,12 @@ class RankVisit {
   RankVisit(const StreamSocket& socket, const RunKey& key) : socket_(socket), key_(key) {}
   // Steps 1 to 3.
   bool say_hello(uint32_t rank, uint32_t port, const Deadline& deadline, std::string_view who,
-                 std::string& reason);
+                 Reason& reason);
   // Step 4.
-  bool read_welcome(const Deadline& deadline, std::string_view who, std::string& reason);
+  bool read_welcome(const Deadline& deadline, std::string_view who, Reason& reason);
 
  private:
-  bool read_answer(RankWelcome& answer, const Deadline& deadline, std::string_view who, std::string& reason);
+  bool read_answer(RankWelcome& answer, const Deadline& deadline, std::string_view who, Reason& reason);
 
   const StreamSocket& socket_;
   const RunKey& key_;
@@ -96,12 +96,12 @@ class RankVisit {
 
 // A later word of a side that has welcomed this one; nothing, or an error, as above.
 std::optional<RankWelcome> read_word(const StreamSocket& socket, const Deadline& deadline,
-                                     std::string_view who, std::string& reason);
+                                     std::string_view who, Reason& reason);
 void write_refusal(const StreamSocket& socket, std::string_view why);
 // Comes to the first of the places where the other side takes this rank in. Closed where none does: `reason`
 // then says why the last one did not.
 StreamSocket come_to(std::span<const RendezvousPlace> places, const RunKey& key, uint32_t rank,
-                     std::string& reason);
+                     Reason& reason);
 
 class RankHandshake {
  public:

@@ -265,7 +265,7 @@ std::vector<StreamSocket> listen_at_port(const RendezvousPlace& place, WhoComes 
 }
 
 // Nothing, with the reason, where the name cannot be looked up at the moment.
-std::vector<Address> addresses_of(const RendezvousPlace& place, std::string& reason) {
+std::vector<Address> addresses_of(const RendezvousPlace& place, Reason& reason) {
   AddressList list(nullptr, freeaddrinfo);
   const int code = look_up(place, list);
   if (code == EAI_NONAME)
@@ -284,7 +284,7 @@ bool wait_for(const StreamSocket& socket, short events, const Deadline& deadline
   }
 }
 
-StreamSocket connect_to_address(const Address& address, const Deadline& deadline, std::string& reason) {
+StreamSocket connect_to_address(const Address& address, const Deadline& deadline, Reason& reason) {
   StreamSocket connection(socket(address.bytes.ss_family, kKind, 0));
   int error = 0;
   if (!connection.is_open() || connect(connection.fd(), address.get(), address.length) != 0) error = errno;
@@ -360,7 +360,7 @@ StreamSocket ListeningSocket::accept() const {
   return {};
 }
 
-StreamSocket connect_to(const RendezvousPlace& place, const Deadline& deadline, std::string& reason) {
+StreamSocket connect_to(const RendezvousPlace& place, const Deadline& deadline, Reason& reason) {
   if (!place.socket.empty()) return connect_to_address(PathAddress(place.socket).get(), deadline, reason);
   constexpr std::chrono::seconds kLongestTry(5);
   StreamSocket connection;
@@ -408,7 +408,7 @@ bool is_transient(int error_number) {
 }
 
 bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, const Deadline& deadline,
-                 std::string& reason) {
+                 Reason& reason) {
   while (!bytes.empty()) {
     const ssize_t count = send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count > 0) {
@@ -425,13 +425,13 @@ bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, c
 }
 
 bool read_whole(const StreamSocket& socket, std::span<std::byte> bytes, const Deadline& deadline,
-                std::string& reason) {
+                Reason& reason) {
   while (!bytes.empty()) {
     const ssize_t count = recv(socket.fd(), bytes.data(), bytes.size(), 0);
     if (count > 0) {
       bytes = bytes.subspan(static_cast<size_t>(count));
     } else if (count == 0) {
-      reason = kEnded;
+      reason = Reason(std::string(kEnded));
       return false;
     } else if (!is_transient(errno)) {
       reason = system_reason(errno);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/comm/identity/rank_identity.h>
 
 struct sockaddr_storage;
@@ -87,7 +88,7 @@ class ListeningSocket {
 
 // Connects, or returns a closed socket and says in `reason` why not. Throws Error(config) where the host has
 // no such name.
-StreamSocket connect_to(const RendezvousPlace& place, const Deadline& deadline, std::string& reason);
+StreamSocket connect_to(const RendezvousPlace& place, const Deadline& deadline, Reason& reason);
 
 // The address of the other side of a TCP connection as a number; empty where it is this host's own.
 std::string address_of_peer(const StreamSocket& socket);
@@ -105,9 +106,9 @@ void miss_after_silence(const StreamSocket& socket, std::chrono::seconds silence
 // Move all of the bytes. False where the deadline passes or the connection ends before; `reason` then says
 // which.
 bool write_whole(const StreamSocket& socket, std::span<const std::byte> bytes, const Deadline& deadline,
-                 std::string& reason);
+                 Reason& reason);
 bool read_whole(const StreamSocket& socket, std::span<std::byte> bytes, const Deadline& deadline,
-                std::string& reason);
+                Reason& reason);
 
 // True for errors of send() and recv() after which the same call may do better.
 bool is_transient(int error_number);

@@ -95,10 +95,10 @@ HeartbeatLinks meet_for_heartbeat(Communicator& ranks, const std::vector<RankPla
   HeartbeatLinks met{.links = std::vector<StreamSocket>(ranks.size()), .why_none = {}};
   Arrival mine;
   if (ranks.rank() != 0) {
-    std::string reason = "rank 0 listens nowhere";
+    Reason reason = "rank 0 listens nowhere";
     met.links[0] = come_to(places_in(invitation), key, ranks.rank(), reason);
     mine.has_come = met.links[0].is_open() ? 1 : 0;
-    put(reason, mine.why);
+    put(reason.text, mine.why);
   } else if (listener) {
     auto guests = RankHandshake(*listener, key).take_in(1, Deadline(kToCome));
     for (uint32_t r = 1; r < ranks.size(); ++r) {

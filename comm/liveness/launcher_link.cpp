@@ -69,7 +69,7 @@ LauncherLink::~LauncherLink() {
 }
 
 LauncherLink LauncherLink::of_rank(const Environment& variables, uint32_t rank, uint32_t ranks,
-                                   std::string& reason) {
+                                   Reason& reason) {
   LauncherLink link(variables);
   const std::string* const places = variable_text(variables, kLauncherPlaces);
   const std::string* const run = variable_text(variables, kRunName);

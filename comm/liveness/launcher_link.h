@@ -63,8 +63,7 @@ class LauncherLink {
   // The rank's end, inherited or from one of the launcher's places. Closed where `terrace launch` has not
   // started this process; where it has and cannot be reached, `reason` says why. Throws Error(config) for a
   // variable that names no places, and for a secret that cannot be used.
-  static LauncherLink of_rank(const Environment& variables, uint32_t rank, uint32_t ranks,
-                              std::string& reason);
+  static LauncherLink of_rank(const Environment& variables, uint32_t rank, uint32_t ranks, Reason& reason);
   // The launcher's end of a connection by which a rank has come.
   explicit LauncherLink(StreamSocket socket);
   // A rank's end says that the rank ends by itself.

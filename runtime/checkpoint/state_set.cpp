@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
@@ -27,21 +28,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kGoOn = "cannot go on from the state of other ranks";
 
-bool is_folder(const fs::path& path) {
-  std::error_code error;
-  const bool is = fs::is_directory(path, error);
-  if (!error || is_absence(error.value())) return is;
-  throw Error(ErrorKind::io, {"cannot look for states in", path.string(), system_reason(error.value()),
-                              "see that the path may be read"});
-}
-
 // The folders of a shard in these paths.
 ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
   ShardPaths folders;
   for (const fs::path& path : paths) {
     const fs::path folder[] = {shard.ranks == 1 ? path : path / tier_name_of(shard)};
     // A path of its own that another rank has now may hold nothing of one rank.
-    if (shard.ranks == 1 ? look_at_tier(folder).present : is_folder(folder[0])) folders.push_back(folder[0]);
+    if (shard.ranks == 1 ? look_at_tier(folder).present : io::is_folder(folder[0]))
+      folders.push_back(folder[0]);
   }
   return folders;
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 
 namespace terrace {
@@ -72,7 +73,6 @@ bool is_like(std::string_view name, std::string_view part) {
 // The folders that are there of those that the path names on any rank.
 std::vector<fs::path> folders_like(const fs::path& path) {
   std::vector<fs::path> found = {fs::path()};
-  std::error_code error;
   for (const fs::path& part : path) {
     std::vector<fs::path> next;
     for (const fs::path& folder : found) {
@@ -80,15 +80,15 @@ std::vector<fs::path> folders_like(const fs::path& path) {
         next.push_back(folder / part);
         continue;
       }
-      for (const fs::directory_entry& entry :
-           fs::directory_iterator(folder.empty() ? fs::path(".") : folder, error)) {
-        const fs::path name = entry.path().filename();
-        if (is_like(name.string(), part.string())) next.push_back(folder / name);
-      }
+      const fs::path above = folder.empty() ? fs::path(".") : folder;
+      if (!io::is_folder(above)) continue;
+      for (const std::string& name :
+           io::names_in(above, [&](const std::string& name) { return is_like(name, part.string()); }))
+        next.push_back(folder / name);
     }
     found = std::move(next);
   }
-  std::erase_if(found, [&](const fs::path& folder) { return !fs::is_directory(folder, error); });
+  std::erase_if(found, [](const fs::path& folder) { return !io::is_folder(folder); });
   std::ranges::sort(found);
   return found;
 }

@@ -55,13 +55,13 @@ RunRanks::RunRanks(Environment variables, RankProgram& program, const GivenRank&
 }
 
 LauncherLink RunRanks::reach_launcher() const {
-  std::string reason;
+  Reason reason;
   LauncherLink link = LauncherLink::of_rank(variables_, identity_.rank, identity_.size, reason);
-  if (!reason.empty())
+  if (!reason.text.empty())
     program_.log().warning(fmt::format(
         "rank {} cannot reach `terrace launch` ({}): where it dies, the launcher may not learn that a rank "
         "has died, and then the run does not go on by itself",
-        identity_.rank, reason));
+        identity_.rank, reason.text));
   return link;
 }
 

@@ -114,7 +114,7 @@ class IoThreadLaws : public ::testing::TestWithParam<EngineKind> {
  protected:
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam());
-    if (!probe.works) GTEST_SKIP() << probe.reason;
+    if (!probe.works) GTEST_SKIP() << probe.reason.text;
   }
   ScratchFolder folder_;
   File file_ = File::open(folder_ / "file", {.access = FileAccess::read_write, .create = true});

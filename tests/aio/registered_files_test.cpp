@@ -14,7 +14,7 @@ class RegisteredFiles : public ::testing::TestWithParam<EngineKind> {
  protected:
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam());
-    if (!probe.works) GTEST_SKIP() << name_of(GetParam()) << " does not work here: " << probe.reason;
+    if (!probe.works) GTEST_SKIP() << name_of(GetParam()) << " does not work here: " << probe.reason.text;
     engine_ = engine_of(GetParam(), kDepth, kBlock);
   }
   File create(const std::string& name) {

@@ -47,7 +47,7 @@ inline std::string refusal_of(const SocketRendezvous& rendezvous) {
 
 template <typename Words>
 bool write_words(const StreamSocket& socket, const Words& words) {
-  std::string reason;
+  Reason reason;
   return write_whole(socket, std::as_bytes(std::span(&words, 1)), Deadline(kPatience), reason);
 }
 
@@ -69,7 +69,7 @@ struct PlayedRank {
 inline PlayedRank come_as(const RendezvousPlace& place, const RankHello& hello, const RunSecret& secret = {},
                           const std::optional<RankProof>& sends = {}) {
   const Deadline deadline(kPatience);
-  std::string reason;
+  Reason reason;
   while (!deadline.has_passed()) {
     PlayedRank rank{.socket = connect_to(place, deadline, reason), .answer = {}};
     const std::span<std::byte> answer = std::as_writable_bytes(std::span(&rank.answer, 1));
@@ -80,7 +80,7 @@ inline PlayedRank come_as(const RendezvousPlace& place, const RankHello& hello, 
     }
     std::this_thread::yield();
   }
-  ADD_FAILURE() << reason;
+  ADD_FAILURE() << reason.text;
   return {};
 }
 

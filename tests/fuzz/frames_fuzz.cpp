@@ -91,7 +91,7 @@ void read_hello(Bytes input) {
   static const ListeningSocket listener(place);
   const RunKey key = key_of_run();
   RankHandshake handshake(listener, key);
-  std::string reason;
+  Reason reason;
   const StreamSocket other = connect_to(place, Deadline(std::chrono::seconds(5)), reason);
   const size_t hello_bytes = std::min(input.size(), sizeof(RankHello));
   send_some(other, input.first(hello_bytes));
@@ -132,13 +132,13 @@ void read_welcome(Bytes input) {
   shutdown(other.fd(), SHUT_WR);
   const RunKey key = key_of_run();
   RankVisit visit(mine, key);
-  std::string reason;
+  Reason reason;
   fuzz::accepts({ErrorKind::config}, [&] {
     const Deadline deadline(std::chrono::seconds(5));
     const bool is_taken_in =
         visit.say_hello(1, 0, deadline, "rank 0", reason) && visit.read_welcome(deadline, "rank 0", reason);
     fuzz::require(!is_taken_in, "nobody is believed without the secret");
-    fuzz::require(!reason.empty(), "who is not believed is told of");
+    fuzz::require(!reason.text.empty(), "who is not believed is told of");
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/train/data/byte_tokens.h>
 #include <terrace/runtime/train/data/token_cache.h>
@@ -19,9 +20,8 @@ namespace fs = std::filesystem;
 
 // A folder without a tokenizer.json may hold the files from which one can be made.
 void refuse_other_tokenizers(const fs::path& model_folder) {
-  std::error_code error;
   for (const char* name : {"tokenizer.model", "vocab.json", "vocab.txt"}) {
-    if (!fs::exists(model_folder / name, error)) continue;
+    if (!io::is_there(model_folder / name)) continue;
     const std::string folder = model_folder.string();
     refuse(folder, fmt::format("it has {}, and no tokenizer.json", name),
            fmt::format("make one with transformers: python3 -c 'from transformers import AutoTokenizer; "
@@ -77,11 +77,9 @@ DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
     if (!are_token_files_) refuse("--token-type", "--data are no .bin files", "leave it out");
     token_bytes_ = flags.token_type == "uint16" ? 2 : 4;
   }
-  std::error_code error;
   if (!flags.tokenizer.empty()) {
     tokenizer_path_ = tokenizer_path(flags.tokenizer);
-  } else if (!are_token_files_ && !model_folder.empty() &&
-             fs::exists(model_folder / "tokenizer.json", error)) {
+  } else if (!are_token_files_ && !model_folder.empty() && io::is_there(model_folder / "tokenizer.json")) {
     tokenizer_path_ = model_folder / "tokenizer.json";
   } else if (!are_token_files_ && !model_folder.empty()) {
     refuse_other_tokenizers(model_folder);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
@@ -77,10 +78,10 @@ std::string model_expression(const ForeignModelError& error, const fs::path& pat
 
 fs::path config_in_folder(const fs::path& folder, const std::string& model) {
   const fs::path path = folder / "config.json";
-  if (fs::exists(path)) return path;
+  if (io::is_there(path)) return path;
   const std::string flag = "--model " + model;
   const std::string missing = "it has no config.json";
-  if (const fs::path adapter = folder / "adapter_config.json"; fs::exists(adapter)) {
+  if (const fs::path adapter = folder / "adapter_config.json"; io::is_there(adapter)) {
     refuse(flag, fmt::format("{}: it is an adapter{}, as PEFT writes it", missing, base_of_adapter(adapter)),
            "name its base model; to begin from both, merge them first (merge_and_unload() and "
            "save_pretrained() of PEFT)");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 
 #include "command_line.h"
@@ -53,7 +54,7 @@ fs::path cached_model(const fs::path& cache, const std::string& model) {
     fs::path latest;
     fs::file_time_type latest_time;
     for (const fs::directory_entry& snapshot : fs::directory_iterator(entry.path() / "snapshots", error)) {
-      if (!fs::exists(snapshot.path() / "config.json", error)) continue;
+      if (!io::is_there(snapshot.path() / "config.json")) continue;
       const fs::file_time_type time = snapshot.last_write_time(error);
       if (latest.empty() || time > latest_time) latest = snapshot.path(), latest_time = time;
     }
@@ -65,8 +66,7 @@ fs::path cached_model(const fs::path& cache, const std::string& model) {
 }  // namespace
 
 fs::path model_path(const std::string& model) {
-  std::error_code error;
-  if (fs::exists(model, error)) return model;
+  if (io::is_there(model)) return model;
   if (is_hub_name(model)) {
     const fs::path cache = hub_cache();
     if (fs::path cached = cached_model(cache, model); !cached.empty()) return cached;
@@ -84,8 +84,7 @@ fs::path model_path(const std::string& model) {
 }
 
 fs::path tokenizer_path(const std::string& flag) {
-  std::error_code error;
-  if (fs::exists(flag, error) || !is_hub_name(flag)) {
+  if (io::is_there(flag) || !is_hub_name(flag)) {
     require_exists("--tokenizer", flag);
     return flag;
   }

@@ -172,7 +172,7 @@ void find_engines(Findings& findings) {
     const std::string name(io::name_of(kind));
     findings.add(name + "_works", probe.works ? "true" : "false", name,
                  probe.works ? "works" : "does not work: " + probe.reason);
-    findings.add(name + "_reason", quoted_or_null(probe.reason), "", "");
+    findings.add(name + "_reason", quoted_or_null(probe.reason.text), "", "");
   }
   findings.add_text("engine", "choice", io::choose_engine(std::nullopt).reason);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/aio/folder.h>
 #include <terrace/runtime/observe/trace/schedule_file.h>
 #include <terrace/runtime/ranks/run_ranks.h>
 
@@ -34,7 +35,7 @@ namespace {
 std::string tokenizer_of(const TrainFlags& flags) {
   if (!flags.data.tokenizer.empty()) return flags.data.tokenizer;
   const std::filesystem::path folder = model_folder(flags);
-  return !folder.empty() && std::filesystem::exists(folder / "tokenizer.json") ? flags.model : "";
+  return !folder.empty() && io::is_there(folder / "tokenizer.json") ? flags.model : "";
 }
 
 class Train final : public Subcommand {

@@ -40,7 +40,7 @@ std::string seconds_of(const SocketRendezvous& rendezvous) {
   return fmt::format("{:g} s", std::chrono::duration<double>(rendezvous.timeout).count());
 }
 
-Error not_met(const RendezvousPlace& place, std::string reason) {
+Error not_met(const RendezvousPlace& place, Reason reason) {
   return Error(ErrorKind::peer,
                {"the ranks of the run do not meet", text_of(place), std::move(reason),
                 "see what the missing ranks say; all ranks are started at the same time, and "
@@ -126,12 +126,12 @@ std::vector<StreamSocket> meet_as_first(const SocketRendezvous& rendezvous) {
   complete.nonce = new_nonce();
   std::vector<StreamSocket> links(rendezvous.size);
   for (uint32_t r = 1; r < rendezvous.size; ++r) {
-    std::string reason;
+    Reason reason;
     links[r] = std::move(guests[r]->socket);
     const Deadline soon(kForRankZero);
     if (!write_whole(links[r], std::as_bytes(std::span(&complete, 1)), soon, reason) ||
         !write_whole(links[r], std::as_bytes(std::span(all)), soon, reason))
-      throw not_met(rendezvous.place, fmt::format("rank {} has left: {}", r, reason));
+      throw not_met(rendezvous.place, fmt::format("rank {} has left: ", r) + reason);
   }
   return links;
 }
@@ -168,10 +168,10 @@ struct Arrival {
 Arrival come_to_first(const SocketRendezvous& rendezvous, const Deadline& deadline) {
   const RunKey key = key_of(rendezvous);
   const std::string who = text_of(rendezvous.place);
-  std::string why;
+  Reason why;
   std::chrono::milliseconds pause = kFirstPause;
   while (true) {
-    std::string reason;
+    Reason reason;
     StreamSocket socket = connect_to(rendezvous.place, deadline, reason);
     if (socket.is_open()) {
       ListeningSocket listener = listen_as_reached(rendezvous, socket);
@@ -181,10 +181,10 @@ Arrival come_to_first(const SocketRendezvous& rendezvous, const Deadline& deadli
         return {std::move(socket), std::move(listener)};
     }
     // That the last try had no time left says nothing.
-    if (why.empty() || !deadline.has_passed()) why = std::move(reason);
+    if (why.text.empty() || !deadline.has_passed()) why = std::move(reason);
     if (deadline.has_passed())
       throw not_met(rendezvous.place,
-                    fmt::format("rank 0 was not there within {}: {}", seconds_of(rendezvous), why));
+                    fmt::format("rank 0 was not there within {}: ", seconds_of(rendezvous)) + why);
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -199,10 +199,10 @@ struct Company {
 Company wait_for_all(const SocketRendezvous& rendezvous, const StreamSocket& first) {
   const Deadline deadline(rendezvous.timeout + kForRankZero);
   Company company{std::vector<Whereabouts>(rendezvous.size), key_of(rendezvous)};
-  std::string reason;
+  Reason reason;
   const std::optional<RankWelcome> complete = read_word(first, deadline, text_of(rendezvous.place), reason);
   if (!complete || !read_whole(first, std::as_writable_bytes(std::span(company.places)), deadline, reason))
-    throw not_met(rendezvous.place, fmt::format("rank 0 has left: {}", reason));
+    throw not_met(rendezvous.place, "rank 0 has left: " + reason);
   company.key.secret = rendezvous.secret.with(complete->nonce);
   return company;
 }
@@ -216,14 +216,14 @@ std::vector<StreamSocket> meet_as_other(const SocketRendezvous& rendezvous) {
   const Company company = wait_for_all(rendezvous, links[0]);
   const Deadline soon(rendezvous.timeout);
   for (uint32_t r = 1; r < rendezvous.rank; ++r) {
-    std::string reason;
+    Reason reason;
     const RendezvousPlace place = place_of(rendezvous, r, company.places[r]);
     const std::string who = fmt::format("rank {}", r);
     links[r] = connect_to(place, soon, reason);
     RankVisit visit(links[r], company.key);
     if (!links[r].is_open() || !visit.say_hello(rendezvous.rank, 0, soon, who, reason) ||
         !visit.read_welcome(soon, who, reason))
-      throw not_met(place, fmt::format("rank {} cannot be reached: {}", r, reason));
+      throw not_met(place, fmt::format("rank {} cannot be reached: ", r) + reason);
   }
   Guests guests = take_in(rendezvous, company.key, arrival.listener, rendezvous.rank + 1, soon);
   for (uint32_t r = rendezvous.rank + 1; r < rendezvous.size; ++r) links[r] = std::move(guests[r]->socket);

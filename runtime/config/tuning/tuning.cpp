@@ -14,6 +14,7 @@
 
 #include <terrace/aio/drives/block_device.h>
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
@@ -181,9 +182,9 @@ void save_tuning(const fs::path& folder, const PathTuning& tuning) {
 std::optional<PathTuning> find_tuning(const fs::path& folder, const TunedPlace& place, std::string& why_not) {
   why_not.clear();
   const fs::path file = tuning_file(folder, place);
-  std::error_code error;
-  if (folder.empty() || !fs::exists(file, error)) return std::nullopt;
+  if (folder.empty()) return std::nullopt;
   try {
+    if (!io::is_there(file)) return std::nullopt;
     const std::vector<std::byte> bytes = io::read_whole_file(file, kLargestFile);
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     PathTuning tuning = parse_tuning(text, file.string());

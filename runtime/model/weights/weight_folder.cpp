@@ -7,6 +7,7 @@
 #include <set>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
@@ -30,7 +31,7 @@ constexpr uint64_t kMaxIndexBytes = 64 * kMiB;
 // Pickled weights run code when they are read; nothing here reads them.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (!fs::exists(folder / pickled)) continue;
+    if (!io::is_there(folder / pickled)) continue;
     throw Error(ErrorKind::config,
                 {"cannot use the weights in", folder.string(),
                  fmt::format("{} is pickled, which Terrace does not read", pickled),
@@ -70,15 +71,15 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
 }  // namespace
 
 WeightFolder::WeightFolder(const fs::path& path) : path_(path) {
-  if (!fs::exists(path)) {
+  if (!io::is_there(path)) {
     throw Error(ErrorKind::io, {"cannot find the weights", path.string(), "there is no such folder",
                                 "name a folder with config.json and model.safetensors"});
   }
-  if (!fs::is_directory(path)) {
+  if (!io::is_folder(path)) {
     files_.emplace_back(path);
-  } else if (fs::exists(path / kSingleName)) {
+  } else if (io::is_there(path / kSingleName)) {
     files_.emplace_back(path / kSingleName);
-  } else if (fs::exists(path / kIndexName)) {
+  } else if (io::is_there(path / kIndexName)) {
     open_shards(path / kIndexName);
   } else {
     refuse_folder(path);
@@ -96,7 +97,7 @@ void WeightFolder::open_shards(const fs::path& index) {
   for (const auto& [tensor, file] : weight_map) names.insert(file);
   std::map<std::string, std::string> holder;  // of each tensor
   for (const std::string& name : names) {
-    if (!fs::exists(path_ / name)) {
+    if (!io::is_there(path_ / name)) {
       throw Error(ErrorKind::io, {"cannot find the shard", (path_ / name).string(),
                                   fmt::format("{} names it and it is not there", index.filename().string()),
                                   "fetch the missing file, or the whole folder again"});

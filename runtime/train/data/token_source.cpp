@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -36,7 +37,7 @@ std::vector<fs::path> token_files_in(const fs::path& folder) {
       has_other = true;
     }
   }
-  if (error || (has_other && !fs::exists(folder / "train.bin", error))) return {};
+  if (error || (has_other && !io::is_there(folder / "train.bin"))) return {};
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/utf8.h>
@@ -278,12 +279,10 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::filesystem::path file =
-      std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path;
+  const std::filesystem::path file = io::is_folder(path) ? path / "tokenizer.json" : path;
   Tokenizer tokenizer = parse(read_text(file, kLargestFile), file.string());
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
-  if (!std::filesystem::exists(config, error)) return tokenizer;
+  if (!io::is_there(config)) return tokenizer;
   const JsonNode json = parse_json(read_text(config, kMiB * 16), config.string());
   const JsonNode* end = json.find("eos_token");  // a text, or an object with it
   if (end == nullptr) return tokenizer;

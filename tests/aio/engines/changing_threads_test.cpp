@@ -34,7 +34,8 @@ class ChangingThreads : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam().kind);
-    if (!probe.works) GTEST_SKIP() << name_of(GetParam().kind) << " does not work here: " << probe.reason;
+    if (!probe.works)
+      GTEST_SKIP() << name_of(GetParam().kind) << " does not work here: " << probe.reason.text;
     on_a_thread([&] {
       engine_ = make_engine({.kind = GetParam().kind,
                              .queue_depth = kDepth,

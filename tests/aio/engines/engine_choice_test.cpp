@@ -12,6 +12,7 @@
 #include <terrace/aio/ring_buffer.h>
 
 #include "aio/aio_support.h"
+#include "support/few_descriptors.h"
 
 namespace terrace::io::engine_choice_test {
 namespace {
@@ -41,6 +42,21 @@ TEST(ChooseEngine, LeavesNoDescriptorBehind) {
   const size_t before = open_descriptors();
   choose_engine(std::nullopt);
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(ChooseEngine, KeepsWhatTheSystemSays) {
+  const terrace::testing::FewDescriptors none(0);
+  EXPECT_EQ(probe_engine(EngineKind::threads).reason.error_number, EMFILE);
+  for (const std::optional<EngineKind> wanted :
+       {std::optional(EngineKind::threads), std::optional<EngineKind>()}) {
+    try {
+      choose_engine(wanted);
+      ADD_FAILURE() << "an engine was chosen";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.parts().error_number, EMFILE) << error.what();
+      EXPECT_EQ(error.parts().advice, advice_on_limit(EMFILE));
+    }
+  }
 }
 
 // Makes a system call fail with EPERM in this process, as containers do.

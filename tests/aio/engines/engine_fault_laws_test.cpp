@@ -35,7 +35,7 @@ class EngineFaultLaws : public ::testing::TestWithParam<EngineKind> {
  protected:
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam());
-    if (!probe.works) GTEST_SKIP() << name_of(GetParam()) << " does not work here: " << probe.reason;
+    if (!probe.works) GTEST_SKIP() << name_of(GetParam()) << " does not work here: " << probe.reason.text;
   }
 
   std::unique_ptr<Engine> engine_with(std::vector<Fault> faults, uint64_t block_bytes = kBlock) {

@@ -319,7 +319,7 @@ class FaultTransportTest : public ::testing::TestWithParam<EngineKind> {
   }
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam());
-    if (!probe.works) GTEST_SKIP() << probe.reason;
+    if (!probe.works) GTEST_SKIP() << probe.reason.text;
   }
   ScratchFolder folder_;
   File file_ = File::open(folder_ / "file", {.access = FileAccess::read_write, .create = true});

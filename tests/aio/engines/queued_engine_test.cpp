@@ -348,7 +348,7 @@ class SimulatedDisk : public ::testing::TestWithParam<EngineKind> {};
 
 TEST_P(SimulatedDisk, ReachesItsQueueDepthAndOverlapsThatMuch) {
   const ProbeResult probe = probe_engine(GetParam());
-  if (!probe.works) GTEST_SKIP() << probe.reason;
+  if (!probe.works) GTEST_SKIP() << probe.reason.text;
   constexpr uint64_t kRequestNs = 20'000'000;
   FakeClock clock;
   MemoryLog log;

@@ -17,9 +17,9 @@ namespace terrace::peer_user_test {
 namespace {
 
 StreamSocket connected_to(const RendezvousPlace& place) {
-  std::string reason;
+  Reason reason;
   StreamSocket socket = connect_to(place, Deadline(testing::kPatience), reason);
-  EXPECT_TRUE(socket.is_open()) << reason;
+  EXPECT_TRUE(socket.is_open()) << reason.text;
   return socket;
 }
 
@@ -68,7 +68,7 @@ TEST(PeerUser, DISABLED_ConnectsAsNobody) {
   testing::become_nobody();
   const StreamSocket socket = connected_to(testing::place_in(testing::child_folder()));
   std::byte one{};
-  std::string reason;
+  Reason reason;
   EXPECT_FALSE(read_whole(socket, {&one, 1}, Deadline(testing::kPatience),
                           reason));  // until the other side has looked
 }

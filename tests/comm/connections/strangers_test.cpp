@@ -129,7 +129,7 @@ TEST_P(Meetings, RefuseAnEarlierVersionInItsOwnWords) {
   RankHello hello = hello_of({run_number("a run"), 2, RankChannel::messages}, 1, 0);
   hello.version = 2;
   const Deadline deadline(30s);
-  std::string reason;
+  Reason reason;
   StreamSocket socket;
   while (!socket.is_open()) socket = connect_to(place_, deadline, reason);
   std::array<std::byte, 32> said{};
@@ -137,7 +137,7 @@ TEST_P(Meetings, RefuseAnEarlierVersionInItsOwnWords) {
   ASSERT_TRUE(write_words(socket, said));
   RankWelcome answer;
   ASSERT_TRUE(read_whole(socket, std::as_writable_bytes(std::span(&answer, 1)).first(504), deadline, reason))
-      << reason;
+      << reason.text;
   EXPECT_EQ(why_refused(answer), "the version of what ranks say to each other: 3 on rank 0, 2 on rank 1");
 }
 
@@ -160,10 +160,10 @@ TEST_P(Meetings, BelieveNobodyWhoListensWithoutTheSecret) {
   const StreamSocket comes(fds[0]), plays(fds[1]);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(write_words(plays, RankWelcome()));
   RankVisit visit(comes, key);
-  std::string reason;
+  Reason reason;
   EXPECT_TRUE(visit.say_hello(1, 0, Deadline(kPatience), "rank 0", reason));
   EXPECT_FALSE(visit.read_welcome(Deadline(kPatience), "rank 0", reason));
-  EXPECT_EQ(reason, "who listens there does not prove the secret of the run");
+  EXPECT_EQ(reason.text, "who listens there does not prove the secret of the run");
 }
 
 // --- Whose process it is ---
@@ -171,13 +171,13 @@ TEST_P(Meetings, BelieveNobodyWhoListensWithoutTheSecret) {
 // What a rank finds that comes to somebody whom it does not believe.
 std::string why_not_believed(const RendezvousPlace& place) {
   const RunKey key{run_number("a run"), 2, RankChannel::messages};
-  std::string reason;
+  Reason reason;
   StreamSocket socket;
   const Deadline deadline(kPatience);
   while (!socket.is_open() && !deadline.has_passed()) socket = connect_to(place, deadline, reason);
   RankVisit visit(socket, key);
   EXPECT_FALSE(visit.say_hello(1, 0, deadline, "rank 0", reason));
-  return reason;
+  return reason.text;
 }
 
 // 0: comes as a rank of the run. 1: plays one that believes everybody. 2: says that the run has another size,
@@ -252,7 +252,7 @@ TEST_P(Meetings, BelieveNoListenerOfAnotherUser) {
 // --- Where it listens ---
 
 bool can_be_reached(const std::string& host, uint16_t port) {
-  std::string reason;
+  Reason reason;
   return connect_to({.host = host, .port = port}, Deadline(kPatience), reason).is_open();
 }
 

@@ -65,9 +65,9 @@ class Ranks {
 };
 
 void send_message(const StreamSocket& socket, const HeartbeatMessage& message) {
-  std::string reason;
+  Reason reason;
   ASSERT_TRUE(write_whole(socket, std::as_bytes(std::span(&message, 1)), Deadline(kPatience), reason))
-      << reason;
+      << reason.text;
 }
 
 RankStanding standing_of(uint32_t rank) {
@@ -248,11 +248,11 @@ TEST(Heartbeat, TellsTheLauncherWhoIsSilentWhereItGivesUp) {
   EXPECT_EQ(stalled.rank, 2u);
   EXPECT_EQ(next_word(*launcher).kind, LauncherWord::Kind::ended);
   HeartbeatMessage message;
-  std::string reason;
+  Reason reason;
   do {
     ASSERT_TRUE(read_whole(ranks.link_of(1), std::as_writable_bytes(std::span(&message, 1)),
                            Deadline(kPatience), reason))
-        << reason;
+        << reason.text;
   } while (message.word == HeartbeatWord::standing);
   EXPECT_EQ(message.word, HeartbeatWord::farewell);
 }
@@ -377,7 +377,7 @@ TEST(HeartbeatRendezvous, ConnectsEveryRankToTheFirst) {
       const HeartbeatMessage sent = message_of(HeartbeatWord::ask, r);
       send_message(links[r][0], sent);
       HeartbeatMessage received;
-      std::string reason;
+      Reason reason;
       ASSERT_TRUE(read_whole(links[0][r], std::as_writable_bytes(std::span(&received, 1)),
                              Deadline(kPatience), reason));
       EXPECT_EQ(std::memcmp(&sent, &received, sizeof sent), 0);

@@ -58,9 +58,9 @@ class Launcher {
 TEST(LauncherLink, RanksComeAndSayWhatTheyDo) {
   Launcher launcher(2);
   std::jthread rank([variables = launcher.variables("a run")] {
-    std::string reason;
+    Reason reason;
     LauncherLink link = LauncherLink::of_rank(variables, 1, 2, reason);
-    ASSERT_TRUE(link.is_open()) << reason;
+    ASSERT_TRUE(link.is_open()) << reason.text;
     EXPECT_EQ(next_word(link).signal, 9u);
     link.tell({.kind = LauncherWord::Kind::lost, .rank = 0});
   });
@@ -77,7 +77,7 @@ TEST(LauncherLink, ADeathIsAnEndWithoutAWord) {
   Launcher launcher(1);
   std::optional<LauncherLink> link;
   {
-    std::string reason;
+    Reason reason;
     const Environment variables = launcher.variables("a run");
     const RunKey key{run_number("a run"), 1, RankChannel::launcher, secret_of(variables)};
     std::jthread dies([&] {
@@ -95,9 +95,9 @@ TEST(LauncherLink, AnotherRunsRankIsRefused) {
   Launcher launcher(1);
   std::atomic<bool> done = false;
   std::jthread refuses([&] { launcher.refuse_until(done); });
-  std::string reason;
+  Reason reason;
   EXPECT_FALSE(LauncherLink::of_rank(launcher.variables("another run"), 0, 1, reason).is_open());
-  EXPECT_NE(reason.find("another run"), std::string::npos) << reason;
+  EXPECT_NE(reason.text.find("another run"), std::string::npos) << reason.text;
   done = true;
 }
 
@@ -109,17 +109,17 @@ TEST(LauncherLink, WhoeverKnowsTheRunAndNotItsSecretIsRefused) {
   Environment variables = launcher.variables("a run");
   for (const std::string& secret : {std::string(), std::string("another secret of a run")}) {
     variables[kSecretVariable] = secret;
-    std::string reason;
+    Reason reason;
     EXPECT_FALSE(LauncherLink::of_rank(variables, 0, 1, reason).is_open());
-    EXPECT_NE(reason.find("does not prove the secret"), std::string::npos) << reason;
+    EXPECT_NE(reason.text.find("does not prove the secret"), std::string::npos) << reason.text;
   }
   done = true;
 }
 
 TEST(LauncherLink, IsClosedWhereNoLauncherIsNamed) {
-  std::string reason;
+  Reason reason;
   EXPECT_FALSE(LauncherLink::of_rank({}, 0, 1, reason).is_open());
-  EXPECT_EQ(reason, "");
+  EXPECT_EQ(reason.text, "");
   const Environment wrong = {{kLauncherPlaces, "nowhere"}, {kRunName, "a run"}};
   EXPECT_THROW(LauncherLink::of_rank(wrong, 0, 1, reason), Error);
 }

@@ -18,6 +18,7 @@
 
 #include "comm/played_rank.h"
 #include "support/expect_error.h"
+#include "support/few_descriptors.h"
 #include "support/patience.h"
 
 namespace terrace::socket_rendezvous_test {
@@ -50,8 +51,8 @@ TEST_P(SocketMeetings, ConnectEveryRankToEveryOther) {
         const std::byte sent{static_cast<uint8_t>(a * 16 + b)};
         ASSERT_EQ(send(links[a][b].fd(), &sent, 1, MSG_NOSIGNAL), 1);
         std::byte received{};
-        std::string reason;
-        EXPECT_TRUE(read_whole(links[b][a], {&received, 1}, Deadline(kPatience), reason)) << reason;
+        Reason reason;
+        EXPECT_TRUE(read_whole(links[b][a], {&received, 1}, Deadline(kPatience), reason)) << reason.text;
         EXPECT_EQ(received, sent);
       }
     }
@@ -83,6 +84,18 @@ TEST_P(SocketMeetings, NameRankZeroWhereItIsMissing) {
                {"do not meet", "rank 0 was not there within 0.2 s",
                 GetParam() ? "Connection refused" : "No such file"},
                [&] { meet(rendezvous(1, 2, 200ms)); });
+}
+
+TEST_P(SocketMeetings, KeepWhatTheSystemSays) {
+  const SocketRendezvous place = rendezvous(1, 2, 200ms);
+  const testing::FewDescriptors none(0);
+  try {
+    meet(place);
+    ADD_FAILURE() << "nobody is there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.parts().error_number, EMFILE) << error.what();
+    EXPECT_EQ(error.parts().advice, advice_on_limit(EMFILE));
+  }
 }
 
 TEST_P(SocketMeetings, RefuseAnotherRun) {
@@ -170,7 +183,7 @@ TEST(SocketRendezvousPlace, IsNoOtherFile) {
 
 TEST_P(SocketMeetings, WaitForNoStrangerThatSaysNothing) {
   std::jthread first([&] { meet(rendezvous(0, 2)); });
-  std::string reason;
+  Reason reason;
   StreamSocket silent;
   while (!silent.is_open()) silent = connect_to(place_, Deadline(kPatience), reason);
   const std::byte half{1};

@@ -355,6 +355,9 @@ TEST_F(TokenizerFiles, ReadsTheEndOfATextFromTheFileBesideIt) {
   EXPECT_NE(plain.fingerprint(), chat.fingerprint());
   write("tokenizer_config.json", R"({"eos_token": null})");
   EXPECT_FALSE(Tokenizer::load(folder_).end_of_text());
+  std::filesystem::remove(folder_ / "tokenizer_config.json");
+  std::filesystem::create_symlink("tokenizer_config.json", folder_ / "tokenizer_config.json");
+  EXPECT_THAT(data_tests::problem_of(ErrorKind::io, [&] { Tokenizer::load(folder_); }), HasSubstr("ELOOP"));
   EXPECT_THAT(data_tests::problem_of(ErrorKind::io, [&] { Tokenizer::load(folder_ / "gone.json"); }),
               HasSubstr("No such file or directory"));
 }
