@@ -56,7 +56,13 @@ bool is_system_refusal(const Error& failure) {
 
 bool is_damage(const Error& failure) {
   const bool is_of_state = failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
-  return is_of_state && (!is_system_refusal(failure) || failure.parts().error_number == EIO);
+  return is_of_state && !is_system_refusal(failure);
+}
+
+// A drive of nvme says ENODATA of a sector that it cannot read, and file systems say the last two of their
+// own blocks.
+bool is_drive_failure(int error_number) {
+  return error_number == EIO || error_number == ENODATA || error_number == EBADMSG || error_number == EUCLEAN;
 }
 
 Reason operator+(const std::string& before, const Reason& reason) {

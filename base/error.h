@@ -78,9 +78,12 @@ class Error : public std::runtime_error {
 bool is_absence(int error_number);
 // Whether the system refused, and not because something is not there: what was to be read may be whole.
 bool is_system_refusal(const Error& failure);
-// Whether a saved state that cannot be read is damaged or lost: its bytes are not as they were written, it is
-// not there, or its drive fails. A refusal of another kind says nothing about it.
+// Whether a saved state that cannot be read is damaged or lost: its bytes are not as they were written, or it
+// is not there. A refusal of the system says nothing about it.
 bool is_damage(const Error& failure);
+// Whether a drive did not read or write what it was asked for (EIO and its like). What cannot be read now may
+// be whole: another state may be taken in its place, and nothing of it may be removed.
+bool is_drive_failure(int error_number);
 
 // strerror without its shared buffer: "No space left on device (ENOSPC)".
 Reason system_reason(int error_number);

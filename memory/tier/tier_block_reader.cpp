@@ -31,7 +31,7 @@ std::vector<fs::path> folders_of(std::span<const fs::path> paths) {
 }
 
 // Returns an empty text if all was read, else the reason.
-std::string read_all(const io::File& file, uint64_t offset, std::span<std::byte> destination) {
+Reason read_all(const io::File& file, uint64_t offset, std::span<std::byte> destination) {
   while (!destination.empty()) {
     const ssize_t moved =
         pread(file.fd(), destination.data(), destination.size(), static_cast<off_t>(offset));
@@ -74,12 +74,11 @@ TierBlockReader::Block TierBlockReader::block(size_t index) const {
   return block;
 }
 
-std::string TierBlockReader::read(size_t index, std::span<std::byte> destination) const {
+Reason TierBlockReader::read(size_t index, std::span<std::byte> destination) const {
   const StoredBlock& stored = store_.blocks.at(index);
   if (stored.path == kNoPath) return "it was never written";
-  const std::string trouble =
-      read_all(*files_.at(stored.path), stored.slot * store_.block_bytes, destination);
-  if (!trouble.empty()) return trouble;
+  const Reason trouble = read_all(*files_.at(stored.path), stored.slot * store_.block_bytes, destination);
+  if (!trouble.text.empty()) return trouble;
   const uint64_t found = checksum_of(destination);
   if (found == stored.checksum) return "";
   return fmt::format("its checksum is {:016x} and the manifest says {:016x}", found, stored.checksum);

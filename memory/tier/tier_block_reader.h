@@ -33,7 +33,7 @@ class TierBlockReader {
   Block block(size_t index) const;
   // Fills `destination`, which is as long as the block, and returns why it is bad, with both checksums; empty
   // where it is as it was committed.
-  std::string read(size_t index, std::span<std::byte> destination) const;
+  Reason read(size_t index, std::span<std::byte> destination) const;
 
  private:
   struct Place {

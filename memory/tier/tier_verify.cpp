@@ -15,9 +15,9 @@ uint64_t verify_tier_blocks(std::span<const std::filesystem::path> paths, const 
     for (size_t b = 0; b < reader.block_count(); ++b) {
       const TierBlockReader::Block block = reader.block(b);
       if (block.file.empty()) continue;
-      const std::string reason = reader.read(b, std::span(buffer).first(block.bytes));
+      const Reason reason = reader.read(b, std::span(buffer).first(block.bytes));
       bytes += block.bytes;
-      if (!reason.empty())
+      if (!reason.text.empty())
         bad({block.file, store.name, block.chunk, block.number, block.offset, block.bytes, reason});
     }
   }

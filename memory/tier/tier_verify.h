@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/tier/tier_manifest.h>
 
@@ -18,7 +19,7 @@ struct BadTierBlock {
   uint32_t block = 0;   // its number in the chunk
   uint64_t offset = 0;  // in the file
   uint64_t bytes = 0;
-  std::string reason;  // in words, with both checksums
+  Reason reason;  // in words, with both checksums
 };
 
 // `manifest` is of the space that has these paths, in any order. Calls `bad` for each bad block and returns

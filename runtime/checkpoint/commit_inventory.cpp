@@ -30,7 +30,8 @@ SavedState look_at(const CommitFile& file) {
   try {
     add_contents(state, manifest_of(file.path));
   } catch (const Error& failure) {
-    if (is_system_refusal(failure) && !is_damage(failure)) throw;
+    state.may_be_whole = is_drive_failure(failure.parts().error_number);
+    if (is_system_refusal(failure) && !state.may_be_whole) throw;
     state.trouble = failure.parts().reason;
   }
   return state;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
@@ -44,7 +45,8 @@ SavedState look_at(const fs::path& folder) {
     if (state.trouble.empty() && manifest.frozen.bytes > 0)
       state.trouble = size_trouble(folder / checkpoint::kFrozenName, manifest.frozen.bytes);
   } catch (const Error& failure) {
-    if (is_system_refusal(failure) && !is_damage(failure)) throw;
+    state.may_be_whole = is_drive_failure(failure.parts().error_number);
+    if (is_system_refusal(failure) && !state.may_be_whole) throw;
     state.trouble = failure.parts().reason;
   }
   return state;
@@ -77,10 +79,10 @@ uint64_t verify_file(const fs::path& path, const DataFile& file, FunctionRef<voi
     try {
       reader.seek(offset);
     } catch (const Error& failure) {
-      const std::string& reason = failure.parts().reason;  // "block 3 (... bytes at offset ...): ..."
-      const size_t colon = reason.find("): ");
-      bad({path, fmt::format("block {}", block), offset, bytes,
-           colon == std::string::npos ? reason : reason.substr(colon + 3)});
+      Reason reason = failure.parts().why();  // "block 3 (... bytes at offset ...): ..."
+      const size_t colon = reason.text.find("): ");
+      if (colon != std::string::npos) reason.text.erase(0, colon + 3);
+      bad({path, fmt::format("block {}", block), offset, bytes, std::move(reason)});
     }
   }
   return file.bytes;
@@ -105,8 +107,7 @@ bool is_checkpoint(const fs::path& path) {
 }
 
 bool is_checkpoint_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored) && (io::is_there(path / kLatestName) || !step_folders(path).empty());
+  return io::is_folder(path) && (io::is_there(path / kLatestName) || !step_folders(path).empty());
 }
 
 std::vector<SavedState> list_checkpoints(const fs::path& path) {
@@ -115,7 +116,7 @@ std::vector<SavedState> list_checkpoints(const fs::path& path) {
   try {
     latest = checkpoint::find_checkpoint(path);
   } catch (const Error& failure) {  // none is named, or what is named is not there
-    if (is_system_refusal(failure) && !is_damage(failure)) throw;
+    if (is_system_refusal(failure) && !is_drive_failure(failure.parts().error_number)) throw;
   }
   std::vector<SavedState> states;
   for (const fs::path& folder : step_folders(path)) {

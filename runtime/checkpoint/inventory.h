@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -26,6 +27,7 @@ struct SavedState {
   uint64_t bytes = 0;      // of the state
   bool is_latest = false;  // a run would resume from this one
   std::string trouble;     // judged by manifests and sizes; empty: whole
+  bool may_be_whole = false;  // the trouble is that a drive did not read it
   // Folders of some ranks are not there, though they may only be out of sight; the others cannot tell.
   bool is_incomplete = false;
 };
@@ -36,7 +38,7 @@ struct BadBlock {
   std::string place;    // "block 3", "chunk 1, block 3"
   uint64_t offset = 0;  // in the file
   uint64_t bytes = 0;
-  std::string reason;
+  Reason reason;
 };
 
 bool is_checkpoint(const std::filesystem::path& path);  // one step's folder

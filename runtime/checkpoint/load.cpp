@@ -136,9 +136,10 @@ void require_loadable_checkpoint(const std::filesystem::path& path, std::string_
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
   require_loadable(folder, model, space, layout.canonical());
   verify_checkpoint(folder, [](const BadBlock& bad) {
-    throw Error(ErrorKind::corrupt, {"cannot resume from the checkpoint", bad.file.string(),
-                                     fmt::format("{} at offset {}: {}", bad.place, bad.offset, bad.reason),
-                                     "resume from another checkpoint"});
+    throw Error(bad.reason.error_number != 0 ? ErrorKind::io : ErrorKind::corrupt,
+                {"cannot resume from the checkpoint", bad.file.string(),
+                 fmt::format("{} at offset {}: ", bad.place, bad.offset) + bad.reason,
+                 "resume from another checkpoint"});
   });
 }
 

@@ -61,12 +61,13 @@ void SetStreams::Store::read(std::span<std::byte> destination) {
 void SetStreams::Store::take(const Piece& piece) {
   held_.reset();
   const TierBlockReader& reader = readers_[piece.shard];
-  const std::string trouble = reader.read(piece.index, std::span(buffer_).first(piece.bytes));
-  if (!trouble.empty()) {
+  const Reason trouble = reader.read(piece.index, std::span(buffer_).first(piece.bytes));
+  if (!trouble.text.empty()) {
     const TierBlockReader::Block block = reader.block(piece.index);
-    throw Error(ErrorKind::corrupt, {std::string(what_), block.file.string(),
-                                     fmt::format("the block at offset {}: {}", block.offset, trouble),
-                                     "resume from a checkpoint"});
+    throw Error(
+        trouble.error_number != 0 ? ErrorKind::io : ErrorKind::corrupt,
+        {std::string(what_), block.file.string(),
+         fmt::format("the block at offset {}: ", block.offset) + trouble, "resume from a checkpoint"});
   }
   held_ = block_;
 }

@@ -74,9 +74,16 @@ TEST(Error, TellsDamageFromARefusalThatSaysNothingOfTheState) {
   };
   EXPECT_TRUE(is_damaged("its checksum is wrong", ErrorKind::corrupt));
   EXPECT_TRUE(is_damaged("it became shorter meanwhile"));
-  for (const int number : {EIO, ENOENT}) EXPECT_TRUE(is_damaged(system_reason(number)));
-  for (const int number : {EACCES, EMFILE, ENFILE, ENOMEM}) EXPECT_FALSE(is_damaged(system_reason(number)));
+  EXPECT_TRUE(is_damaged(system_reason(ENOENT)));
+  for (const int number : {EACCES, EMFILE, ENFILE, ENOMEM, EIO})
+    EXPECT_FALSE(is_damaged(system_reason(number)));
   EXPECT_FALSE(is_damaged("it has format version 9", ErrorKind::config));
+}
+
+TEST(Error, TellsADriveThatFailsFromOtherRefusals) {
+  for (const int number : {EIO, ENODATA, EBADMSG, EUCLEAN}) EXPECT_TRUE(is_drive_failure(number)) << number;
+  for (const int number : {0, ENOENT, EACCES, EMFILE, ENOSPC})
+    EXPECT_FALSE(is_drive_failure(number)) << number;
 }
 
 TEST(Error, PutsNoQuotesAroundQuotes) {

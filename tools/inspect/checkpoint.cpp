@@ -75,6 +75,7 @@ std::string kind_text(const SavedState& state) {
 }
 
 const char* whole_text(const SavedState& state) {
+  if (state.may_be_whole) return "not read";
   return !state.trouble.empty() ? "NO" : state.is_latest ? "yes, latest" : "yes";
 }
 
@@ -108,7 +109,7 @@ std::string states_text(const std::vector<SavedState>& states, size_t columns) {
 
 std::string bad_text(const BadBlock& bad) {
   return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", shown_line(bad.file.string()),
-                     shown_line(bad.place), bad.bytes, bad.offset, shown_message(bad.reason));
+                     shown_line(bad.place), bad.bytes, bad.offset, shown_message(bad.reason.text));
 }
 
 class Checkpoint final : public Subcommand {
@@ -282,7 +283,7 @@ int Checkpoint::verify(const Places& places) {
         print_result(
             fmt::format("good {}: step {}, {}\n", state.path.string(), state.run.step, format_bytes(read)));
     } catch (const Error& failure) {
-      tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
+      tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().why()});
     }
     tell_hidden();
   }
@@ -298,7 +299,7 @@ int Checkpoint::verify(const Places& places) {
     json.begin_list("bad", JsonLayout::lines);
     for (const BadBlock& bad : bad_blocks) {
       json.begin_object().members({{"file", bad.file.string()}, {"place", bad.place}});
-      json.members({{"offset", bad.offset}, {"bytes", bad.bytes}, {"reason", bad.reason}}).end();
+      json.members({{"offset", bad.offset}, {"bytes", bad.bytes}, {"reason", bad.reason.text}}).end();
     }
     print_result(json.end().end().take() + "\n");
   } else {
@@ -319,10 +320,27 @@ void Checkpoint::refuse_incomplete(const SavedState& state) const {
                            paths, paths)});
 }
 
+// What a drive does not read now, it may read later, or on another controller.
+[[noreturn]] void refuse_unread(const SavedState& state, const std::string& reason) {
+  throw Error(
+      ErrorKind::io,
+      {"cannot tell whether it is damaged", state.path.string(), reason,
+       "it stays: see the kernel's log (dmesg), and look again with `terrace checkpoint verify`; what is "
+       "lost for good, remove by hand"});
+}
+
 bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
+  if (state.may_be_whole) refuse_unread(state, state.trouble);
   if (!state.trouble.empty()) return true;
   bool damaged = false;
-  const auto tell = [&](const BadBlock&) { damaged = true; };
+  std::string unread;
+  const auto tell = [&](const BadBlock& bad) {
+    if (is_drive_failure(bad.reason.error_number)) {
+      unread = fmt::format("{}, {}: {}", bad.file.filename().string(), bad.place, bad.reason.text);
+    } else {
+      damaged = true;
+    }
+  };
   try {
     if (state.kind == SavedState::Kind::checkpoint) {
       verify_checkpoint(state.path, tell);
@@ -330,9 +348,11 @@ bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
       verify_commit(places.nvme, state, tell, console_);
     }
   } catch (const Error& failure) {
+    if (is_drive_failure(failure.parts().error_number)) refuse_unread(state, failure.parts().reason);
     if (!is_damage(failure)) throw;
     return true;
   }
+  if (!damaged && !unread.empty()) refuse_unread(state, unread);
   return damaged;
 }
 

@@ -26,9 +26,33 @@ std::string names_of(const std::vector<fs::path>& paths) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-void say_fallback(const std::string& damaged, const Error& failure, const fs::path& next, Log& log) {
-  log.warning(fmt::format("{} cannot be used and the one before it, {}, is taken: {}", damaged,
-                          next.filename().string(), failure.what()));
+bool is_unread(const Error& failure) {
+  return is_drive_failure(failure.parts().error_number);
+}
+
+// The run computes the steps behind the older checkpoint again, with the same numbers, and saves them in the
+// place of one that a drive did not read.
+void say_fallback(const std::string& failed, const Error& failure, const fs::path& next, Log& log) {
+  const std::string name = next.filename().string();
+  if (is_unread(failure)) {
+    log.warning(
+        fmt::format("THE DRIVE DID NOT READ {}, which may be whole, and the one before it, {}, is taken. "
+                    "A save of the same step replaces it: stop the run now to keep it. {}",
+                    failed, name, failure.what()));
+  } else {
+    log.warning(fmt::format("{} cannot be used and the one before it, {}, is taken: {}", failed, name,
+                            failure.what()));
+  }
+}
+
+// A commit that is given up is removed, so one that a drive did not read is not given up.
+[[noreturn]] void unread_commit_stays(const Error& failure) {
+  ErrorParts parts = failure.parts();
+  parts.advice =
+      "see the kernel's log (dmesg), and start again; --resume DIR --fresh gives the commit up, and goes on "
+      "from "
+      "the checkpoint";
+  throw Error(failure.kind(), std::move(parts));
 }
 
 [[noreturn]] void none_is_whole(const std::string& folder, const Error& failure) {
@@ -48,7 +72,7 @@ std::vector<fs::path> readable_checkpoints(const std::string& folder, Log& log) 
       read_checkpoint_info(candidates.front());
       break;
     } catch (const Error& failure) {
-      if (!is_damage(failure)) throw;
+      if (!is_damage(failure) && !is_unread(failure)) throw;
       if (candidates.size() == 1) none_is_whole(folder, failure);
       say_fallback(candidates[0].string(), failure, candidates[1], log);
       candidates.erase(candidates.begin());
@@ -237,14 +261,17 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
 }
 
 // Takes the first checkpoint for which `take` does not throw. If all are damaged, throws the failure of the
-// last.
-void take_first(std::span<const fs::path> checkpoints, FunctionRef<void(const fs::path&)> take, Log& log) {
+// last. Where commits are given up for the checkpoints, none is passed over because its drive did not read
+// it.
+void take_first(std::span<const fs::path> checkpoints, bool gives_up_commits,
+                FunctionRef<void(const fs::path&)> take, Log& log) {
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     try {
       take(checkpoints[i]);
       return;
     } catch (const Error& failure) {
-      if (!is_damage(failure) || i + 1 == checkpoints.size()) throw;
+      const bool may_pass = is_damage(failure) || (is_unread(failure) && !gives_up_commits);
+      if (!may_pass || i + 1 == checkpoints.size()) throw;
       say_fallback(checkpoints[i].string(), failure, checkpoints[i + 1], log);
     }
   }
@@ -260,7 +287,7 @@ uint64_t first_resumable(std::span<const fs::path> checkpoints, const TrainerOpt
     Trainer::require_resumable(checkpoint, options, setup, data);
     found = static_cast<uint64_t>(&checkpoint - checkpoints.data());
   };
-  take_first(checkpoints, require, log);
+  take_first(checkpoints, options.discard_commits, require, log);
   return found;
 }
 
@@ -375,6 +402,7 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
       const std::vector<fs::path> paths = tier_paths(options.config.placement);
+      if (is_unread(failure) && !start.checkpoints.empty()) unread_commit_stays(failure);
       if (is_damage(failure) && look_for_commit(own_tier_paths(options.config.placement)).commit_count > 1)
         older_commits_stay(paths, failure.what());
       if (!is_damage(failure) || start.checkpoints.empty() || options.communicator != nullptr) throw;
@@ -400,12 +428,13 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       trainer->resume(*start.set);
       return trainer;
     } catch (const Error& failure) {
+      if (is_unread(failure) && !checkpoints.empty()) unread_commit_stays(failure);
       if (!is_damage(failure) || checkpoints.empty() || options.communicator != nullptr) throw;
       say_fallback(start.set->newest()->path.string(), failure, checkpoints.front(), log);
     }
   }
   take_first(
-      checkpoints, [&](const fs::path& checkpoint) { trainer->resume(checkpoint); }, log);
+      checkpoints, false, [&](const fs::path& checkpoint) { trainer->resume(checkpoint); }, log);
   return trainer;
 }
 

@@ -99,7 +99,7 @@ TEST_F(FormerNamesTest, AreFoundAndVerifiedAndNothingIsChanged) {
   EXPECT_TRUE(found.commits[0].retained);
   EXPECT_EQ(found.commits[1].path, former(2));
   const fs::path paths[] = {places[0].path(), places[1].path()};
-  const auto bad = [](const BadTierBlock& block) { ADD_FAILURE() << block.reason; };
+  const auto bad = [](const BadTierBlock& block) { ADD_FAILURE() << block.reason.text; };
   EXPECT_EQ(verify_tier_blocks(paths, found.newest, bad), 6 * kBlock);
   expect_error(ErrorKind::config, {folder(0), "commit 1", "OffloadOptions::discard_commits"},
                [&] { open_space(); });
