@@ -123,6 +123,18 @@ terrace_error* copy_error(const terrace_error& error) noexcept {
   }
 }
 
+void throw_again(terrace_error* failure) {
+  ErrorKind kind = ErrorKind::misuse;
+  for (const ErrorKind one : {ErrorKind::config, ErrorKind::capacity, ErrorKind::io, ErrorKind::device,
+                              ErrorKind::corrupt, ErrorKind::cancelled}) {
+    if (kind_of(one) == failure->kind) kind = one;
+  }
+  const auto& [what_failed, subject, reason, advice] = failure->parts;
+  const Error error(kind, {what_failed, subject, reason, advice});
+  terrace_error_free(failure);
+  throw error;
+}
+
 void refuse(ErrorKind kind, std::string what_failed, std::string subject, std::string reason,
             std::string advice) {
   throw Error(kind, {std::move(what_failed), std::move(subject), std::move(reason), std::move(advice)});

@@ -24,6 +24,9 @@ terrace_error* current_error() noexcept;
 // A copy that the caller owns.
 terrace_error* copy_error(const terrace_error& error) noexcept;
 
+// Throws the failure of a call within a call, as an Error of its kind, and frees it.
+[[noreturn]] void throw_again(terrace_error* failure);
+
 // Runs a call of the C API: null, or its failure.
 template <typename Action>
 terrace_error* answer(Action action) noexcept {

@@ -41,12 +41,7 @@ HostBudgetChange change_budget_of(terrace_store& store, uint64_t bytes) {
     s.offloader->finish_update();
     change = change_host_budget(*s.offloader, bytes);
   };
-  if (terrace_error* const failure = in_store(&store, "terrace_run_step_done", set)) {
-    const Error error(ErrorKind::io,
-                      {failure->parts[0], failure->parts[1], failure->parts[2], failure->parts[3]});
-    terrace_error_free(failure);
-    throw error;
-  }
+  if (terrace_error* const failure = in_store(&store, "terrace_run_step_done", set)) c::throw_again(failure);
   return change;
 }
 

@@ -151,6 +151,39 @@ TEST(CRun, AnswersOverItsSocket) {
   EXPECT_EQ(followed.tell(2), 1u);
 }
 
+// What comes into host memory again is not what was written.
+TEST(CRun, TellsTheKindOfAFailureWhileTheBudgetChanges) {
+  const ScratchFolder folder;
+  Followed followed(folder.path());
+  ASSERT_TRUE(followed.begin());
+  for (uint64_t number = 1; number <= 2; ++number) {
+    followed.training.step(number);
+    followed.tell(number);
+  }
+  uint64_t all = 0, least = 0;
+  EXPECT_TRUE(is_well(terrace_host_budget(followed.training.get(), &all, &least)));
+  followed.ask({ControlCommand::set, least});
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.path().filename() != "records.tier") continue;
+    const auto bytes = std::filesystem::file_size(entry.path());
+    std::ofstream(entry.path(), std::ios::binary | std::ios::in) << std::string(bytes, '\x5a');
+  }
+  terrace_error* failure = nullptr;
+  const auto asked = std::async(std::launch::async, [&] {
+    for (const auto& entry : std::filesystem::directory_iterator(followed.control)) {
+      if (!entry.is_socket()) continue;
+      EXPECT_THROW(ControlClient(entry.path()).ask({ControlCommand::set, all}), Error);
+    }
+  });
+  const terrace_run_step step = followed.of(2);
+  uint32_t stops = 0;
+  while (failure == nullptr) failure = terrace_run_step_done(followed.run, &step, &stops);
+  EXPECT_EQ(terrace_error_kind_of(failure), TERRACE_CORRUPT) << terrace_error_text(failure);
+  terrace_error_free(failure);
+  terrace_run_free(followed.run);
+  followed.run = nullptr;
+}
+
 TEST(CRun, ChangesNoNumber) {
   const ScratchFolder folder, other;
   capi::Training alone(capi::kOnNvme, other.path());
