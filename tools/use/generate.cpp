@@ -2,6 +2,7 @@
 // budget has room for the keys and values of all tokens, a token is one row through the model; else it is
 // computed from the whole sequence again. The text is the same.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +10,11 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <terrace/aio/folder.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
+#include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/model/compute/counter_random.h>
 #include <terrace/runtime/model/transformer/sampling.h>
@@ -43,10 +47,9 @@ constexpr const char* kGenerateExamples =
 class Vocabulary {
  public:
   Vocabulary(const std::string& flag, const std::filesystem::path& folder, uint32_t model_vocabulary) {
-    std::error_code error;
     if (!flag.empty()) {
       tokenizer_.emplace(Tokenizer::load(tokenizer_path(flag)));
-    } else if (!folder.empty() && std::filesystem::exists(folder / "tokenizer.json", error)) {
+    } else if (!folder.empty() && io::is_there(folder / "tokenizer.json")) {
       tokenizer_.emplace(Tokenizer::load(folder));
     } else if (model_vocabulary != ByteTokens::kVocabulary) {
       refuse_missing("--tokenizer", "give the tokenizer.json that the model was trained with",
@@ -81,8 +84,12 @@ class Vocabulary {
 };
 
 // Returns the text on stdin. The newline at its end is the shell's, and no part of a prompt.
-std::string piped_prompt() {
+std::string piped_prompt(Log& log) {
   constexpr size_t kMostBytes = 16 * kMiB;
+  constexpr int kSilenceMs = 2000;
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&input, 1, kSilenceMs) == 0)
+    log.info("waiting for the text to go on with on stdin; --prompt TEXT gives it");
   std::string text;
   std::array<char, 1 << 16> part;
   while (true) {
@@ -105,6 +112,13 @@ std::string way_of(const CacheOutcome& cache) {
   if (!cache.is_used) return "each from the whole sequence again";
   return fmt::format("with {} of keys and values kept", format_bytes(cache.bytes));
 }
+
+// What the model has made of the prompt. A text that is written as it comes is not kept.
+struct Continuation {
+  std::string text;  // with --json
+  uint64_t token_count = 0;
+  bool is_ended = false;  // by the model; else by --max-new-tokens
+};
 
 class Generate final : public Subcommand {
  public:
@@ -132,6 +146,7 @@ class Generate final : public Subcommand {
     command
         .add_flag("--no-cache", no_cache_, "Keep no keys and values: the same text, slower, in less memory")
         .group(group);
+    command.add_flag("--json", json_, "Print the text and what it took as JSON, when it is whole");
     command.footer(kGenerateExamples);
   }
 
@@ -140,8 +155,9 @@ class Generate final : public Subcommand {
 
  private:
   void report_missing_cache(const CacheOutcome& cache);
-  uint64_t go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
-                 uint32_t longest);
+  Continuation go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
+                     uint32_t longest);
+  void report(const Continuation& made, const CacheOutcome& cache, double seconds);
 
   const std::string name_ = "generate";
   ModelFlags model_;
@@ -151,11 +167,12 @@ class Generate final : public Subcommand {
   SamplingOptions sampling_;
   uint64_t seed_ = 42;
   bool no_cache_ = false;
+  bool json_ = false;
   Console console_;
 };
 
 int Generate::run() {
-  if (prompt_.empty() && isatty(STDIN_FILENO) != 1) prompt_ = piped_prompt();
+  if (prompt_.empty() && isatty(STDIN_FILENO) != 1) prompt_ = piped_prompt(console_);
   TrainedModel model(model_);
   const ModelConfig config = model.model().config();
   const Vocabulary vocabulary(tokenizer_, model.folder(), config.vocabulary);
@@ -175,11 +192,20 @@ int Generate::run() {
   }
   const SteadyClock clock;
   const uint64_t begin = clock.now_ns();
-  const uint64_t count = go_on(*inference, vocabulary, tokens, longest);
-  const double seconds = static_cast<double>(clock.now_ns() - begin) * 1e-9;
-  console_.info(fmt::format("{} tokens in {}, {:.1f} tokens/s, {}", count, seconds_text(seconds),
-                            static_cast<double>(count) / seconds, way_of(inference->cache())));
+  const Continuation made = go_on(*inference, vocabulary, tokens, longest);
+  report(made, inference->cache(), static_cast<double>(clock.now_ns() - begin) * 1e-9);
   return kDone;
+}
+
+void Generate::report(const Continuation& made, const CacheOutcome& cache, double seconds) {
+  const double rate = static_cast<double>(made.token_count) / seconds;
+  console_.info(fmt::format("{} tokens in {}, {:.1f} tokens/s, {}", made.token_count, seconds_text(seconds),
+                            rate, way_of(cache)));
+  if (!json_) return;
+  JsonWriter json;
+  json.begin_object().members({{"prompt", prompt_}, {"text", made.text}, {"tokens", made.token_count}});
+  json.members({{"ended", made.is_ended}, {"seconds", seconds}, {"tokens_per_second", rate}});
+  print_as_it_is(shown_lines(json.end().take() + "\n"));
 }
 
 void Generate::report_missing_cache(const CacheOutcome& cache) {
@@ -195,32 +221,37 @@ void Generate::report_missing_cache(const CacheOutcome& cache) {
       format_bytes(cache.bytes), advice));
 }
 
-uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
-                         uint32_t longest) {
+Continuation Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
+                             uint32_t longest) {
   const uint32_t vocabulary_size = inference.model().config().vocabulary;
   std::vector<float> logits(vocabulary_size);
-  const auto write = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+  Continuation made;
+  const auto write = [&](const std::string& text) {
+    if (json_) {
+      made.text += text;
+    } else {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    }
   };
   std::optional<Tokenizer::Decoder> decoder;  // nothing: a token is a byte
   if (vocabulary.tokenizer() != nullptr) decoder.emplace(*vocabulary.tokenizer(), prompt_.empty());
-  write(prompt_);
-  uint64_t count = 0;
-  while (count < max_new_tokens_) {
+  if (!json_) write(prompt_);
+  while (made.token_count < max_new_tokens_) {
     const auto length = static_cast<uint32_t>(std::min<size_t>(tokens.size(), longest));
     const std::span<const int32_t> seen = std::span<const int32_t>(tokens).last(length);
     inference.next_token_logits({seen, seen, 1, length}, logits);
-    const int32_t next =
-        sample_token(logits, sampling_, static_cast<double>(uniform({seed_, kGenerationStream}, count)));
-    ++count;
-    if (next == vocabulary.end()) break;
+    const int32_t next = sample_token(
+        logits, sampling_, static_cast<double>(uniform({seed_, kGenerationStream}, made.token_count)));
+    ++made.token_count;
+    made.is_ended = next == vocabulary.end();
+    if (made.is_ended) break;
     write(decoder ? decoder->add(next) : std::string(1, static_cast<char>(next)));
     tokens.push_back(next);
   }
   if (decoder) write(decoder->finish());
-  write("\n");
-  return count;
+  if (!json_) write("\n");
+  return made;
 }
 
 }  // namespace
