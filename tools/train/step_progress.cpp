@@ -31,12 +31,14 @@ std::string moved_text(const OffloadCounters& moved) {
 
 // Returns "time (ms) | fwd: 12.30 | bwd: 24.60 | step: 5.10 | ...", with DeepSpeed's names, followed by the
 // same time by cause.
-std::string time_line(const StepReport& report) {
+std::string time_line(const StepReport& report, bool has_others) {
   const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
   const OffloadCounters& moved = report.moved;
   std::string parts;
-  for (const TimeCause cause : kTimeCauses)
+  for (const TimeCause cause : kTimeCauses) {
+    if (cause == TimeCause::ranks && !has_others) continue;
     parts += fmt::format("{}{} {:.2f}", parts.empty() ? "" : ", ", name_of(cause), ms(moved.time[cause]));
+  }
   return fmt::format("step {}: time (ms) | fwd: {:.2f} | bwd: {:.2f} | step: {:.2f} | {}", report.step,
                      ms(report.forward_ns), ms(report.forward_backward_ns - report.forward_ns),
                      ms(report.update_ns), parts);
@@ -84,7 +86,7 @@ void StepProgress::step_done(const StepReport& report) {
   warn_of_explosion(report);
   const bool due = report.step % lines_every_ == 0 || summary_.steps == 1 || report.step == flags_.steps;
   if (!console_.is_terminal() && !due && clock_.now_ns() - shown_ns_ < kLongestSilenceNs) return;
-  if (due && config_.wall_clock_breakdown) console_.info(time_line(report));
+  if (due && config_.wall_clock_breakdown) console_.info(time_line(report, config_.batch.ranks > 1));
   show(report);
 }
 

@@ -85,8 +85,10 @@ void add_time(TextTable& table, const RunSummary& summary, std::string_view name
 // Every nanosecond counts in one row.
 std::string time_table(const RunSummary& summary) {
   TextTable table({"time", "total", "per step", "share"});
-  for (const TimeCause cause : kTimeCauses)
-    add_time(table, summary, name_of(cause), summary.moved.time[cause]);
+  for (const TimeCause cause : kTimeCauses) {
+    const uint64_t ns = summary.moved.time[cause];
+    if (cause != TimeCause::ranks || ns > 0) add_time(table, summary, name_of(cause), ns);
+  }
   add_time(table, summary, "all steps", summary.total_ns);
   return table.text() + resource_text(resource_use(summary.moved)) + "\n";
 }

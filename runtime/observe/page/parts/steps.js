@@ -6,11 +6,14 @@ for (const named of [...data.links, ...(prediction ? prediction.rates : [])]) na
 for (const bound of [totals.resources, prediction]) if (bound) bound.binding_name = arrowed(bound.binding_name);
 const pointCount = series.count.length;
 const merged = series.steps_per_point > 1;
+// A run of one rank has nobody to wait for.
+const causes = data.causes.map((cause, c) => ({...cause, sums: series.causes[c], ns: totals.causes[c] + totals.rest.causes[c]}))
+  .filter(cause => cause.key !== 'rank_wait' || cause.ns > 0);
 const shortestName = name => name.replace('wait for ', 'waiting for ');
 
 const CAUSE_COLOURS = {
   compute: 'var(--c-blue)', device_copy_wait: 'var(--c-sky)', read_wait: 'var(--c-green)', write_wait: 'var(--c-red)',
-  update: 'var(--c-orange)', commit: 'var(--c-pink)', overhead: 'var(--c-grey)',
+  update: 'var(--c-orange)', commit: 'var(--c-pink)', rank_wait: 'var(--c-yellow)', overhead: 'var(--c-grey)',
 };
 const LINK_COLOURS = {
   h2d: 'var(--c-blue)', d2h: 'var(--c-sky)', param_read: 'var(--c-green)', direct_read: 'var(--c-pink)', param_write: 'var(--c-red)',

@@ -1,8 +1,7 @@
 // Where the time of steps went, and what bound them.
 
 function causeChart(box) {
-  const used = data.causes.map((cause, c) => ({...cause, sums: series.causes[c], colour: CAUSE_COLOURS[cause.key]}))
-    .filter(cause => cause.sums.some(sum => sum > 0));
+  const used = causes.map(cause => ({...cause, colour: CAUSE_COLOURS[cause.key]})).filter(cause => cause.sums.some(sum => sum > 0));
   const host = el('div');
   const button = el('button', {type: 'button', id: 'without-compute', 'aria-pressed': 'false'}, 'without compute');
   const draw = () => drawCauses(host, used, button.getAttribute('aria-pressed') === 'true');
@@ -43,11 +42,8 @@ function rateChart(box, rates) {
 
 function causeTable() {
   const sum = totals.total_ns + totals.rest.ns;
-  const rows = data.causes.map((cause, c) => {
-    const ns = totals.causes[c] + totals.rest.causes[c];
-    return {key: cause.key, cells: [[swatch(CAUSE_COLOURS[cause.key]), ` ${shortestName(cause.name)}`], time(ns),
-      time(Math.round(ns / totals.steps)), percentText(ns, sum), shareBar(ns / sum, CAUSE_COLOURS[cause.key])]};
-  });
+  const rows = causes.map(({key, name, ns}) => ({key, cells: [[swatch(CAUSE_COLOURS[key]), ` ${shortestName(name)}`], time(ns),
+    time(Math.round(ns / totals.steps)), percentText(ns, sum), shareBar(ns / sum, CAUSE_COLOURS[key])]}));
   rows.push({key: 'all', total: true, cells: ['all steps', time(sum), time(Math.round(sum / totals.steps)), percentText(sum, sum), '']});
   return table('', [{name: 'cause'}, {name: 'total', number: true}, {name: 'per step', number: true}, {name: 'share', number: true},
     {name: '', bar: true}], rows);
@@ -98,7 +94,7 @@ function showTime() {
   const rates = tokenRates();
   causeChart(box);
   rateChart(box, rates);
-  box.append(pointTable([...data.causes.map((cause, c) => ({name: shortestName(cause.name), cell: i => time(Math.round(series.causes[c][i] / series.count[i]))})),
+  box.append(pointTable([...causes.map(({name, sums}) => ({name: shortestName(name), cell: i => time(Math.round(sums[i] / series.count[i]))})),
     {name: 'all', cell: i => time(Math.round(series.total_ns[i] / series.count[i]))}, {name: 'tokens/s', cell: i => count(Math.round(rates[i]))}]));
   const pair = el('div', {class: 'columns'});
   box.append(pair);
