@@ -33,6 +33,7 @@ constexpr OptionWords row(Member, std::string_view option, std::string_view flag
 
 // clang-format off
 constexpr std::array kOptionWords = {
+    row(&config_explanation, "config_explanation", "--explain KEY", ""),
     TERRACE_OPTION(OffloadOptions, parameters, "--offload-param", "zero_optimization.offload_param.device"),
     TERRACE_OPTION(OffloadOptions, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
     TERRACE_OPTION(OffloadOptions, durable, "", "terrace.durable"),
@@ -145,6 +146,7 @@ std::string in_flags_and_keys(std::string_view text) {
     const std::string_view name = text.substr(0, size);
     const OptionWords* const words = words_of(name);
     text.remove_prefix(size);
+    if (words != nullptr && text.starts_with("()")) text.remove_prefix(2);  // of a function
     const bool in_parentheses = result.ends_with('(') && text.starts_with(')');
     result += words == nullptr ? std::string(name) : worded(*words, in_parentheses);
   }

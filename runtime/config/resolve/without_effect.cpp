@@ -22,7 +22,7 @@ void WithoutEffect::add(const std::string& key, const std::string& reason) {
 }
 
 std::string WithoutEffect::text() const {
-  std::string text = fmt::format("{} known {} no effect here (docs/config.md says why):", count_,
+  std::string text = fmt::format("{} known {} no effect here (config_explanation() says why):", count_,
                                  count_ == 1 ? "key has" : "keys have");
   for (const Group& group : groups_) {
     const std::string reason = group.reason.empty() ? "" : fmt::format(" ({})", group.reason);

@@ -1,6 +1,7 @@
 #include <terrace/runtime/config/schema/config_problems.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -18,9 +19,23 @@ std::string placed(const std::string& origin, const std::string& text) {
   return origin + ": " + text;
 }
 
+// "a", "a and b", "a, b and c"
+std::string listed(const std::vector<std::string>& keys) {
+  if (keys.size() < 2) return fmt::format("{}", fmt::join(keys, ""));
+  return fmt::format("{} and {}", fmt::join(keys.begin(), keys.end() - 1, ", "), keys.back());
+}
+
+// The text with the further keys. A reason may be a sentence with its full stop, which goes then.
+std::string text_of(const ConfigProblem& problem) {
+  std::string text = problem.text;
+  if (problem.same.empty()) return text;
+  if (text.ends_with('.')) text.pop_back();
+  return text + "; the same holds for " + listed(problem.same);
+}
+
 // A problem as a line.
 std::string line_of(const ConfigProblem& problem) {
-  return placed(problem.origin, problem.text + (problem.advice.empty() ? "" : "; " + problem.advice));
+  return placed(problem.origin, text_of(problem) + (problem.advice.empty() ? "" : "; " + problem.advice));
 }
 
 }  // namespace
@@ -43,7 +58,7 @@ void ConfigProblems::add_refusal(const std::string& origin, const std::string& k
                                  std::string_view reason) {
   const std::string section = key.substr(0, key.rfind('.') + 1);
   if (!said_.empty() && reason == last_reason_ && section == last_section_) {
-    said_.back().text += fmt::format("; so is {}", key.substr(section.size()));
+    said_.back().same.push_back(key.substr(section.size()));
     return;
   }
   const bool is_said = says_next();
@@ -55,13 +70,17 @@ void ConfigProblems::throw_if_any() const {
   if (said_.empty()) return;
   const ConfigProblem& first = said_.front();
   const bool for_engine = user_ == ConfigUser::engine;
-  std::string text = for_engine ? first.text : line_of(first);
+  std::string text = for_engine ? text_of(first) : line_of(first);
   for (size_t i = 1; i < said_.size(); ++i) text += '\n' + line_of(said_[i]);
   if (said_.size() < count_) text += fmt::format("\nand {} more", count_ - said_.size());
   const bool note = count_ == 1 && first.about != nullptr && !first.about->note.empty();
-  const std::string advice =
-      note ? fmt::format("{}: {} (docs/config.md)", first.about->path(), first.about->note)
-           : "docs/config.md lists every key and what it may be";
+  // Words of the library: the program has a flag for it. A training in Python has the page alone.
+  const std::string what_says =
+      for_engine ? "docs/config.md lists every key and what it may be"
+                 : "config_explanation() says what a key may be, and docs/config.md lists all";
+  const std::string advice = note ? fmt::format("{}: {} ({})", first.about->path(), first.about->note,
+                                                for_engine ? "docs/config.md" : "config_explanation()")
+                                  : what_says;
   if (!for_engine) throw Error(ErrorKind::config, {text, "", "", advice});
   const std::string subject = placed(first.origin, first.key);
   throw Error(ErrorKind::config, {"cannot use the configuration", subject.empty() ? "configuration" : subject,

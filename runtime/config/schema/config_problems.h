@@ -17,8 +17,9 @@ struct ConfigProblem {
   std::string origin;  // "ds.json:14:7"; empty if the configuration has no file
   std::string key;     // as written, with its section
   std::string text;
-  std::string advice = "";           // what to do, if the text does not say it
-  const SchemaKey* about = nullptr;  // the key whose note says what would be right
+  std::string advice = "";             // what to do, if the text does not say it
+  const SchemaKey* about = nullptr;    // the key whose note says what would be right
+  std::vector<std::string> same = {};  // further keys of the section that are refused for the same reason
 };
 
 // The problems of a configuration: the first ones in words, the others as a number.

@@ -135,7 +135,7 @@ TEST(PresetConfig, ExplainsTheOneKeyThatIsWrong) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.parts().advice, AllOf(StartsWith("zero_optimization.stage: Says which offload"),
-                                            EndsWith("(docs/config.md)")));
+                                            EndsWith("(config_explanation())")));
   }
 }
 
