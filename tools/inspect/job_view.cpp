@@ -17,14 +17,20 @@ namespace {
 
 constexpr uint64_t kBarCells = 20;
 
+// A model of any kind may have no tokens.
+std::string rate_text(const JobStatus& status) {
+  if (status.tokens > 0)
+    return grouped(static_cast<unsigned long long>(status.tokens_per_second())) + " tokens/s";
+  return fmt::format("{:.3g} steps/s", 1e9 / static_cast<double>(status.step_ns));
+}
+
 std::string step_line(const JobStatus& status) {
   std::string line = fmt::format("step {} of {}", status.step, status.steps);
   if (status.step_ns == 0) return line + "  this run has finished no step yet\n";
-  return line + fmt::format("  loss {}  lr {:.3g}  {} tokens/s  {} a step  update {}\n",
+  return line + fmt::format("  loss {}  lr {:.3g}  {}  {} a step  update {}\n",
                             status.loss ? fmt::format("{:.4f}", *status.loss) : "not finite",
-                            status.learning_rate,
-                            grouped(static_cast<unsigned long long>(status.tokens_per_second())),
-                            format_duration(status.step_ns), status.update_mode);
+                            status.learning_rate, rate_text(status), format_duration(status.step_ns),
+                            status.update_mode);
 }
 
 std::string tier_lines(const JobStatus& status) {
