@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
 
 #include "command_line.h"
@@ -91,7 +92,9 @@ constexpr const char* kTrainExamples =
     "      --inject read:delay=20ms,every=10\n";
 
 TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& overrides) {
-  return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
+  if (flags.config.empty()) return default_train_config(overrides);
+  if (!flags.config_text) flags.config_text = config_file(flags.config);
+  return parse_train_config(*flags.config_text, flags.config, overrides);
 }
 
 void require(bool holds, const char* flag, const char* reason, const char* advice) {

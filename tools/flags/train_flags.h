@@ -23,6 +23,7 @@ inline constexpr const char* kResumeNvme = "nvme";
 
 struct TrainFlags {
   std::string config;
+  mutable std::optional<std::string> config_text;  // of that file, once it was read: it may be a pipe
   std::string model = "gpt2";
   std::optional<uint32_t> layers, width, heads, context;
   DataFlags data;

@@ -59,11 +59,11 @@ void take_part(const RankIdentity& rank, TrainFlags& flags, Console& console) {
 }
 
 RankMeeting meeting_of(const TrainFlags& flags) {
-  TrainFlags known = flags;
-  for (const bool with_file : {true, false}) {
-    if (!with_file) known.config.clear();
+  TrainFlags without_file = flags;
+  without_file.config.clear();
+  for (const TrainFlags* known : std::initializer_list<const TrainFlags*>{&flags, &without_file}) {
     try {
-      const TerraceConfig config = resolve_config(known).terrace;
+      const TerraceConfig config = resolve_config(*known).terrace;
       return {config.communicator, std::chrono::seconds(config.rank_timeout_seconds)};
     } catch (const Error&) {
       // It is refused again by whoever trains.
