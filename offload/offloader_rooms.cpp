@@ -57,6 +57,12 @@ std::unique_ptr<Gathers> make_gathers(const RunContext& run, HostArena& arena, D
   return std::make_unique<ParameterGathers>(run, arena, cache);
 }
 
+SpillTier spill_tier(TierStores& tiers) {
+  if (tiers.gradients() == nullptr) return {};
+  tiers.make_reader();
+  return {tiers.gradients(), tiers.reader()};
+}
+
 std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const TierStores& tiers,
                                                     HostArena& arena) {
   const MemoryPlan& plan = run.plan;
@@ -125,11 +131,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       gathers(make_gathers(run, arena, cache)),
       params(run, arena, ParameterStores{tiers.params(), tiers.frozen(), tiers.reader()}, *gathers),
       runs(space, rounds_of(options), options.unused_gradients),
-      spilled(tiers.gradients() == nullptr
-                  ? nullptr
-                  : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
-      gradients(
-          make_gradient_store({run, arena, cache, params.host_slots(), runs, spilled.get(), work_memory})),
+      gradients(make_gradient_store(
+          {run, arena, cache, params.host_slots(), runs, spill_tier(tiers), work_memory})),
       records(run, record_arena, tiers.records(), tiers.records() != nullptr ? tiers.engine() : nullptr),
       steps(space.tensor_count(), options.unused_gradients),
       homes{params, *gradients, records, runs, steps},
@@ -157,8 +160,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
   if (!trace.empty()) {
     training_cursor.set_schedule(schedule_of(space, trace, leased_gradients(options)));
   }
-  if (spilled != nullptr || tiers.activations() != nullptr) tiers.make_reader();
-  if (spilled != nullptr) spilled->leave_through(*tiers.reader());
+  if (tiers.activations() != nullptr) tiers.make_reader();
   activations = make_activations(run, tiers, arena);
   recorder.describe(tiers);
 }

@@ -17,7 +17,7 @@
 #include <terrace/offload/activations/placed_activations.h>
 #include <terrace/offload/commits/whole_state.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/gradients/spilled_gradients.h>
+#include <terrace/offload/gradients/gradient_store.h>
 #include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/run_context.h>
@@ -80,7 +80,6 @@ struct OffloaderRooms {
   const std::unique_ptr<Gathers> gathers;
   ParamHome params;
   GradientRuns runs;
-  std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
   std::unique_ptr<GradientStore> gradients;
   RecordStore records;
   TensorSteps steps;

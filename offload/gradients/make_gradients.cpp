@@ -6,7 +6,6 @@
 #include <terrace/offload/gradients/borrowed_gradients.h>
 #include <terrace/offload/gradients/gradients_in_host.h>
 #include <terrace/offload/gradients/gradients_on_device.h>
-#include <terrace/offload/gradients/gradients_on_nvme.h>
 #include <terrace/offload/landing/exchange_by_hosts.h>
 #include <terrace/offload/landing/exchange_with_all.h>
 #include <terrace/offload/plan/host_slots.h>
@@ -96,8 +95,8 @@ std::vector<std::unique_ptr<GradientPlace>> make_places(const GradientParts& par
   } else {
     places.push_back(std::make_unique<GradientsInHost>(run.space, parts.cache, arithmetic, rules,
                                                        host_slots(parts), run.plan.gradients_take_over));
-    if (parts.spilled != nullptr)
-      places.push_back(std::make_unique<GradientsOnNvme>(run.shards, arithmetic, rules, *parts.spilled));
+    if (parts.spill.store != nullptr)
+      places.push_back(std::make_unique<GradientsOnNvme>(run, parts.arena, parts.spill, arithmetic, rules));
   }
   return places;
 }

@@ -8,7 +8,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/gradients/gradient_store.h>
-#include <terrace/offload/gradients/spilled_gradients.h>
+#include <terrace/offload/gradients/gradients_on_nvme.h>
 #include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/plan/run_context.h>
 
@@ -21,7 +21,7 @@ struct GradientParts {
   DeviceCache& cache;
   std::span<std::byte* const> parameter_slots;  // ParamHome::host_slots()
   const GradientRuns& runs;
-  SpilledGradients* spilled;  // null where none is spilled
+  SpillTier spill;
   std::span<std::byte> work_memory;
 };
 

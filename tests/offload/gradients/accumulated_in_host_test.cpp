@@ -13,8 +13,7 @@ constexpr ChunkId kChunk{1};
 constexpr uint32_t kMicroBatches = 3;
 
 struct AccumulatedInHostTest : ::testing::Test {
-  AccumulatedInHostTest()
-      : shards(rig.space, 0, 1), landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
+  AccumulatedInHostTest() : landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
   std::unique_ptr<GradientStore> store(bool layer_major = false, uint32_t group = 1) {
     const AccumulationRules rules{DataType::fp32, {kMicroBatches, 1, group}, layer_major};
     return rig.make_store(
@@ -22,8 +21,9 @@ struct AccumulatedInHostTest : ::testing::Test {
           StoreRig::Places places;
           places.push_back(
               std::make_unique<GradientsInHost>(rig.space, *rig.cache, arithmetic, rules, rig.slots));
-          if (spilled != nullptr)
-            places.push_back(std::make_unique<GradientsOnNvme>(shards, arithmetic, rules, *spilled));
+          if (io != nullptr)
+            places.push_back(std::make_unique<GradientsOnNvme>(
+                rig.run, rig.arena, SpillTier{rig.store.get(), io.get()}, arithmetic, rules));
           return places;
         },
         landing, landing);
@@ -31,10 +31,8 @@ struct AccumulatedInHostTest : ::testing::Test {
   void spill() {
     rig.plan.spill_slots = 2;
     rig.plan.spill_slot_bytes = rig.plan.accumulator_slot_bytes;
-    spilled = std::make_unique<SpilledGradients>(
-        rig.space, rig.plan, rig.arena, rig.make_store_of(rig.plan.accumulator_slot_bytes), rig.watch);
+    rig.make_store_of(rig.plan.accumulator_slot_bytes);
     io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
-    spilled->leave_through(*io);
   }
   // Micro-batch m has gradients of m + 1 in every chunk, but for zeros in `zero`.
   void step(GradientStore& gradients, std::optional<uint32_t> zero = std::nullopt,
@@ -64,9 +62,7 @@ struct AccumulatedInHostTest : ::testing::Test {
   }
 
   StoreRig rig;
-  const ChunkShards shards;
   std::vector<std::byte*> landing;
-  std::unique_ptr<SpilledGradients> spilled;
   std::unique_ptr<io::IoThread> io;
 };
 
@@ -96,7 +92,6 @@ TEST_F(AccumulatedInHostTest, CountAMicroBatchOfZerosWhicheverItIs) {
 TEST_F(AccumulatedInHostTest, StayInTheirLandingSlotWhileMicroBatchesAreOpenTogether) {
   spill();
   for (const bool layer_major : {false, true}) {
-    const uint64_t before = spilled->landing_write_bytes();
     const auto gradients = store(layer_major);
     for (uint32_t m = 0; m < kMicroBatches; ++m) {
       rig.make_gradient(kChunk, 1);
@@ -104,7 +99,7 @@ TEST_F(AccumulatedInHostTest, StayInTheirLandingSlotWhileMicroBatchesAreOpenToge
       const bool is_last = m + 1 == kMicroBatches;
       if (!layer_major || is_last) gradients->finish_micro_batch(is_last);
     }
-    EXPECT_EQ(spilled->landing_write_bytes() - before,
+    EXPECT_EQ(gradients->landing_write_bytes(),
               (layer_major ? 1 : kMicroBatches) * rig.plan.accumulator_slot_bytes);
   }
 }

@@ -24,8 +24,9 @@ struct GradientsInHostTest : ::testing::Test {
           StoreRig::Places places;
           places.push_back(std::make_unique<GradientsInHost>(rig.space, *rig.cache, arithmetic, rules,
                                                              rig.slots, take_over));
-          if (spilled != nullptr)
-            places.push_back(std::make_unique<GradientsOnNvme>(rig.shards, arithmetic, rules, *spilled));
+          if (io != nullptr)
+            places.push_back(std::make_unique<GradientsOnNvme>(
+                rig.run, rig.arena, SpillTier{rig.store.get(), io.get()}, arithmetic, rules));
           return places;
         },
         at_their_places);
@@ -33,15 +34,12 @@ struct GradientsInHostTest : ::testing::Test {
   void spill() {
     rig.plan.spill_slots = 1;
     rig.plan.spill_slot_bytes = rig.plan.slot_bytes;
-    spilled = std::make_unique<SpilledGradients>(rig.space, rig.plan, rig.arena,
-                                                 rig.make_store_of(rig.plan.slot_bytes), rig.watch);
+    rig.make_store_of(rig.plan.slot_bytes);
     io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
-    spilled->leave_through(*io);
   }
 
   StoreRig rig;
   const std::vector<std::byte*> at_their_places = std::vector<std::byte*>(HomesRig::kChunks);
-  std::unique_ptr<SpilledGradients> spilled;
   std::unique_ptr<io::IoThread> io;
 };
 

@@ -102,7 +102,7 @@ struct StepRig {
   ParamHome params{run, arena, ParameterStores{}, gathers};
   GradientRuns runs{space, StepRounds{}};
   std::unique_ptr<GradientStore> gradients =
-      make_gradient_store({run, arena, cache, params.host_slots(), runs, nullptr, {}});
+      make_gradient_store({run, arena, cache, params.host_slots(), runs, {}, {}});
   RecordStore records{run, arena, nullptr, nullptr};
   TensorSteps steps{kChunks, UnusedGradients::zero};
   const StateHomes homes{params, *gradients, records, runs, steps};
