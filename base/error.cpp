@@ -9,12 +9,13 @@
 namespace terrace {
 namespace {
 
-std::string compose(const ErrorParts& parts) {
-  std::string text = shown_lines(parts.what_failed);
-  const char* const quote = parts.subject.find('"') == std::string::npos ? "\"" : "";
-  if (!parts.subject.empty()) text += std::string(" ") + quote + shown_line(parts.subject) + quote;
+std::string compose(const ErrorParts& parts, Door door) {
+  std::string text = shown_lines(parts.what_failed.in(door));
+  const std::string subject = parts.subject.in(door);
+  const char* const quote = subject.find('"') == std::string::npos ? "\"" : "";
+  if (!subject.empty()) text += std::string(" ") + quote + shown_line(subject) + quote;
   if (!parts.reason.empty()) text += ": " + shown_message(parts.reason);
-  if (!parts.advice.empty()) text += "\n  " + shown_lines(parts.advice);
+  if (!parts.advice.empty()) text += "\n  " + shown_lines(parts.advice.in(door));
   return text;
 }
 
@@ -29,7 +30,17 @@ ErrorParts with_advice_on_limit(ErrorParts parts) {
 Error::Error(ErrorKind kind, ErrorParts parts) : Error(with_advice_on_limit(std::move(parts)), kind) {}
 
 Error::Error(ErrorParts parts, ErrorKind kind)
-    : std::runtime_error(compose(parts)), kind_(kind), parts_(std::move(parts)) {}
+    : std::runtime_error(compose(parts, Door::cpp)), kind_(kind), parts_(std::move(parts)) {}
+
+std::string Error::in(Door door) const {
+  return compose(parts_, door);
+}
+
+std::string Error::without_advice() const {
+  ErrorParts parts = parts_;
+  parts.advice = {};
+  return compose(parts, Door::cpp);
+}
 
 std::string advice_on_limit(int error_number) {
   switch (error_number) {

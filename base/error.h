@@ -2,9 +2,12 @@
 // mistake inside of Terrace is never an Error: see assert.h.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include <terrace/base/wording.h>
 
 namespace terrace {
 
@@ -17,6 +20,16 @@ enum class ErrorKind {
   cancelled,  // the user or a signal asked to stop
   misuse,     // a call out of order, or on something that is not open
   peer,       // another rank failed, left, or does something else
+};
+
+// What a program may do something about by itself, where the kind does not tell it from other failures.
+enum class ErrorCause : uint8_t {
+  other,
+  no_store,       // the store is closed, or was never there
+  store_busy,     // another call on the store is under way
+  folder_in_use,  // another store or job has the folder
+  no_path,        // something is to be on nvme, and no path is given
+  unknown_name,   // a name is none of those that the advice lists
 };
 
 // Why something failed, in words, with the system's number where it was the system that refused. What is put
@@ -33,21 +46,25 @@ struct Reason {
 Reason operator+(const std::string& before, const Reason& reason);
 Reason operator+(const Reason& reason, const std::string& behind);
 
-// The four parts of every message. `reason` may be empty when the operation speaks for itself.
+// The four parts of every message. `reason` may be empty when the operation speaks for itself. An option is
+// named by its enum, and never by a word: "raise " + Option::host_budget.
 struct ErrorParts {
   ErrorParts() = default;
-  ErrorParts(std::string what, std::string on_what, Reason why, std::string what_to_do)
+  ErrorParts(Wording what, Wording on_what, Reason why, Wording what_to_do,
+             ErrorCause because = ErrorCause::other)
       : what_failed(std::move(what)),
         subject(std::move(on_what)),
         reason(std::move(why.text)),
         advice(std::move(what_to_do)),
-        error_number(why.error_number) {}
+        error_number(why.error_number),
+        cause(because) {}
 
-  std::string what_failed;  // "cannot open the tier file"
-  std::string subject;      // the path, offset, tensor or key concerned
-  std::string reason;       // the system's words: strerror, a limit, a parser's message
-  std::string advice;       // what to do about it, in options of the library: "raise OffloadOptions::..."
-  int error_number = 0;     // of `reason`
+  Wording what_failed;   // "cannot open the tier file"
+  Wording subject;       // the path, offset, tensor, option or key concerned
+  std::string reason;    // the system's words: strerror, a limit, a parser's message
+  Wording advice;        // what to do about it
+  int error_number = 0;  // of `reason`
+  ErrorCause cause = ErrorCause::other;
 
   Reason why() const { return {reason, error_number}; }  // for another message of the same failure
 };
@@ -57,15 +74,19 @@ struct ErrorParts {
 std::string advice_on_limit(int error_number);
 
 // Where the reason is a limit of the system, the advice is advice_on_limit(), whatever was given. what()
-// reads "<what_failed> "<subject>": <reason>\n  <advice>", without the quotes where the subject has some of
-// its own, and with everything that a terminal would obey escaped (shown_text.h); parts() holds the parts as
-// they were given. Thread-safe to copy and read.
+// reads "<what_failed> "<subject>": <reason>\n  <advice>" in the words of C++, and in() in those of another
+// door, without the quotes where the subject has some of its own, and with everything that a terminal would
+// obey escaped (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, ErrorParts parts);
 
   ErrorKind kind() const { return kind_; }
   const ErrorParts& parts() const { return parts_; }
+  std::string in(Door door) const;
+  // The first three parts, in the words of C++: for the reason of another error, which has an advice of its
+  // own.
+  std::string without_advice() const;
 
  private:
   Error(ErrorParts parts, ErrorKind kind);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/error.h>
+
 namespace terrace {
 
 enum class LogLevel : uint8_t { info, warning, error };
@@ -22,11 +24,16 @@ class Log {
   virtual void in_passing(std::string_view) {}
   virtual void end_passing() {}
 
+  // Where the lines are read: what names an option is given in the words of this door.
+  virtual Door door() const { return Door::cpp; }
+
   void info(std::string_view line) { write(LogLevel::info, line); }
   void warning(std::string_view line) { write(LogLevel::warning, line); }
   void error(std::string_view line) { write(LogLevel::error, line); }
+  void warning(const Error& failure) { warning(failure.in(door())); }
   // Writes a warning only the first time that it is given to this log.
   void warning_once(std::string_view line);
+  void warning_once(const Error& failure) { warning_once(failure.in(door())); }
 
  private:
   std::mutex said_mutex_;

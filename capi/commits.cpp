@@ -11,14 +11,14 @@ using namespace terrace;  // NOLINT: the functions of C are in no namespace
 using c::in_store;
 
 terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint32_t retain) {
-  constexpr const char* kCall = "terrace_begin_commit";
+  constexpr Names kCall = TERRACE_CALL(begin_commit);
   const auto begin = [&](terrace_store& s) {
     c::require_pointer(text, kCall, "text");
     c::require_at_most(std::strlen(text), c::kMostCommitText, kCall, "the length of the text");
     c::require_values(s, kCall);
     if (retain != 0 && s.retained_commits == 0)
       c::misuse(kCall, "retain", "no room was planned for retained commits",
-                "set terrace_options.retained_commits");
+                "set " + Option::retained_commits);
     s.offloader->commits().begin(c::write_commit_text(s.space.chunk_elements(), text), retain != 0);
   };
   return in_store(store, kCall, begin, c::Harmless::all);
@@ -29,11 +29,11 @@ terrace_error* terrace_finish_commit(terrace_store* store, uint64_t* number) {
     const uint64_t last = s.offloader->commits().finish();
     if (number != nullptr) *number = last;
   };
-  return in_store(store, "terrace_finish_commit", finish, c::Harmless::all);
+  return in_store(store, TERRACE_CALL(finish_commit), finish, c::Harmless::all);
 }
 
 terrace_error* terrace_commit_in_progress(terrace_store* store, uint32_t* in_progress) {
-  constexpr const char* kCall = "terrace_commit_in_progress";
+  constexpr Names kCall = TERRACE_CALL(commit_in_progress);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(in_progress, kCall, "in_progress");
     *in_progress = s.offloader->commits().in_progress() ? 1 : 0;
@@ -41,7 +41,7 @@ terrace_error* terrace_commit_in_progress(terrace_store* store, uint32_t* in_pro
 }
 
 terrace_error* terrace_last_commit(terrace_store* store, uint64_t* number) {
-  constexpr const char* kCall = "terrace_last_commit";
+  constexpr Names kCall = TERRACE_CALL(last_commit);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(number, kCall, "number");
     *number = s.offloader->commits().last();
@@ -49,7 +49,7 @@ terrace_error* terrace_last_commit(terrace_store* store, uint64_t* number) {
 }
 
 terrace_error* terrace_taken_up_text(terrace_store* store, const char** text) {
-  constexpr const char* kCall = "terrace_taken_up_text";
+  constexpr Names kCall = TERRACE_CALL(taken_up_text);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(text, kCall, "text");
     *text = s.taken_up_text.c_str();
@@ -57,7 +57,7 @@ terrace_error* terrace_taken_up_text(terrace_store* store, const char** text) {
 }
 
 terrace_error* terrace_why_no_commits(terrace_store* store, const char** reason) {
-  constexpr const char* kCall = "terrace_why_no_commits";
+  constexpr Names kCall = TERRACE_CALL(why_no_commits);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(reason, kCall, "reason");
     *reason = s.offloader->commits().why_not_kept().c_str();
@@ -65,12 +65,12 @@ terrace_error* terrace_why_no_commits(terrace_store* store, const char** reason)
 }
 
 terrace_error* terrace_keep_tier(terrace_store* store, uint32_t keep) {
-  return in_store(store, "terrace_keep_tier",
+  return in_store(store, TERRACE_CALL(keep_tier),
                   [&](terrace_store& s) { s.offloader->commits().keep_tier(keep != 0); });
 }
 
 terrace_error* terrace_host_budget(terrace_store* store, uint64_t* bytes, uint64_t* least_bytes) {
-  constexpr const char* kCall = "terrace_host_budget";
+  constexpr Names kCall = TERRACE_CALL(host_budget);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(bytes, kCall, "bytes");
     c::require_pointer(least_bytes, kCall, "least_bytes");
@@ -80,7 +80,7 @@ terrace_error* terrace_host_budget(terrace_store* store, uint64_t* bytes, uint64
 }
 
 terrace_error* terrace_set_host_budget(terrace_store* store, uint64_t bytes) {
-  constexpr const char* kCall = "terrace_set_host_budget";
+  constexpr Names kCall = TERRACE_CALL(set_host_budget);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {

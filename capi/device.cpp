@@ -10,6 +10,9 @@
 #include <terrace/memory/device/simulated_device.h>
 
 namespace terrace::c {
+
+constexpr Names kCudaDevice = TERRACE_CALL_AS(device_cuda, "CudaDevice");
+constexpr Names kSimulatedDevice = TERRACE_CALL_AS(device_simulated, "SimulatedDevice");
 namespace {
 
 // Takes no lines: a description has nobody to tell them to, and the store's log hears them again.
@@ -52,7 +55,7 @@ void use_stream([[maybe_unused]] const MadeDevice& made, [[maybe_unused]] void* 
   if (made.cuda != nullptr) return made.cuda->use_stream(static_cast<CUstream_st*>(stream));
 #endif
   refuse(ErrorKind::config, "cannot use a stream", "store", "its device is simulated, and computes at once",
-         "create it with terrace_device_cuda");
+         "create it with " + Wording(kCudaDevice));
 }
 
 }  // namespace terrace::c
@@ -65,7 +68,7 @@ terrace_error* terrace_device_simulated(const terrace_simulated_options* options
     c::require_pointer(device, kAction, "device");
     *device = nullptr;
     const terrace_simulated_options given = c::taken(options, kAction, "options");
-    c::require_bytes(given.budget_bytes, kAction, "terrace_simulated_options.budget_bytes");
+    c::require_bytes(given.budget_bytes, kAction, Option::device_budget);
     auto made = std::make_unique<terrace_device>();
     made->budget_bytes = given.budget_bytes;
     made->strict = given.strict != 0;
@@ -81,10 +84,10 @@ terrace_error* terrace_device_cuda(const terrace_cuda_options* options, terrace_
     c::require_pointer(device, kAction, "device");
     *device = nullptr;
     const terrace_cuda_options given = c::taken(options, kAction, "options");
-    c::require_bytes(given.budget_bytes, kAction, "terrace_cuda_options.budget_bytes");
+    c::require_bytes(given.budget_bytes, kAction, Option::cuda_budget);
     c::require_zero(given.reserved, kAction, "terrace_cuda_options.reserved");
     if (given.ordinal > c::kMostDevices)
-      c::refuse(ErrorKind::config, std::string(kAction), "terrace_cuda_options.ordinal",
+      c::refuse(ErrorKind::config, kAction, "terrace_cuda_options.ordinal",
                 "it is " + std::to_string(given.ordinal), "count GPUs from 0");
 #ifdef TERRACE_C_HAS_CUDA
     c::SilentLog log;
@@ -97,9 +100,9 @@ terrace_error* terrace_device_cuda(const terrace_cuda_options* options, terrace_
     made->granularity_bytes = gpu->facts().granularity_bytes;
     *device = made.release();
 #else
-    c::refuse(ErrorKind::config, std::string(kAction), "GPU " + std::to_string(given.ordinal),
+    c::refuse(ErrorKind::config, kAction, "GPU " + std::to_string(given.ordinal),
               "the library was built without CUDA: cuda.h was not found",
-              "install the CUDA headers and build it again, or use terrace_device_simulated");
+              "install the CUDA headers and build it again, or use " + Wording(c::kSimulatedDevice));
 #endif
   });
 }

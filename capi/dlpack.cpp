@@ -63,7 +63,7 @@ using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
 terrace_error* terrace_dlpack(terrace_store* store, uint32_t tensor, uint32_t gradient,
                               DLManagedTensor** managed) {
-  constexpr const char* kCall = "terrace_dlpack";
+  constexpr Names kCall = TERRACE_CALL(dlpack);
   return c::in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(managed, kCall, "managed");
     *managed = nullptr;

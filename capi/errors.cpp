@@ -1,7 +1,9 @@
 #include <terrace/capi/errors.h>
 
 #include <fmt/format.h>
+#include <terrace_run.h>
 
+#include <array>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -9,12 +11,22 @@
 #include <system_error>
 #include <utility>
 
-#include <terrace/capi/option_words.h>
 #include <terrace/capi/structs.h>
 #include <terrace/offload/plan/budget_shortage.h>
 
 namespace terrace::c {
 namespace {
+
+constexpr std::array kDoors = {Door::c, Door::python, Door::configuration};
+static_assert(TERRACE_WORDS_CONFIGURATION + 1 == kDoors.size());
+static_assert(static_cast<int>(ErrorCause::unknown_name) == TERRACE_CAUSE_UNKNOWN_NAME);
+
+void give_texts(terrace_error& error) {
+  const ErrorParts& parts = error.parts;
+  for (size_t d = 0; d < kDoors.size(); ++d)
+    error.texts[d] = {parts.what_failed.in(kDoors[d]), parts.subject.in(kDoors[d]), parts.reason,
+                      parts.advice.in(kDoors[d])};
+}
 
 // Made before there can be a want of memory, and never freed.
 terrace_error& out_of_memory() noexcept {
@@ -23,7 +35,8 @@ terrace_error& out_of_memory() noexcept {
   error.kind = TERRACE_CAPACITY;
   error.parts = {"cannot go on", "memory of the process", "the system has no more (std::bad_alloc)",
                  "lower the budgets, or end what else takes memory"};
-  error.text = "cannot go on \"" + error.parts[1] + "\": " + error.parts[2] + "\n  " + error.parts[3];
+  error.text = Error(ErrorKind::capacity, error.parts).in(Door::c);
+  give_texts(error);
   return error;
 }
 const terrace_error& kOutOfMemory = out_of_memory();
@@ -53,15 +66,13 @@ uint32_t kind_of(ErrorKind kind) {
 // The text is the library's; the parts name a subject always, for programs that show them one by one.
 std::unique_ptr<terrace_error> made_of(ErrorKind kind, const ErrorParts& parts,
                                        std::string_view subject = "the store") {
-  ErrorParts words = parts;
-  words.reason = in_words_of_c(words.reason);
-  words.advice = in_words_of_c(words.advice);
   auto made = std::make_unique<terrace_error>();
   made->kind = kind_of(kind);
-  made->text = Error(kind, words).what();
-  if (words.subject.empty()) words.subject = kind == ErrorKind::peer ? "the other ranks" : subject;
-  made->parts = {std::move(words.what_failed), std::move(words.subject), std::move(words.reason),
-                 std::move(words.advice)};
+  made->text = Error(kind, parts).in(Door::c);
+  made->parts = parts;
+  if (made->parts.subject.empty())
+    made->parts.subject = kind == ErrorKind::peer ? "the other ranks" : subject;
+  give_texts(*made);
   return made;
 }
 
@@ -129,34 +140,32 @@ void throw_again(terrace_error* failure) {
                               ErrorKind::corrupt, ErrorKind::cancelled}) {
     if (kind_of(one) == failure->kind) kind = one;
   }
-  const auto& [what_failed, subject, reason, advice] = failure->parts;
-  const Error error(kind, {what_failed, subject, reason, advice});
+  const Error error(kind, failure->parts);
   terrace_error_free(failure);
   throw error;
 }
 
-void refuse(ErrorKind kind, std::string what_failed, std::string subject, std::string reason,
-            std::string advice) {
+void refuse(ErrorKind kind, Wording what_failed, Wording subject, Reason reason, Wording advice) {
   throw Error(kind, {std::move(what_failed), std::move(subject), std::move(reason), std::move(advice)});
 }
 
-void misuse(std::string what_failed, std::string subject, std::string reason, std::string advice) {
+void misuse(Wording what_failed, Wording subject, Reason reason, Wording advice) {
   refuse(ErrorKind::misuse, std::move(what_failed), std::move(subject), std::move(reason), std::move(advice));
 }
 
-void require_pointer(const void* pointer, std::string_view action, std::string_view name) {
-  if (pointer == nullptr) misuse(std::string(action), std::string(name), "it is NULL", "give its address");
+void require_pointer(const void* pointer, const Subject& action, const Subject& name) {
+  if (pointer == nullptr) misuse(action, name, "it is NULL", "give its address");
 }
 
-void require_list(const void* list, uint64_t count, std::string_view action, std::string_view name) {
+void require_list(const void* list, uint64_t count, const Subject& action, const Subject& name) {
   if (list == nullptr && count > 0)
-    misuse(std::string(action), std::string(name), fmt::format("it is NULL, with a count of {}", count),
+    misuse(action, name, fmt::format("it is NULL, with a count of {}", count),
            "give its address, or a count of 0");
 }
 
-void require_enum(uint32_t value, uint32_t count, std::string_view action, std::string_view name) {
+void require_enum(uint32_t value, uint32_t count, const Subject& action, const Subject& name) {
   if (value >= count)
-    refuse(ErrorKind::config, std::string(action), std::string(name),
+    refuse(ErrorKind::config, action, name,
            fmt::format("{} is none of its values, which end with {}", value, count - 1),
            "set one of those that terrace.h names");
 }
@@ -174,19 +183,28 @@ const char* terrace_error_text(const terrace_error* error) {
 }
 
 void terrace_error_get(const terrace_error* error, terrace_error_parts* parts) {
+  terrace_error_get_as(error, TERRACE_WORDS_C, parts);
+}
+
+void terrace_error_get_as(const terrace_error* error, uint32_t words, terrace_error_parts* parts) {
   if (parts == nullptr || !terrace::c::is_size(parts->size)) return;
-  static const terrace_error none = {.kind = 0, .parts = {}, .text = {}};
+  static const terrace_error none = {.kind = 0, .parts = {}, .texts = {}, .text = {}};
   const terrace_error& from = error == nullptr ? none : *error;
+  const auto& texts = from.texts[words < from.texts.size() ? words : uint32_t{TERRACE_WORDS_C}];
   terrace::c::give(parts, terrace_error_parts{.size = 0,
                                               .kind = from.kind,
-                                              .what_failed = from.parts[0].c_str(),
-                                              .subject = from.parts[1].c_str(),
-                                              .reason = from.parts[2].c_str(),
-                                              .advice = from.parts[3].c_str(),
+                                              .what_failed = texts[0].c_str(),
+                                              .subject = texts[1].c_str(),
+                                              .reason = texts[2].c_str(),
+                                              .advice = texts[3].c_str(),
                                               .least_bytes = from.least_bytes,
                                               .least_device_bytes = from.least_device_bytes,
                                               .least_host_bytes = from.least_host_bytes,
                                               .least_nvme_bytes = from.least_nvme_bytes});
+}
+
+uint32_t terrace_error_cause_of(const terrace_error* error) {
+  return error == nullptr ? uint32_t{TERRACE_CAUSE_OTHER} : static_cast<uint32_t>(error->parts.cause);
 }
 
 void terrace_error_free(terrace_error* error) {

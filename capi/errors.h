@@ -8,10 +8,13 @@
 
 #include <terrace.h>
 #include <terrace/base/error.h>
+#include <terrace/capi/names.h>
 
 struct terrace_error {
   uint32_t kind = TERRACE_INTERNAL;
-  std::array<std::string, 4> parts;  // in the order of ErrorParts
+  terrace::ErrorParts parts;
+  // The parts in the words of C, of Python and of a configuration (terrace_words).
+  std::array<std::array<std::string, 4>, 3> texts;
   std::string text;
   uint64_t least_bytes = 0, least_device_bytes = 0, least_host_bytes = 0, least_nvme_bytes = 0;
 };
@@ -38,16 +41,14 @@ terrace_error* answer(Action action) noexcept {
   }
 }
 
-[[noreturn]] void refuse(ErrorKind kind, std::string what_failed, std::string subject, std::string reason,
-                         std::string advice);
-[[noreturn]] void misuse(std::string what_failed, std::string subject, std::string reason,
-                         std::string advice);
+[[noreturn]] void refuse(ErrorKind kind, Wording what_failed, Wording subject, Reason reason, Wording advice);
+[[noreturn]] void misuse(Wording what_failed, Wording subject, Reason reason, Wording advice);
 
 // Throws Error(misuse) for a null `pointer`: "cannot begin a step", "store".
-void require_pointer(const void* pointer, std::string_view action, std::string_view name);
+void require_pointer(const void* pointer, const Subject& action, const Subject& name);
 // The same for a list of `count`, which may be null where it is empty.
-void require_list(const void* list, uint64_t count, std::string_view action, std::string_view name);
+void require_list(const void* list, uint64_t count, const Subject& action, const Subject& name);
 // Throws Error(config) for a number that is none of an enum's first `count`.
-void require_enum(uint32_t value, uint32_t count, std::string_view action, std::string_view name);
+void require_enum(uint32_t value, uint32_t count, const Subject& action, const Subject& name);
 
 }  // namespace terrace::c

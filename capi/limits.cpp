@@ -8,19 +8,19 @@
 
 namespace terrace::c {
 
-void require_at_most(uint64_t value, uint64_t most, std::string_view action, std::string_view name) {
+void require_at_most(uint64_t value, uint64_t most, const Subject& action, const Subject& name) {
   if (value > most)
-    refuse(ErrorKind::config, std::string(action), std::string(name), fmt::format("it is {}", value),
+    refuse(ErrorKind::config, action, name, fmt::format("it is {}", value),
            fmt::format("set {} at most", most));
 }
 
-void require_bytes(uint64_t bytes, std::string_view action, std::string_view name) {
+void require_bytes(uint64_t bytes, const Subject& action, const Subject& name) {
   require_at_most(bytes, kMostBytes, action, name);
 }
 
-void require_zero(uint32_t value, std::string_view action, std::string_view name) {
+void require_zero(uint32_t value, const Subject& action, const Subject& name) {
   if (value != 0)
-    refuse(ErrorKind::config, std::string(action), std::string(name), fmt::format("it is {}", value),
+    refuse(ErrorKind::config, action, name, fmt::format("it is {}", value),
            "leave it at 0: it has no meaning yet");
 }
 

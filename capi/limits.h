@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include <terrace/capi/names.h>
 
 namespace terrace::c {
 
@@ -17,8 +18,8 @@ inline constexpr uint32_t kMostRetainedCommits = 1024;
 inline constexpr uint64_t kMostCommitText = 1 << 20;
 
 // Throw Error(config).
-void require_bytes(uint64_t bytes, std::string_view action, std::string_view name);
-void require_at_most(uint64_t value, uint64_t most, std::string_view action, std::string_view name);
-void require_zero(uint32_t value, std::string_view action, std::string_view name);
+void require_bytes(uint64_t bytes, const Subject& action, const Subject& name);
+void require_at_most(uint64_t value, uint64_t most, const Subject& action, const Subject& name);
+void require_zero(uint32_t value, const Subject& action, const Subject& name);
 
 }  // namespace terrace::c

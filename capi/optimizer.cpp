@@ -1,45 +1,41 @@
 #include <terrace/capi/optimizer.h>
 
 #include <fmt/format.h>
+#include <terrace_run.h>
 
 #include <string>
 #include <utility>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/capi/errors.h>
 #include <terrace/capi/limits.h>
 #include <terrace/capi/structs.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 
 namespace terrace::c {
 
 OptimizerKind optimizer_kind(uint32_t kind) {
-  switch (kind) {
-    case TERRACE_ADAGRAD:
-      return OptimizerKind::adagrad;
-    case TERRACE_LION:
-      return OptimizerKind::lion;
-    case TERRACE_SGD:
-      return OptimizerKind::sgd;
-    default:
-      return OptimizerKind::adam;
-  }
+  return kOptimizers[kind].kind;
 }
 
 namespace {
 
-OptimizerSettings group_of(const terrace_optimizer& given, uint32_t number, std::string_view action) {
-  require_enum(given.kind, 5, action, fmt::format("terrace_optimizer.kind of group {}", number));
+OptimizerSettings group_of(const terrace_optimizer& given, uint32_t number, const Subject& action) {
+  require_enum(given.kind, kOptimizers.size(), action,
+               fmt::format("terrace_optimizer.kind of group {}", number));
   require_zero(given.reserved, action, fmt::format("terrace_optimizer.reserved of group {}", number));
   const auto or_default = [&](double value, double by_default) {
     return value == 0 && given.exact == 0 ? by_default : value;
   };
+  const OptimizerRow& row = kOptimizers[given.kind];
   OptimizerSettings settings;
-  settings.kind = optimizer_kind(given.kind);
+  settings.kind = row.kind;
   settings.lr = given.lr;
   settings.beta1 = or_default(given.beta1, 0.9);
-  settings.beta2 = or_default(given.beta2, given.kind == TERRACE_LION ? 0.99 : 0.999);
-  settings.eps = or_default(given.eps, given.kind == TERRACE_ADAGRAD ? 1e-10 : 1e-8);
+  settings.beta2 = or_default(given.beta2, row.beta2);
+  settings.eps = or_default(given.eps, row.eps);
   settings.weight_decay = given.weight_decay;
-  settings.adamw_mode = given.kind != TERRACE_ADAM;
+  settings.adamw_mode = row.decays_apart || row.kind != OptimizerKind::adam;
   settings.bias_correction = given.no_bias_correction == 0;
   settings.momentum = given.momentum;
   settings.dampening = given.dampening;
@@ -50,9 +46,9 @@ OptimizerSettings group_of(const terrace_optimizer& given, uint32_t number, std:
 }  // namespace
 
 OwnedSettings read_settings(const terrace_update_settings* given, bool tensors_count_steps,
-                            std::string_view action) {
+                            const Subject& action) {
   const terrace_update_settings known = taken(given, action, "settings");
-  const auto groups = taken_list(known.groups, known.group_count, action, "terrace_update_settings.groups");
+  const auto groups = taken_list(known.groups, known.group_count, action, Option::update_groups);
   OwnedSettings owned;
   for (uint32_t g = 0; g < groups.size(); ++g) owned.groups.push_back(group_of(groups[g], g, action));
   owned.settings.groups = owned.groups;
@@ -62,4 +58,38 @@ OwnedSettings read_settings(const terrace_update_settings* given, bool tensors_c
   return owned;
 }
 
+namespace {
+
+std::string optimizers_json() {
+  JsonWriter json;
+  json.begin_list(JsonLayout::lines);
+  for (const OptimizerRow& row : kOptimizers) {
+    json.begin_object().member("word", row.word);
+    json.begin_list("moments");
+    for (const std::string_view moment : row.moments) {
+      if (!moment.empty()) json.value(moment);
+    }
+    json.end()
+        .members({{"counts_steps", row.counts_steps},
+                  {"has_betas", row.has_betas},
+                  {"has_eps", row.has_eps},
+                  {"has_momentum", row.has_momentum},
+                  {"has_bias_correction", row.has_bias_correction},
+                  {"lr", row.lr},
+                  {"beta2", row.beta2},
+                  {"eps", row.eps}})
+        .end();
+  }
+  return json.end().take();
+}
+
+}  // namespace
 }  // namespace terrace::c
+
+terrace_error* terrace_optimizers(const char** json) {
+  return terrace::c::answer([&] {
+    terrace::c::require_pointer(json, "cannot list the optimizers", "json");
+    static const std::string text = terrace::c::optimizers_json();
+    *json = text.c_str();
+  });
+}

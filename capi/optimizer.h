@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <terrace.h>
+#include <terrace/capi/names.h>
 #include <terrace/offload/update/update_settings.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 
@@ -22,6 +23,6 @@ struct OwnedSettings {
 // Throws Error(misuse) and Error(config); what the numbers mean is checked by the Offloader.
 // `tensors_count_steps`: the number of the step has no meaning.
 OwnedSettings read_settings(const terrace_update_settings* given, bool tensors_count_steps,
-                            std::string_view action);
+                            const Subject& action);
 
 }  // namespace terrace::c

@@ -39,10 +39,11 @@ class ProgramOfC final : public RankProgram {
   // Not the first rank: its errors have this before them.
   void speak_for(std::string ranks) { ranks_ = std::move(ranks); }
   Log& log() override { return log_; }
-  void say(const Error& failure) override { log_.error(failure.what()); }
+  void say(const Error& failure) override { log_.error(failure.in(Door::c)); }
   void say_as(const std::string& ranks, const Error& failure) override {
     const std::string& those = ranks.empty() ? ranks_ : ranks;
-    log_.error(those.empty() ? failure.what() : fmt::format("[{}] {}", those, failure.what()));
+    const std::string text = failure.in(Door::c);
+    log_.error(those.empty() ? text : fmt::format("[{}] {}", those, text));
   }
   void end_at_once() override {
     if (ends_process_) std::_Exit(1);
@@ -74,7 +75,7 @@ Environment variables_with(const char* place) {
 GivenRank given_rank(const terrace_ranks_options& options) {
   if (options.count == 0) {
     if (options.rank != 0)
-      c::refuse(ErrorKind::config, kJoin, "terrace_ranks_options.rank",
+      c::refuse(ErrorKind::config, kJoin, Names{.c = "terrace_ranks_options.rank", .python = "rank"},
                 fmt::format("it is {}, and count is 0", options.rank), "give both, or neither");
     return {};
   }
@@ -158,7 +159,8 @@ terrace_error* terrace_ranks_join(const terrace_ranks_options* options, terrace_
   return c::answer([&] {
     c::require_pointer(ranks, kJoin, "ranks");
     const terrace_ranks_options given = c::taken(options, kJoin, "terrace_ranks_options");
-    c::require_enum(given.transport, 3, kJoin, "terrace_ranks_options.transport");
+    c::require_enum(given.transport, 3, kJoin,
+                    Names{.c = "terrace_ranks_options.transport", .python = "transport"});
     *ranks = std::make_unique<terrace_ranks>(given).release();
   });
 }

@@ -23,10 +23,10 @@ static_assert(static_cast<uint32_t>(CounterUnit::bytes) == TERRACE_BYTES &&
               static_cast<uint32_t>(CounterUnit::count) == TERRACE_COUNT &&
               static_cast<uint32_t>(CounterUnit::ns) == TERRACE_NANOSECONDS);
 
-void give_values(const OffloadCounters& counters, uint64_t* values, uint32_t count, std::string_view action) {
+void give_values(const OffloadCounters& counters, uint64_t* values, uint32_t count, const Subject& action) {
   require_list(values, count, action, "values");
   if (count > kAllCounters)
-    misuse(std::string(action), "count",
+    misuse(action, "count",
            "it is " + std::to_string(count) + ", and there are " + std::to_string(kAllCounters) + " counters",
            "ask for terrace_counter_count() at most");
   for (uint32_t c = 0; c < count; ++c)
@@ -53,7 +53,7 @@ uint32_t terrace_counter_count(void) {
 
 terrace_error* terrace_counter_get(uint32_t number, terrace_counter* counter) {
   return c::answer([&] {
-    constexpr const char* kCall = "terrace_counter_get";
+    constexpr Names kCall = TERRACE_CALL(counter_get);
     c::require_result(counter, kCall, "counter");
     if (number >= c::kAllCounters)
       c::misuse(kCall, "counter " + std::to_string(number),
@@ -76,7 +76,7 @@ terrace_error* terrace_counter_get(uint32_t number, terrace_counter* counter) {
 }
 
 terrace_error* terrace_counters(terrace_store* store, uint64_t* values, uint32_t count) {
-  constexpr const char* kCall = "terrace_counters";
+  constexpr Names kCall = TERRACE_CALL(counters);
   return in_store(
       store, kCall,
       [&](terrace_store& s) { c::give_values(s.offloader->report().counters(), values, count, kCall); },
@@ -84,7 +84,7 @@ terrace_error* terrace_counters(terrace_store* store, uint64_t* values, uint32_t
 }
 
 terrace_error* terrace_step_counters(terrace_store* store, uint64_t* values, uint32_t count) {
-  constexpr const char* kCall = "terrace_step_counters";
+  constexpr Names kCall = TERRACE_CALL(step_counters);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {

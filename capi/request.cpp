@@ -14,15 +14,16 @@
 #include <terrace/capi/optimizer.h>
 #include <terrace/capi/structs.h>
 #include <terrace/memory/space/space_layout.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 
 namespace terrace::c {
 namespace {
 
-TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, std::string_view action) {
+TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, const Subject& action) {
   const std::string subject = fmt::format("tensor {}", number);
   require_pointer(given.name, action, subject + ": name");
   if (given.rank == 0)
-    misuse(std::string(action), given.name, "its shape has no dimension", "give a scalar the shape [1]");
+    misuse(action, given.name, "its shape has no dimension", "give a scalar the shape [1]");
   require_list(given.shape, given.rank, action, subject + ": shape");
   require_enum(given.type, 3, action, subject + ": type");
   TensorSpec spec;
@@ -37,69 +38,68 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, std::string_v
   return spec;
 }
 
-void read_tensors(const RequestArguments& arguments, Request& request, std::string_view action) {
+void read_tensors(const RequestArguments& arguments, Request& request, const Subject& action) {
   const auto tensors = taken_list(arguments.tensors, arguments.tensor_count, action, "tensors");
   if (tensors.empty())
-    refuse(ErrorKind::config, std::string(action), "tensors", "there are none", "describe one at least");
+    refuse(ErrorKind::config, action, "tensors", "there are none", "describe one at least");
   for (uint32_t t = 0; t < tensors.size(); ++t) request.tensors.push_back(tensor_of(tensors[t], t, action));
 }
 
-RecordLayout layout_of(const terrace_options& given, std::string_view action) {
-  require_enum(given.optimizer, 5, action, "terrace_options.optimizer");
-  require_enum(given.moment_type, 2, action, "terrace_options.moment_type");
+RecordLayout layout_of(const terrace_options& given, const Subject& action) {
+  require_enum(given.optimizer, kOptimizers.size(), action, Option::optimizer);
+  require_enum(given.moment_type, 2, action, Option::moment_type);
   RecordLayout layout;
-  require_enum(given.masters, 3, action, "terrace_options.masters");
+  require_enum(given.masters, 3, action, Option::masters);
   layout.master = static_cast<MasterForm>(given.masters);
   layout.moment_count = moment_count(optimizer_kind(given.optimizer), given.sgd_momentum != 0 ? 1 : 0);
   layout.moment_type = static_cast<DataType>(given.moment_type);
   return layout;
 }
 
-std::vector<TierPath> paths_of(const terrace_options& given, std::string_view action) {
-  require_list(given.nvme_paths, given.nvme_path_count, action, "terrace_options.nvme_paths");
+std::vector<TierPath> paths_of(const terrace_options& given, const Subject& action) {
+  require_list(given.nvme_paths, given.nvme_path_count, action, Option::nvme_path);
   std::vector<TierPath> paths;
   for (uint32_t p = 0; p < given.nvme_path_count; ++p) {
-    require_pointer(given.nvme_paths[p], action, fmt::format("terrace_options.nvme_paths[{}]", p));
+    require_pointer(given.nvme_paths[p], action, fmt::format("path {}", p));
     paths.push_back({given.nvme_paths[p]});
   }
   const bool wants_paths = given.parameters == TERRACE_NVME || given.states == TERRACE_NVME;
   if (wants_paths && paths.empty())
-    refuse(ErrorKind::config, std::string(action), "terrace_options.nvme_paths",
+    refuse(ErrorKind::config, action, Option::nvme_path,
            "something is placed on nvme, and there are no paths", "name one existing folder at least");
   return paths;
 }
 
-void read_placement(const terrace_options& given, OffloadOptions& options, std::string_view action) {
-  require_enum(given.parameters, 3, action, "terrace_options.parameters");
-  require_enum(given.states, 3, action, "terrace_options.states");
+void read_placement(const terrace_options& given, OffloadOptions& options, const Subject& action) {
+  require_enum(given.parameters, 3, action, Option::parameters);
+  require_enum(given.states, 3, action, Option::states);
   options.parameters = static_cast<Placement>(given.parameters);
   options.states = static_cast<Placement>(given.states);
   options.parameter_paths = options.state_paths = paths_of(given, action);
   if (given.tier_name != nullptr) options.tier_name = given.tier_name;
-  require_at_most(given.retained_commits, kMostRetainedCommits, action, "terrace_options.retained_commits");
+  require_at_most(given.retained_commits, kMostRetainedCommits, action, Option::retained_commits);
   options.durable = given.durable != 0;
   options.retained_commits = given.retained_commits;
   options.tier_start = given.resume != 0 ? TierStart::resume : TierStart::fresh;
   options.discard_commits = given.discard_commits != 0;
   const bool on_nvme = options.parameters == Placement::nvme || options.states == Placement::nvme;
   if (given.resume != 0 && !on_nvme)
-    refuse(ErrorKind::config, std::string(action), "terrace_options.resume", "nothing is placed on nvme",
+    refuse(ErrorKind::config, action, Option::resume, "nothing is placed on nvme",
            "place the state as the run did that is to go on");
 }
 
-void read_budgets(const terrace_options& given, OffloadOptions& options, std::string_view action) {
-  require_bytes(given.host_bytes, action, "terrace_options.host_bytes");
-  require_bytes(given.work_bytes, action, "terrace_options.work_bytes");
+void read_budgets(const terrace_options& given, OffloadOptions& options, const Subject& action) {
+  require_bytes(given.host_bytes, action, Option::host_budget);
+  require_bytes(given.work_bytes, action, Option::work_bytes);
   options.host_budget_bytes = given.host_bytes;
   options.work_bytes = given.work_bytes;
 }
 
-void read_steps(const terrace_options& given, OffloadOptions& options, std::string_view action) {
-  require_at_most(given.accumulation_steps, kMostAccumulationSteps, action,
-                  "terrace_options.accumulation_steps");
-  require_enum(given.gradients, 3, action, "terrace_options.gradients");
-  require_enum(given.unused_gradients, 2, action, "terrace_options.unused_gradients");
-  require_enum(given.accumulation_type, 3, action, "terrace_options.accumulation_type");
+void read_steps(const terrace_options& given, OffloadOptions& options, const Subject& action) {
+  require_at_most(given.accumulation_steps, kMostAccumulationSteps, action, Option::micro_batches);
+  require_enum(given.gradients, 3, action, Option::gradients);
+  require_enum(given.unused_gradients, 2, action, Option::unused_gradients);
+  require_enum(given.accumulation_type, 3, action, Option::accumulation_type);
   options.micro_batches = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
   options.layer_major = given.layer_major != 0;
   options.gradients = static_cast<GradientOrigin>(given.gradients);
@@ -107,8 +107,8 @@ void read_steps(const terrace_options& given, OffloadOptions& options, std::stri
   options.accumulation_type = static_cast<DataType>(given.accumulation_type);
 }
 
-io::EngineKind engine_of(const terrace_options& given, std::string_view action) {
-  require_enum(given.io_engine, 4, action, "terrace_options.io_engine");
+io::EngineKind engine_of(const terrace_options& given, const Subject& action) {
+  require_enum(given.io_engine, 4, action, Option::io_engine);
   constexpr std::array kKinds = {io::EngineKind::io_uring, io::EngineKind::libaio, io::EngineKind::threads};
   if (given.io_engine == TERRACE_IO_BEST) return io::choose_engine(std::nullopt).kind;
   return io::choose_engine(kKinds[given.io_engine - 1]).kind;
@@ -118,23 +118,23 @@ io::EngineKind engine_of(const terrace_options& given, std::string_view action) 
 const terrace_device kNoDevice;
 
 const terrace_device& device_of(const terrace_device* given, std::span<const TensorSpec> tensors,
-                                std::string_view action) {
+                                const Subject& action) {
   if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return t.home == TensorHome::managed; }))
     require_pointer(given, action, "device");
   return given != nullptr ? *given : kNoDevice;
 }
 
-void require_for_device(const terrace_device& device, const OffloadOptions& options,
-                        std::string_view action) {
+void require_for_device(const terrace_device& device, const OffloadOptions& options, const Subject& action) {
   if (device.is_cuda && options.states == Placement::none)
-    refuse(ErrorKind::config, std::string(action), "terrace_options.states",
+    refuse(ErrorKind::config, action, Option::states,
            "optimizer states are in a GPU's memory, and the library has no arithmetic there",
-           "place them on TERRACE_CPU or TERRACE_NVME");
+           "place them on " + Wording(TERRACE_VALUE(TERRACE_CPU, "\"cpu\"")) + " or " +
+               TERRACE_VALUE(TERRACE_NVME, "\"nvme\""));
 }
 
 }  // namespace
 
-Request read_request(const RequestArguments& arguments, std::string_view action) {
+Request read_request(const RequestArguments& arguments, const Subject& action) {
   const terrace_options given = taken(arguments.options, action, "options");
   Request request;
   read_tensors(arguments, request, action);
@@ -151,15 +151,15 @@ Request read_request(const RequestArguments& arguments, std::string_view action)
   options.verify_checksums = given.no_checksums == 0;
   options.io.kind = engine_of(given, action);
   require_for_device(device, options, action);
-  require_enum(given.update_when, 3, action, "terrace_options.update_when");
+  require_enum(given.update_when, 3, action, Option::update_when);
   request.update_mode = static_cast<UpdateMode>(given.update_when);
   require_mode(request.update_mode, options);
   options.holds_gradients = mode_holds_gradients(request.update_mode, options);
-  require_at_most(given.threads, kMostThreads, action, "terrace_options.threads");
+  require_at_most(given.threads, kMostThreads, action, Option::threads);
   request.threads = given.threads;
-  require_at_most(given.chunk_elements, kMostChunkElements, action, "terrace_options.chunk_elements");
+  require_at_most(given.chunk_elements, kMostChunkElements, action, Option::chunk_elements);
   if (given.chunk_elements % kTileElements != 0)
-    refuse(ErrorKind::config, std::string(action), "terrace_options.chunk_elements",
+    refuse(ErrorKind::config, action, Option::chunk_elements,
            fmt::format("{} is no multiple of {}", given.chunk_elements, kTileElements),
            "set a multiple, or 0 for one that suits the budgets");
   request.chunk_elements = given.chunk_elements;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <terrace.h>
+#include <terrace/capi/names.h>
 #include <terrace/memory/space/tensor.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/plan/memory_plan.h>
@@ -37,11 +38,11 @@ struct RequestArguments {
   uint32_t use_count;
 };
 // Throws Error(misuse) and Error(config); looks at nothing but the arguments.
-Request read_request(const RequestArguments& arguments, std::string_view action);
+Request read_request(const RequestArguments& arguments, const Subject& action);
 
 // The uses that a program announces. The tensors of the request have been read.
 std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Request& request,
-                                  std::string_view action);
+                                  const Subject& action);
 
 // Chooses the size of chunks where that is left open: the size of the commit to resume, or one for the
 // budgets. Throws ShortageError where none fits.

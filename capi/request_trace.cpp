@@ -13,12 +13,12 @@ namespace terrace::c {
 namespace {
 
 std::vector<TensorId> tensors_of(const terrace_use& use, const std::string& subject, size_t tensor_count,
-                                 std::string_view action) {
+                                 const Subject& action) {
   require_list(use.tensors, use.tensor_count, action, subject + ": tensors");
   std::vector<TensorId> tensors;
   for (uint32_t i = 0; i < use.tensor_count; ++i) {
     if (use.tensors[i] >= tensor_count)
-      misuse(std::string(action), subject,
+      misuse(action, subject,
              fmt::format("there is no tensor {}: {} are described", use.tensors[i], tensor_count),
              "count tensors from 0 in the order of their description");
     tensors.push_back(TensorId{use.tensors[i]});
@@ -26,22 +26,22 @@ std::vector<TensorId> tensors_of(const terrace_use& use, const std::string& subj
   std::vector<TensorId> sorted = tensors;
   std::ranges::sort(sorted);
   if (std::ranges::adjacent_find(sorted) != sorted.end())
-    misuse(std::string(action), subject, "it names a tensor twice", "name each tensor once");
+    misuse(action, subject, "it names a tensor twice", "name each tensor once");
   return tensors;
 }
 
 // Throws Error(misuse) where a use of a step cannot be what it says.
 void require_use(const terrace_use& use, const std::string& subject, uint64_t behind_it,
-                 uint32_t micro_batches, std::string_view action) {
+                 uint32_t micro_batches, const Subject& action) {
   if (use.kind == TERRACE_INFERENCE || use.kind == TERRACE_UNIT)
-    misuse(std::string(action), subject, "it is neither forward nor backward",
+    misuse(action, subject, "it is neither forward nor backward",
            "announce the uses of one training step, or units and nothing else");
   if (use.micro_batch >= micro_batches)
-    misuse(std::string(action), subject,
+    misuse(action, subject,
            fmt::format("its micro-batch is {}, and a step has {}", use.micro_batch, micro_batches),
            "count micro-batches from 0");
   if (use.encloses > behind_it)
-    misuse(std::string(action), subject,
+    misuse(action, subject,
            fmt::format("it encloses {} uses, and {} come behind it", use.encloses, behind_it),
            "enclose uses that are in the list");
 }
@@ -49,7 +49,7 @@ void require_use(const terrace_use& use, const std::string& subject, uint64_t be
 }  // namespace
 
 std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Request& request,
-                                  std::string_view action) {
+                                  const Subject& action) {
   const auto uses = taken_list(arguments.uses, arguments.use_count, action, "uses");
   const bool are_units = !uses.empty() && uses.front().kind == TERRACE_UNIT;
   const uint32_t micro_batches = request.options.micro_batches;
@@ -69,8 +69,7 @@ std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Reque
       continue;
     }
     if (are_units)
-      misuse(std::string(action), subject, "it is no unit, and others are",
-             "announce units and nothing else");
+      misuse(action, subject, "it is no unit, and others are", "announce units and nothing else");
     require_use(use, subject, uses.size() - 1 - u, micro_batches, action);
     trace.push_back(
         {use.key, static_cast<UseKind>(use.kind), std::move(tensors), use.micro_batch, use.encloses});

@@ -41,7 +41,8 @@ HostBudgetChange change_budget_of(terrace_store& store, uint64_t bytes) {
     s.offloader->finish_update();
     change = change_host_budget(*s.offloader, bytes);
   };
-  if (terrace_error* const failure = in_store(&store, "terrace_run_step_done", set)) c::throw_again(failure);
+  if (terrace_error* const failure = in_store(&store, TERRACE_CALL(run_step_done), set))
+    c::throw_again(failure);
   return change;
 }
 
@@ -126,7 +127,7 @@ void terrace_run::serve() {
 
 terrace_error* terrace_run_begin(terrace_store* store, const terrace_run_options* options,
                                  terrace_run** run) {
-  constexpr const char* kCall = "terrace_run_begin";
+  constexpr Names kCall = TERRACE_CALL(run_begin);
   const auto begin = [&](terrace_store& s) {
     c::require_pointer(run, kCall, "run");
     const terrace_run_options given = c::taken(options, kCall, "terrace_run_options");
@@ -138,7 +139,7 @@ terrace_error* terrace_run_begin(terrace_store* store, const terrace_run_options
 }
 
 terrace_error* terrace_run_step_done(terrace_run* run, const terrace_run_step* step, uint32_t* stops) {
-  constexpr const char* kCall = "terrace_run_step_done";
+  constexpr Names kCall = TERRACE_CALL(run_step_done);
   StepReport report;
   const auto fill = [&](terrace_store& s) {
     c::require_rest(s, kFollow);

@@ -13,7 +13,7 @@ using c::in_store;
 static_assert(sizeof(TensorId) == sizeof(uint32_t));
 
 terrace_error* terrace_begin_step(terrace_store* store) {
-  constexpr const char* kCall = "terrace_begin_step";
+  constexpr Names kCall = TERRACE_CALL(begin_step);
   // A commit that failed since the last call is told of here, before anything of the step has begun.
   const auto tell = [](terrace_store& s) { s.offloader->commits().throw_failure(); };
   if (terrace_error* lost = in_store(store, kCall, tell, c::Harmless::all)) return lost;
@@ -26,18 +26,18 @@ terrace_error* terrace_begin_step(terrace_store* store) {
 }
 
 terrace_error* terrace_select_micro_batch(terrace_store* store, uint32_t micro_batch) {
-  return in_store(store, "terrace_select_micro_batch",
+  return in_store(store, TERRACE_CALL(select_micro_batch),
                   [&](terrace_store& s) { s.offloader->select_micro_batch(micro_batch); });
 }
 
 terrace_error* terrace_end_micro_batch(terrace_store* store) {
-  return in_store(store, "terrace_end_micro_batch",
+  return in_store(store, TERRACE_CALL(end_micro_batch),
                   [&](terrace_store& s) { s.offloader->end_micro_batch(); });
 }
 
 terrace_error* terrace_lease(terrace_store* store, const char* key, uint32_t kind, const uint32_t* tensors,
                              uint32_t count, uint64_t* lease) {
-  constexpr const char* kCall = "terrace_lease";
+  constexpr Names kCall = TERRACE_CALL(lease);
   const auto begin = [&](terrace_store& s) {
     c::require_pointer(key, kCall, "key");
     c::require_list(tensors, count, kCall, "tensors");
@@ -50,11 +50,11 @@ terrace_error* terrace_lease(terrace_store* store, const char* key, uint32_t kin
 }
 
 terrace_error* terrace_release(terrace_store* store, uint64_t lease) {
-  return in_store(store, "terrace_release", [&](terrace_store& s) { s.offloader->end_lease(lease); });
+  return in_store(store, TERRACE_CALL(release), [&](terrace_store& s) { s.offloader->end_lease(lease); });
 }
 
 terrace_error* terrace_parameter(terrace_store* store, uint32_t tensor, const void** parameter) {
-  constexpr const char* kCall = "terrace_parameter";
+  constexpr Names kCall = TERRACE_CALL(parameter);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(parameter, kCall, "parameter");
     *parameter = s.offloader->parameter(TensorId{tensor});
@@ -62,7 +62,7 @@ terrace_error* terrace_parameter(terrace_store* store, uint32_t tensor, const vo
 }
 
 terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor, terrace_gradient_view* view) {
-  constexpr const char* kCall = "terrace_gradient";
+  constexpr Names kCall = TERRACE_CALL(gradient);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_result(view, kCall, "view");
     const GradientView gradient = s.offloader->gradient(TensorId{tensor});
@@ -72,7 +72,7 @@ terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor, terrace_g
 
 terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const void* gradient, uint32_t type,
                                  uint32_t flags) {
-  constexpr const char* kCall = "terrace_hand_over";
+  constexpr Names kCall = TERRACE_CALL(hand_over);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(gradient, kCall, "gradient");
     c::require_enum(type, 3, kCall, "type");
@@ -91,14 +91,14 @@ terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const vo
 }
 
 terrace_error* terrace_abandon_step(terrace_store* store) {
-  return in_store(store, "terrace_abandon_step", [&](terrace_store& s) {
+  return in_store(store, TERRACE_CALL(abandon_step), [&](terrace_store& s) {
     s.offloader->abandon_step();
     s.open = c::Open::nothing;
   });
 }
 
 terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* address) {
-  constexpr const char* kCall = "terrace_move_tensor";
+  constexpr Names kCall = TERRACE_CALL(move_tensor);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(address, kCall, "address");
     c::require_rest(s, kCall);
@@ -107,7 +107,7 @@ terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* 
 }
 
 terrace_error* terrace_begin_evaluation(terrace_store* store) {
-  constexpr const char* kCall = "terrace_begin_evaluation";
+  constexpr Names kCall = TERRACE_CALL(begin_evaluation);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_values(s, kCall);
     s.offloader->begin_evaluation();
@@ -116,7 +116,7 @@ terrace_error* terrace_begin_evaluation(terrace_store* store) {
 }
 
 terrace_error* terrace_end_evaluation(terrace_store* store) {
-  return in_store(store, "terrace_end_evaluation", [&](terrace_store& s) {
+  return in_store(store, TERRACE_CALL(end_evaluation), [&](terrace_store& s) {
     s.offloader->end_evaluation();
     s.open = c::Open::nothing;
   });

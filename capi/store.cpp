@@ -32,15 +32,17 @@ uint32_t forks() {
   return fork_count.load(std::memory_order_relaxed);
 }
 
-terrace_error* enter(terrace_store* store, const char* call, AfterFailure after) noexcept {
+terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after) noexcept {
   terrace_error* refused = answer([&] {
-    require_pointer(store, call, "store");
+    if (store == nullptr)
+      throw Error(ErrorKind::misuse, {call, "store", "it is NULL", "give its address", ErrorCause::no_store});
     if (store->forks != fork_count.load(std::memory_order_relaxed))
       misuse(call, "store", "this process was forked after the store was created",
              "end it or call exec(), and create stores in the process that uses them");
     if (store->is_busy.exchange(true, std::memory_order_acquire))
-      misuse(call, "store", "another call is under way, on another thread or around this one",
-             "make one call at a time, and none from a callback");
+      throw Error(ErrorKind::misuse,
+                  {call, "store", "another call is under way, on another thread or around this one",
+                   "make one call at a time, and none from a callback", ErrorCause::store_busy});
   });
   if (refused != nullptr || store->failure == nullptr || after == AfterFailure::answer) return refused;
   refused = copy_error(*store->failure);
@@ -58,18 +60,18 @@ void leave(terrace_store& store, const terrace_error* failure, Harmless harmless
   store.is_busy.store(false, std::memory_order_release);
 }
 
-void require_rest(const terrace_store& store, std::string_view action) {
+void require_rest(const terrace_store& store, const Subject& action) {
   if (store.open != Open::nothing)
-    misuse(std::string(action), "store",
-           store.open == Open::step ? "a step is open" : "an evaluation is open",
+    misuse(action, "store", store.open == Open::step ? "a step is open" : "an evaluation is open",
            store.open == Open::step ? "update or abandon the step first" : "end the evaluation first");
 }
 
-void require_values(const terrace_store& store, std::string_view action) {
+void require_values(const terrace_store& store, const Subject& action) {
   require_rest(store, action);
   if (!store.is_filled)
-    misuse(std::string(action), "store", "it has no values",
-           "fill it first (terrace_fill_arrays, terrace_fill_files, terrace_fill_with)");
+    misuse(action, "store", "it has no values",
+           Wording("fill it first (") + TERRACE_CALL(fill_arrays) + ", " + TERRACE_CALL(fill_files) + ", " +
+               TERRACE_CALL(fill_with) + ")");
 }
 
 }  // namespace terrace::c
@@ -118,8 +120,8 @@ void terrace_destroy(terrace_store* store) {
 }
 
 terrace_error* terrace_plan_of(terrace_store* store, terrace_plan_result* result) {
-  return c::in_store(store, "terrace_plan_of", [&](terrace_store& s) {
-    c::require_result(result, "terrace_plan_of", "result");
+  return c::in_store(store, TERRACE_CALL_AS(plan_of, "Store.plan"), [&](terrace_store& s) {
+    c::require_result(result, TERRACE_CALL_AS(plan_of, "Store.plan"), "result");
     c::give(result, c::result_of(s.offloader->plan(), s.space));
   });
 }

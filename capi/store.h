@@ -22,6 +22,7 @@ namespace terrace::c {
 class CallbackLog final : public Log {
  public:
   CallbackLog(terrace_log_fn log, void* context) : log_(log), context_(context) {}
+  Door door() const override { return Door::c; }
   void write(LogLevel level, std::string_view line) override;
 
  private:
@@ -72,13 +73,13 @@ enum class Harmless : uint8_t { no_other, shortage, capacity, all };
 enum class AfterFailure : uint8_t { refuse, answer };
 
 // Claims the store for the calling thread: null, or why it cannot be had.
-terrace_error* enter(terrace_store* store, const char* call, AfterFailure after) noexcept;
+terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after) noexcept;
 // Gives it back. A failure that is not harmless stays with the store.
 void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept;
 
-// Runs a call of the C API on a store: null, or its failure. `call` is the function's name.
+// Runs a call of the C API on a store: null, or its failure. `call` is the function.
 template <typename Action>
-terrace_error* in_store(terrace_store* store, const char* call, Action action,
+terrace_error* in_store(terrace_store* store, const Names& call, Action action,
                         Harmless harmless = Harmless::no_other,
                         AfterFailure after = AfterFailure::refuse) noexcept {
   if (terrace_error* refused = enter(store, call, after)) return refused;
@@ -88,7 +89,7 @@ terrace_error* in_store(terrace_store* store, const char* call, Action action,
 }
 
 // Throws Error(misuse) unless nothing is open and there are values. `action` is "cannot begin a step".
-void require_rest(const terrace_store& store, std::string_view action);
-void require_values(const terrace_store& store, std::string_view action);
+void require_rest(const terrace_store& store, const Subject& action);
+void require_values(const terrace_store& store, const Subject& action);
 
 }  // namespace terrace::c

@@ -21,11 +21,11 @@ constexpr bool is_size(uint32_t size) {
 
 // Throws Error(misuse) for a null struct, and Error(config) for one whose size was not set, or that sets what
 // lies beyond the `known` bytes.
-void require_struct(const void* given, uint32_t known, std::string_view action, std::string_view name);
+void require_struct(const void* given, uint32_t known, const Subject& action, const Subject& name);
 
 // What the program gave.
 template <typename Struct>
-Struct taken(const Struct* given, std::string_view action, std::string_view name) {
+Struct taken(const Struct* given, const Subject& action, const Subject& name) {
   static_assert(sizeof(Struct) % 8 == 0);
   require_struct(given, sizeof(Struct), action, name);
   Struct known{};
@@ -36,8 +36,8 @@ Struct taken(const Struct* given, std::string_view action, std::string_view name
 
 // A list of structs, each as long as the first says. Throws as taken() does.
 template <typename Struct>
-std::vector<Struct> taken_list(const Struct* list, uint32_t count, std::string_view action,
-                               std::string_view name) {
+std::vector<Struct> taken_list(const Struct* list, uint32_t count, const Subject& action,
+                               const Subject& name) {
   require_list(list, count, action, name);
   std::vector<Struct> known;
   for (uint32_t i = 0; i < count; ++i) {
@@ -46,8 +46,8 @@ std::vector<Struct> taken_list(const Struct* list, uint32_t count, std::string_v
     uint32_t size = 0;
     std::memcpy(&size, at, sizeof(size));
     if (size != list->size)
-      refuse(ErrorKind::config, std::string(action), std::string(name),
-             "the elements of the list say different sizes", "initialise each with TERRACE_INIT");
+      refuse(ErrorKind::config, action, name, "the elements of the list say different sizes",
+             "initialise each with TERRACE_INIT");
   }
   return known;
 }
@@ -62,7 +62,7 @@ void give(Struct* to, Struct known) {
 }
 // Throws, before anything is done, where give() could not.
 template <typename Struct>
-void require_result(const Struct* to, std::string_view action, std::string_view name) {
+void require_result(const Struct* to, const Subject& action, const Subject& name) {
   require_pointer(to, action, name);
   if (!is_size(to->size)) require_struct(to, sizeof(Struct), action, name);
 }

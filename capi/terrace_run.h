@@ -33,6 +33,37 @@ extern "C" {
 TERRACE_C_API terrace_error* terrace_has_commit(const char* const* nvme_paths, uint32_t nvme_path_count,
                                                 const char* tier_name, uint32_t* has_commit);
 
+/* --- Optimizers, for bindings --- */
+
+/* The table of optimizers, as JSON that lives for ever: a list in the order of terrace_optimizer_kind, of
+ * objects with "word" ("adamw"), "moments" (as torch calls them), "counts_steps", the flags "has_betas",
+ * "has_eps", "has_momentum" and "has_bias_correction", and "lr", "beta2" and "eps", which a configuration has
+ * where it says nothing. */
+TERRACE_C_API terrace_error* terrace_optimizers(const char** json);
+
+/* --- Errors, for bindings --- */
+
+/* Whose names an error calls options and functions by. */
+typedef enum terrace_words {
+  TERRACE_WORDS_C,            /* terrace_options.host_bytes */
+  TERRACE_WORDS_PYTHON,       /* host_bytes */
+  TERRACE_WORDS_CONFIGURATION /* terrace.host_memory; what has no key goes by its name in Python */
+} terrace_words;
+/* As terrace_error_get, which gives the words of C. */
+TERRACE_C_API void terrace_error_get_as(const terrace_error* error, uint32_t words,
+                                        terrace_error_parts* parts);
+
+/* What a program may act on by itself, where the kind does not tell it from other failures. */
+typedef enum terrace_error_cause {
+  TERRACE_CAUSE_OTHER,
+  TERRACE_CAUSE_NO_STORE,      /* the store is NULL */
+  TERRACE_CAUSE_STORE_BUSY,    /* another call on it is under way */
+  TERRACE_CAUSE_FOLDER_IN_USE, /* another store or job has the folder */
+  TERRACE_CAUSE_NO_PATH,       /* something is to be on nvme, and no path is given */
+  TERRACE_CAUSE_UNKNOWN_NAME   /* a name is none of those that the advice lists */
+} terrace_error_cause;
+TERRACE_C_API uint32_t terrace_error_cause_of(const terrace_error* error); /* TERRACE_CAUSE_OTHER of NULL */
+
 /* --- The configuration of a run --- */
 
 /* A DeepSpeed configuration, a JSON file or text. docs/config.md says what each key does; a loop of your own

@@ -9,7 +9,7 @@ using c::in_store;
 
 terrace_error* terrace_update(terrace_store* store, const terrace_update_settings* settings,
                               terrace_update_result* result) {
-  constexpr const char* kCall = "terrace_update";
+  constexpr Names kCall = TERRACE_CALL(update);
   return in_store(store, kCall, [&](terrace_store& s) {
     const c::OwnedSettings owned = c::read_settings(settings, s.skips_unused, kCall);
     if (result != nullptr) c::require_result(result, kCall, "result");
@@ -25,7 +25,7 @@ terrace_error* terrace_update(terrace_store* store, const terrace_update_setting
 }
 
 terrace_error* terrace_announce_update(terrace_store* store, const terrace_update_settings* settings) {
-  constexpr const char* kCall = "terrace_announce_update";
+  constexpr Names kCall = TERRACE_CALL(announce_update);
   return in_store(store, kCall, [&](terrace_store& s) {
     const c::OwnedSettings owned = c::read_settings(settings, s.skips_unused, kCall);
     s.offloader->announce_update(owned.settings);
@@ -33,11 +33,12 @@ terrace_error* terrace_announce_update(terrace_store* store, const terrace_updat
 }
 
 terrace_error* terrace_finish_update(terrace_store* store) {
-  return in_store(store, "terrace_finish_update", [&](terrace_store& s) { s.offloader->finish_update(); });
+  return in_store(store, TERRACE_CALL(finish_update),
+                  [&](terrace_store& s) { s.offloader->finish_update(); });
 }
 
 terrace_error* terrace_update_pending(terrace_store* store, uint32_t* is_pending) {
-  constexpr const char* kCall = "terrace_update_pending";
+  constexpr Names kCall = TERRACE_CALL(update_pending);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(is_pending, kCall, "is_pending");
     *is_pending = s.offloader->update_pending() ? 1 : 0;
@@ -45,7 +46,7 @@ terrace_error* terrace_update_pending(terrace_store* store, uint32_t* is_pending
 }
 
 terrace_error* terrace_set_update_when(terrace_store* store, uint32_t when) {
-  constexpr const char* kCall = "terrace_set_update_when";
+  constexpr Names kCall = TERRACE_CALL_AS(set_update_when, "Store.update_when");
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_enum(when, 3, kCall, "when");
     c::require_rest(s, kCall);
@@ -54,7 +55,7 @@ terrace_error* terrace_set_update_when(terrace_store* store, uint32_t when) {
 }
 
 terrace_error* terrace_get_update_when(terrace_store* store, uint32_t* when) {
-  constexpr const char* kCall = "terrace_get_update_when";
+  constexpr Names kCall = TERRACE_CALL_AS(get_update_when, "Store.update_when");
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(when, kCall, "when");
     *when = static_cast<uint32_t>(s.offloader->update_mode());

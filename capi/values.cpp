@@ -16,7 +16,7 @@ namespace {
 
 // Runs `load`. What fails once values may have changed leaves none.
 template <typename Load>
-void fill(terrace_store& store, std::string_view action, Load load) {
+void fill(terrace_store& store, const Subject& action, Load load) {
   require_rest(store, action);
   try {
     load();
@@ -27,11 +27,11 @@ void fill(terrace_store& store, std::string_view action, Load load) {
   store.is_filled = true;
 }
 
-void require_type(uint32_t type, std::string_view action, uint32_t tensor) {
+void require_type(uint32_t type, const Subject& action, uint32_t tensor) {
   require_enum(type, 3, action, fmt::format("type of the values of tensor {}", tensor));
 }
 
-ValueKind kind_of(uint32_t what, std::string_view action) {
+ValueKind kind_of(uint32_t what, const Subject& action) {
   require_enum(what, 4, action, "what");
   return static_cast<ValueKind>(what);
 }
@@ -43,7 +43,7 @@ using namespace terrace;  // NOLINT: the functions of C are in no namespace
 using c::in_store;
 
 terrace_error* terrace_fill_arrays(terrace_store* store, const terrace_array* arrays, uint32_t count) {
-  constexpr const char* kCall = "terrace_fill_arrays";
+  constexpr Names kCall = TERRACE_CALL(fill_arrays);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {
@@ -60,7 +60,7 @@ terrace_error* terrace_fill_arrays(terrace_store* store, const terrace_array* ar
 }
 
 terrace_error* terrace_fill_files(terrace_store* store, const terrace_file_part* parts, uint32_t count) {
-  constexpr const char* kCall = "terrace_fill_files";
+  constexpr Names kCall = TERRACE_CALL(fill_files);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {
@@ -77,7 +77,7 @@ terrace_error* terrace_fill_files(terrace_store* store, const terrace_file_part*
 }
 
 terrace_error* terrace_fill_with(terrace_store* store, terrace_fill_fn fill, void* context) {
-  constexpr const char* kCall = "terrace_fill_with";
+  constexpr Names kCall = TERRACE_CALL(fill_with);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {
@@ -95,7 +95,7 @@ terrace_error* terrace_fill_with(terrace_store* store, terrace_fill_fn fill, voi
 
 terrace_error* terrace_read_values(terrace_store* store, uint32_t tensor, uint32_t what, uint64_t first,
                                    uint64_t count, float* values) {
-  constexpr const char* kCall = "terrace_read_values";
+  constexpr Names kCall = TERRACE_CALL(read_values);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_list(values, count, kCall, "values");
     c::require_values(s, kCall);
@@ -106,7 +106,7 @@ terrace_error* terrace_read_values(terrace_store* store, uint32_t tensor, uint32
 
 terrace_error* terrace_write_values(terrace_store* store, uint32_t tensor, uint32_t what, uint64_t first,
                                     uint64_t count, const float* values) {
-  constexpr const char* kCall = "terrace_write_values";
+  constexpr Names kCall = TERRACE_CALL(write_values);
   return in_store(
       store, kCall,
       [&](terrace_store& s) {
@@ -121,21 +121,21 @@ terrace_error* terrace_write_values(terrace_store* store, uint32_t tensor, uint3
 }
 
 terrace_error* terrace_tensor_steps(terrace_store* store, uint64_t* steps, uint32_t count) {
-  constexpr const char* kCall = "terrace_tensor_steps";
+  constexpr Names kCall = TERRACE_CALL(tensor_steps);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(steps, kCall, "steps");
     const std::span<const uint64_t> counts = s.offloader->state().tensor_steps();
     if (counts.size() != count)
       c::misuse(kCall, "count",
                 fmt::format("it is {}, and {} tensors count their steps", count, counts.size()),
-                "give the number of all tensors, with terrace_options.unused_gradients at "
-                "TERRACE_UNUSED_SKIP");
+                "give the number of all tensors, with " + Option::unused_gradients + " at " +
+                    TERRACE_VALUE(TERRACE_UNUSED_SKIP, "\"skip\""));
     std::ranges::copy(counts, steps);
   });
 }
 
 terrace_error* terrace_set_tensor_steps(terrace_store* store, const uint64_t* steps, uint32_t count) {
-  constexpr const char* kCall = "terrace_set_tensor_steps";
+  constexpr Names kCall = TERRACE_CALL(set_tensor_steps);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(steps, kCall, "steps");
     c::require_values(s, kCall);
@@ -144,7 +144,7 @@ terrace_error* terrace_set_tensor_steps(terrace_store* store, const uint64_t* st
 }
 
 terrace_error* terrace_has_whole_state(terrace_store* store, uint32_t* is_whole) {
-  constexpr const char* kCall = "terrace_has_whole_state";
+  constexpr Names kCall = TERRACE_CALL(has_whole_state);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(is_whole, kCall, "is_whole");
     *is_whole = s.offloader->has_whole_state() ? 1 : 0;
@@ -152,7 +152,7 @@ terrace_error* terrace_has_whole_state(terrace_store* store, uint32_t* is_whole)
 }
 
 terrace_error* terrace_parameter_address(terrace_store* store, uint32_t tensor, void** address) {
-  constexpr const char* kCall = "terrace_parameter_address";
+  constexpr Names kCall = TERRACE_CALL(parameter_address);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(address, kCall, "address");
     *address = s.offloader->parameter_address(TensorId{tensor});
@@ -160,7 +160,7 @@ terrace_error* terrace_parameter_address(terrace_store* store, uint32_t tensor, 
 }
 
 terrace_error* terrace_gradient_address(terrace_store* store, uint32_t tensor, void** address) {
-  constexpr const char* kCall = "terrace_gradient_address";
+  constexpr Names kCall = TERRACE_CALL(gradient_address);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(address, kCall, "address");
     *address = s.offloader->gradient_address(TensorId{tensor});
@@ -168,7 +168,7 @@ terrace_error* terrace_gradient_address(terrace_store* store, uint32_t tensor, v
 }
 
 terrace_error* terrace_work_memory(terrace_store* store, void** address, uint64_t* bytes) {
-  constexpr const char* kCall = "terrace_work_memory";
+  constexpr Names kCall = TERRACE_CALL(work_memory);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(address, kCall, "address");
     c::require_pointer(bytes, kCall, "bytes");
@@ -179,7 +179,7 @@ terrace_error* terrace_work_memory(terrace_store* store, void** address, uint64_
 }
 
 terrace_error* terrace_compute_stream(terrace_store* store, void** stream) {
-  constexpr const char* kCall = "terrace_compute_stream";
+  constexpr Names kCall = TERRACE_CALL(compute_stream);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(stream, kCall, "stream");
     *stream = c::compute_stream(s.device);
@@ -187,5 +187,6 @@ terrace_error* terrace_compute_stream(terrace_store* store, void** stream) {
 }
 
 terrace_error* terrace_use_stream(terrace_store* store, void* stream) {
-  return in_store(store, "terrace_use_stream", [&](terrace_store& s) { c::use_stream(s.device, stream); });
+  return in_store(store, TERRACE_CALL(use_stream),
+                  [&](terrace_store& s) { c::use_stream(s.device, stream); });
 }

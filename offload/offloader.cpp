@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/offload/offloader_rooms.h>
 #include <terrace/offload/state/restore.h>
 
@@ -476,8 +477,8 @@ void Offloader::require_origin(std::string_view action, TensorId tensor, bool is
               {std::string(action), rooms_->space.tensor(tensor).name,
                handed_over ? "the gradients of this offloader are handed over"
                            : "leases write the gradients of this offloader",
-               handed_over ? "hand the gradient over (hand_over_gradient)"
-                           : "make the offloader with OffloadOptions::gradients = handed_over"});
+               handed_over ? Wording("hand the gradient over (hand_over_gradient)")
+                           : "make the offloader with " + Option::gradients + " = handed_over"});
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/comm/operations/dry_communicator.h>
 #include <terrace/offload/gradients/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
@@ -31,7 +32,7 @@ OffloadOptions effective(OffloadOptions options, Communicator* dry_ranks) {
         {"cannot train as", fmt::format("rank {} of {}", options.rank, options.ranks),
          ranks == nullptr ? "there is no communicator"
                           : fmt::format("the communicator is rank {} of {}", ranks->rank(), ranks->size()),
-         "give OffloadHooks::communicator the one of this rank"});
+         "give " + Option::communicator + " the one of this rank"});
   options.layer_major = options.layer_major && rounds_of(options).count() > 1;
   return with_tier_folders(std::move(options));
 }
@@ -187,7 +188,7 @@ void OffloaderRooms::leave_ranks(const std::exception& failure) const {
   const auto* const error = dynamic_cast<const Error*>(&failure);
   if (options.hooks.communicator == nullptr || (error != nullptr && error->kind() == ErrorKind::misuse))
     return;
-  options.hooks.communicator->leave(failure.what());
+  options.hooks.communicator->leave(error != nullptr ? error->in(run.log.door()) : failure.what());
 }
 
 // A commit keeps the frozen parameters that it has, and the tier has room for one chunk beside them.

@@ -21,7 +21,6 @@
 
 #include "console.h"
 #include "flags/flag_synonyms.h"
-#include "option_words.h"
 #include "wrapped_text.h"
 
 namespace terrace {
@@ -330,7 +329,7 @@ std::string time_text(std::filesystem::file_time_type time) {
 }
 
 void print_result(const std::string& text) {
-  print_as_it_is(shown_lines(in_flags_and_keys(text)));
+  print_as_it_is(shown_lines(text));
 }
 
 void print_as_it_is(const std::string& text) {
@@ -340,7 +339,7 @@ void print_as_it_is(const std::string& text) {
 }
 
 void print_error(const Error& error) {
-  const std::string text = "terrace: error: " + in_flags_and_keys(error.what());
+  const std::string text = "terrace: error: " + error.in(Door::program);
   std::fprintf(stderr, "%s\n", wrapped_message(text, terminal_columns(STDERR_FILENO)).c_str());
 }
 

@@ -114,8 +114,8 @@ void require_exists(const std::string& subject, const std::filesystem::path& pat
 // Returns "2026-11-21 18:40", UTC.
 std::string time_text(std::filesystem::file_time_type time);
 
-// Writes to stdout and flushes it, in the program's words (option_words.h). Escapes characters that a
-// terminal would obey (base/text/shown_text.h). Throws Error(io).
+// Writes to stdout and flushes it. Escapes characters that a terminal would obey (base/text/shown_text.h).
+// Throws Error(io).
 void print_result(const std::string& text);
 // Writes text that holds deliberate escapes for the terminal; text from elsewhere in it must be escaped
 // already.

@@ -11,7 +11,6 @@
 
 #include <terrace/base/text/shown_text.h>
 
-#include "option_words.h"
 #include "wrapped_text.h"
 
 namespace terrace {
@@ -59,9 +58,8 @@ void Console::write(LogLevel level, std::string_view line) {
   text += level == LogLevel::info      ? "terrace: "
           : level == LogLevel::warning ? "terrace: warning: "
                                        : "terrace: error: ";
-  const std::string worded = in_flags_and_keys(line);
-  text = wrapped_message(text.append(shown_message(worded)), columns()) + "\n";
-  if (other_ != nullptr) other_->write(level, worded);
+  text = wrapped_message(text.append(shown_message(line)), columns()) + "\n";
+  if (other_ != nullptr) other_->write(level, line);
   const std::lock_guard lock(mutex_);
   clear_progress();
   put(text);

@@ -38,8 +38,8 @@ class Console final : public Log {
   size_t columns() const;
   // Sets another receiver of the log's lines; null stands for none. Call before other threads write.
   void copy_to(Log* other) { other_ = other; }
-  // Writes "terrace: warning: ..." on a line of its own. The line and its copy are in the program's words
-  // (option_words.h).
+  Door door() const override { return Door::program; }
+  // Writes "terrace: warning: ..." on a line of its own.
   void write(LogLevel level, std::string_view line) override;
   // Writes as progress() does, unless a step was shown a moment ago. Without a terminal it writes a line
   // every ten seconds.

@@ -110,7 +110,7 @@ ProbeResult probe_engine(EngineKind kind) {
     const Reason reason = use_once(*transport);
     return {reason.text.empty(), reason};
   } catch (const Error& error) {
-    return {false, error.parts().what_failed + ": " + error.parts().why()};
+    return {false, error.parts().what_failed.in(Door::cpp) + ": " + error.parts().why()};
   }
 }
 

@@ -2,19 +2,16 @@
 
 #include <sys/stat.h>
 
-#include <terrace/base/assert.h>
-#include <terrace/base/error.h>
 #include <algorithm>
 #include <limits>
 #include <string>
 
+#include <terrace/aio/engine_limits.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
 namespace terrace::io {
 namespace {
-
-constexpr uint64_t kLargestBlockBytes = kGiB;
-constexpr uint32_t kLargestQueueDepth = 4096;
-constexpr uint32_t kLargestBacklog = 65536;
-constexpr uint64_t kDirectBytes = 4096;  // no file system asks for more
 
 // A file that answers EAGAIN this often in a row will not change its mind.
 constexpr uint32_t kFruitlessTries = 1000;
@@ -22,7 +19,11 @@ constexpr uint32_t kFruitlessTries = 1000;
 // Where one request must end: the kernel's offsets are signed.
 constexpr uint64_t kLargestOffset = std::numeric_limits<int64_t>::max();
 
-void require(bool in_range, const char* option, uint64_t value, const char* range) {
+std::string range_text(uint64_t least, uint64_t most) {
+  return std::to_string(least) + " to " + std::to_string(most);
+}
+
+void require(bool in_range, const char* option, uint64_t value, const std::string& range) {
   if (in_range) return;
   throw Error(ErrorKind::config, {"cannot use the I/O option", option,
                                   "it is " + std::to_string(value) + " and must be " + range, ""});
@@ -32,14 +33,15 @@ void require(bool in_range, const char* option, uint64_t value, const char* rang
 
 void check_options(const EngineOptions& options) {
   require(options.queue_depth >= 1 && options.queue_depth <= kLargestQueueDepth, "queue_depth",
-          options.queue_depth, "1 to 4096");
+          options.queue_depth, range_text(1, kLargestQueueDepth));
   require(options.block_bytes >= kDirectBytes && options.block_bytes <= kLargestBlockBytes &&
               options.block_bytes % kDirectBytes == 0,
-          "block_bytes", options.block_bytes, "a multiple of 4096, at most 1 GiB");
-  require(options.thread_count >= 1 && options.thread_count <= 256, "thread_count", options.thread_count,
-          "1 to 256");
+          "block_bytes", options.block_bytes,
+          "a multiple of " + std::to_string(kDirectBytes) + ", at most " + format_bytes(kLargestBlockBytes));
+  require(options.thread_count >= 1 && options.thread_count <= kMostEngineThreads, "thread_count",
+          options.thread_count, range_text(1, kMostEngineThreads));
   require(options.backlog_count >= 1 && options.backlog_count <= kLargestBacklog, "backlog_count",
-          options.backlog_count, "1 to 65536");
+          options.backlog_count, range_text(1, kLargestBacklog));
 }
 
 std::unique_ptr<Engine> make_engine_over(std::unique_ptr<Transport> transport, const EngineOptions& options) {

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/shared_library.h>
 #include <terrace/memory/cuda/internal/cu_file_calls.h>
 
@@ -51,8 +52,8 @@ std::string cu_file_reason(const cu_file::Status& status, std::string_view call)
 }
 
 std::unique_ptr<const CuFileCalls> CuFileCalls::load(const std::string& library) {
-  constexpr const char* kAdvice =
-      "install GPUDirect Storage (cuFile 1.7 or later), or set OffloadOptions::reads_past_host to false";
+  const Wording kAdvice =
+      "install GPUDirect Storage (cuFile 1.7 or later), or set " + Option::reads_past_host + " to false";
   const SharedLibrary loaded(library);
   if (!loaded.reason().empty())
     throw Error(ErrorKind::device, {"cannot load cuFile", library, loaded.reason(), kAdvice});
@@ -75,7 +76,7 @@ CuFile::CuFile(const CuFileCalls& calls) : calls_(calls) {
   throw Error(
       ErrorKind::device,
       {"cannot open the driver of", "cuFile", cu_file_reason(status, "cuFileDriverOpen"),
-       "cufile.log says more, and so does gdscheck; or set OffloadOptions::reads_past_host to false"});
+       "cufile.log says more, and so does gdscheck; or set " + Option::reads_past_host + " to false"});
 }
 
 // A driver that cannot be closed is closed by the end of the process.

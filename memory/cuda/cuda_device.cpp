@@ -76,7 +76,7 @@ CudaDevice::~CudaDevice() {
   try {
     context.emplace(gpu_);
   } catch (const Error& error) {
-    gpu_.log().warning_once(error.what());  // the end of the process frees what the calls below cannot
+    gpu_.log().warning_once(error);  // the end of the process frees what the calls below cannot
   }
   const CudaDriver& driver = gpu_.driver();
   gpu_.report(driver.stream_synchronize(state_->operations), "cuStreamSynchronize", "the device tier");

@@ -38,7 +38,7 @@ std::string why_no_file_reads(const CudaGpu& gpu, std::span<const std::filesyste
     }
     return "";
   } catch (const Error& error) {
-    return error.parts().what_failed + " " + error.parts().subject + ": " + error.parts().reason;
+    return error.without_advice();
   }
 }
 

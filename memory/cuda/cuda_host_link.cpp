@@ -63,7 +63,7 @@ CudaHostLink::~CudaHostLink() {
   try {
     context.emplace(gpu_);
   } catch (const Error& error) {
-    gpu_.log().warning_once(error.what());
+    gpu_.log().warning_once(error);
   }
   gpu_.report(gpu_.driver().stream_synchronize(stream_), "cuStreamSynchronize", kSubject);
   state_.reset();

@@ -33,7 +33,7 @@ CudaPageLock::~CudaPageLock() {
     const CudaContext context(gpu_);
     release(memory_);
   } catch (const Error& error) {
-    gpu_.log().warning(error.what());
+    gpu_.log().warning(error);
   }
 }
 

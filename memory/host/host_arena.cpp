@@ -10,6 +10,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 namespace {
@@ -47,11 +48,12 @@ void HostArena::lock_pages(uint64_t piece_bytes, Log& log) {
     if (syscall(SYS_mlock, piece.data(), piece.size()) == 0) continue;
     const int error = errno;
     if (offset > 0) syscall(SYS_munlock, memory().data(), offset);
-    log.warning(
+    const Wording line =
         "cannot lock the " + format_bytes(memory().size()) +
         " of the host tier in memory: " + system_reason(error).text + ", " + memlock_limit_text() +
-        "; it works unlocked, transfers may be slower; raise the limit with `ulimit -l unlimited`, or set "
-        "OffloadOptions::lock_host_memory to false");
+        "; it works unlocked, transfers may be slower; raise the limit with `ulimit -l unlimited`, or set " +
+        Option::lock_host_memory + " to false";
+    log.warning(line.in(log.door()));
     return;
   }
   locked_ = true;

@@ -9,6 +9,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/checksum.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/internal/block_store_file.h>
 #include <terrace/memory/tier/internal/slot_map.h>
@@ -281,8 +282,9 @@ Error BlockStore::io_error(const io::Request& request, const io::Completion& com
   } catch (const Error&) {
     // The file system cannot even be asked, and the first failure is the one that matters.
   }
-  parts.advice = fmt::format("free space on the file system of {}, or set TierPath::path to a larger disk",
-                             space_.folder(file.index).path());
+  parts.advice =
+      fmt::format("free space on the file system of {}, or set ", space_.folder(file.index).path()) +
+      Option::nvme_path + " to a larger disk";
   return Error(failure.kind(), std::move(parts));
 }
 

@@ -13,6 +13,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/aio/file_events.h>
 #include <terrace/base/assert.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/memory/tier/block_store.h>
@@ -44,9 +45,10 @@ void write_mark(const io::File& file, uint64_t offset, io::FileEvents* events) {
   if (written != static_cast<ssize_t>(mark.size())) {
     const int error = written < 0 ? errno : ENOSPC;
     const bool full = error == ENOSPC || error == EDQUOT;
-    throw Error(full ? ErrorKind::capacity : ErrorKind::io,
-                {"cannot write to the tier file", file.path().string(), system_reason(error),
-                 full ? "free some space there, or set TierPath::path to a larger disk" : ""});
+    throw Error(
+        full ? ErrorKind::capacity : ErrorKind::io,
+        {"cannot write to the tier file", file.path().string(), system_reason(error),
+         full ? "free some space there, or set " + Option::nvme_path + " to a larger disk" : Wording()});
   }
   if (events != nullptr) events->written(file.path(), offset, mark);
 }
@@ -164,8 +166,8 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
        space_.folder(paths.front()).path(),
        fmt::format("{} bytes ({}) are needed on its paths, {} more than are free there",
                    wanted * options_.block_bytes, format_bytes(wanted * options_.block_bytes), missing),
-       fmt::format("free {} there, or set TierPath::path to a folder on a larger drive",
-                   format_bytes(missing))});
+       "free " + format_bytes(missing) + " there, or set " + Option::nvme_path +
+           " to a folder on a larger drive"});
 }
 
 // The file gets its name only when its mark is on the drive, so a file with that name and no mark is no file

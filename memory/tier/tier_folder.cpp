@@ -18,6 +18,7 @@
 #include <terrace/aio/file_events.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/internal/tier_files.h>
 
@@ -27,13 +28,15 @@ namespace {
 constexpr std::string_view kMarkText =
     "terrace tier file: part of the state of a training run, of no use to any other\n";
 
-[[noreturn]] void fail(const std::string& path, const Reason& reason, const std::string& advice) {
-  throw Error(ErrorKind::io, {"cannot use the nvme path", path, reason, advice});
+[[noreturn]] void fail(const std::string& path, const Reason& reason, const Wording& advice,
+                       ErrorCause cause = ErrorCause::other) {
+  throw Error(ErrorKind::io, {"cannot use the nvme path", path, reason, advice, cause});
 }
 
-std::string advice_for(int error) {
-  if (error == ENOENT) return "create the folder, or set TierPath::path to one on a fast local disk";
-  if (error == ENOTDIR) return "TierPath::path must name a folder";
+Wording advice_for(int error) {
+  if (error == ENOENT)
+    return "create the folder, or set " + Option::nvme_path + " to one on a fast local disk";
+  if (error == ENOTDIR) return Option::nvme_path + " must name a folder";
   if (error == EACCES || error == EPERM || error == EROFS) return "choose a path that this user may write to";
   return "";
 }
@@ -123,7 +126,8 @@ TierFolder::TierFolder(const std::string& path, Log& log, io::FileEvents* events
       ours = open_folder() && take_lock();
     }
     if (!ours)
-      fail(folder_, "other jobs keep creating and removing it", "give every job a TierPath::path of its own");
+      fail(folder_, "other jobs keep creating and removing it",
+           "give every job a " + Option::nvme_path + " of its own");
     write_lock_text();
   } catch (...) {
     remove_what_was_made();
@@ -137,6 +141,8 @@ TierFolder::~TierFolder() {
     try {
       remove_files();
       remove_folder();
+    } catch (const Error& failure) {
+      log_.warning(failure);
     } catch (const std::exception& failure) {
       log_.warning(failure.what());
       remove_what_was_made();
@@ -186,13 +192,13 @@ bool TierFolder::open_folder() {
     if (errno == ENOENT) return false;
     const bool not_folder = errno == ENOTDIR || errno == ELOOP;
     fail(folder_, not_folder ? "it is not a folder" : system_reason(errno),
-         not_folder ? "remove it, or choose another TierPath::path" : advice_for(errno));
+         not_folder ? "remove it, or choose another " + Option::nvme_path : advice_for(errno));
   }
   struct stat status;
   if (fstat(folder_fd_, &status) != 0) fail(folder_, system_reason(errno), "");
   if (status.st_uid != geteuid()) {
     fail(folder_, "it belongs to user " + std::to_string(status.st_uid),
-         "choose a TierPath::path of your own");
+         "choose a " + Option::nvme_path + " of your own");
   }
   // Tier files hold the training state unencrypted, so only their owner may read the folder.
   if ((status.st_mode & 0777) != 0700 && fchmod(folder_fd_, 0700) != 0)
@@ -201,7 +207,7 @@ bool TierFolder::open_folder() {
 }
 
 bool TierFolder::take_lock() {
-  constexpr const char* kForeignAdvice = "remove it, or choose another TierPath::path";
+  const Wording kForeignAdvice = "remove it, or choose another " + Option::nvme_path;
   lock_fd_ =
       openat(folder_fd_, tier::kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (lock_fd_ < 0) {
@@ -228,11 +234,12 @@ bool TierFolder::take_lock() {
       fail(folder_ + "/lock", system_reason(errno), "choose a path on a local file system");
     if (is_held_by_this_process(lock_fd_)) {
       fail(folder_, "this process is using it already",
-           "destroy the earlier Offloader first, or give each one a folder of its own "
-           "(OffloadOptions::tier_name)");
+           Option::earlier_store + " first, or give each one a folder of its own (" + Option::tier_name + ")",
+           ErrorCause::folder_in_use);
     }
     fail(folder_, holder_of(lock_fd_) + " is using it",
-         "wait for it to end, or give every job a TierPath::path of its own");
+         "wait for it to end, or give every job a " + Option::nvme_path + " of its own",
+         ErrorCause::folder_in_use);
   }
   // A folder that was removed has lost its lock file first.
   is_locked_ = lock_is_named();
@@ -335,11 +342,12 @@ uint64_t TierFolder::free_bytes() const {
 void TierFolder::require_free(uint64_t bytes, std::string_view what) const {
   const uint64_t free = free_bytes();
   if (bytes <= free) return;
-  throw Error(ErrorKind::capacity,
-              {"there is no room for " + std::string(what) + " in", folder_,
-               std::to_string(bytes) + " bytes (" + format_bytes(bytes) + ") are needed and " +
-                   std::to_string(free) + " (" + format_bytes(free) + ") are free",
-               "free " + format_bytes(bytes - free) + " there, or set TierPath::path to a larger disk"});
+  throw Error(
+      ErrorKind::capacity,
+      {"there is no room for " + std::string(what) + " in", folder_,
+       std::to_string(bytes) + " bytes (" + format_bytes(bytes) + ") are needed and " + std::to_string(free) +
+           " (" + format_bytes(free) + ") are free",
+       "free " + format_bytes(bytes - free) + " there, or set " + Option::nvme_path + " to a larger disk"});
 }
 
 }  // namespace terrace

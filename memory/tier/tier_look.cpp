@@ -49,7 +49,7 @@ FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commi
       folders.push_back(tier::survey_folder(folder.get(), name));
     } catch (const Error& error) {
       if (is_system_refusal(error)) throw;
-      folders.push_back({name, tier::list_files(folder.get(), name), std::nullopt, error.what()});
+      folders.push_back({name, tier::list_files(folder.get(), name), std::nullopt, error.without_advice()});
     }
     found.present |= std::ranges::any_of(folders.back().entries, &tier::Entry::regular);
     found.in_use |= is_locked(folder.get(), name);
@@ -82,7 +82,7 @@ FoundTier look_once(std::span<const std::filesystem::path> paths, uint64_t commi
         found.commits.push_back(file);
       } catch (const Error& error) {
         if (is_system_refusal(error)) throw;
-        if (file.commit == commits.back().commit) note(error.what());
+        if (file.commit == commits.back().commit) note(error.without_advice());
       }
     }
     break;

@@ -16,6 +16,7 @@
 #include <terrace/aio/file_events.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/internal/tier_files.h>
 #include <terrace/memory/tier/internal/tier_survey.h>
@@ -24,16 +25,15 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void will_not_remove(const std::string& folder, std::string reason) {
-  throw Error(ErrorKind::config,
-              {"will not remove the training state in", folder, std::move(reason),
-               "name another folder; or go on training from it (OffloadOptions::tier_start), or remove it "
-               "(OffloadOptions::discard_commits)"});
+  throw Error(ErrorKind::config, {"will not remove the training state in", folder, std::move(reason),
+                                  "name another folder; or go on training from it (" + Option::resume +
+                                      "), or remove it (" + Option::discard_commits + ")"});
 }
 
 [[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {
   throw Error(kind, {"cannot resume from the nvme tier in", subject, std::move(reason),
-                     "name the paths of the run that is to go on; or go on from a checkpoint, with "
-                     "OffloadOptions::discard_commits"});
+                     "name the paths of the run that is to go on; or go on from a checkpoint, with " +
+                         Option::discard_commits});
 }
 
 // Refuses a user's file with a name that is going to be written, and a tier file that has lost its mark.
@@ -47,7 +47,7 @@ void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
   if (entry.ours || !is_needed) return;
   throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
                                   "it has the name of a file of the tier and is none",
-                                  "move it away, or choose another TierPath::path"});
+                                  "move it away, or choose another " + Option::nvme_path});
 }
 
 std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFolder>>& folders) {
@@ -93,6 +93,8 @@ TierSpace::~TierSpace() {
       if (!folder->keeps_files()) folder->remove_manifests();
     for (size_t p = folders_.size(); p-- > 1;)
       if (!folders_[p]->keeps_files()) remove_durably(*folders_[p]);
+  } catch (const Error& failure) {
+    log_.warning(failure);
   } catch (const std::exception& failure) {
     log_.warning(failure.what());
   }
@@ -186,7 +188,7 @@ void TierSpace::write_labels() {
     try {
       io::sync_folder(paths_[p].path, options_.events);  // makes the name of the folder itself durable
     } catch (const Error& error) {
-      log_.warning(std::string("a power cut may lose the tier folder: ") + error.what());
+      log_.warning(std::string("a power cut may lose the tier folder: ") + error.in(log_.door()));
     }
   }
 }
@@ -265,7 +267,8 @@ void TierSpace::take_up_commits(const std::vector<CommitFile>& found) {
     } catch (const Error& error) {
       const bool is_damaged = error.kind() != ErrorKind::config && !is_system_refusal(error);
       if (!is_damaged || file.commit == found.back().commit) throw;
-      log_.warning(fmt::format("a retained commit is lost, and its slots are used again: {}", error.what()));
+      log_.warning(
+          fmt::format("a retained commit is lost, and its slots are used again: {}", error.in(log_.door())));
     }
   }
 }
@@ -323,7 +326,7 @@ void TierSpace::remove_passed() {
     try {
       remove_file(file.path);
     } catch (const Error& error) {
-      log_.warning(error.what());
+      log_.warning(error);
     }
   }
   std::erase_if(commits_, is_passed);

@@ -473,7 +473,7 @@ void Committer::remove_manifest(uint64_t commit) {
   try {
     stores_.space->remove_commit(commit);
   } catch (const Error& error) {
-    log_.warning(std::string("an older commit stays beside the last one: ") + error.what());
+    log_.warning(std::string("an older commit stays beside the last one: ") + error.in(log_.door()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 namespace {
@@ -24,7 +25,7 @@ OffloadOptions with_tier_folders(OffloadOptions options) {
     throw Error(
         ErrorKind::config,
         {"cannot use the tier name", "\"" + name + "\"", "it is not the name of one folder",
-         "set OffloadOptions::tier_name to a name without \"/\", \"..\" and a \".\" at its beginning"});
+         "set " + Option::tier_name + " to a name without \"/\", \"..\" and a \".\" at its beginning"});
   }
   for (std::vector<TierPath>* const paths : {&options.state_paths, &options.parameter_paths})
     for (TierPath& path : *paths) path.path /= name;

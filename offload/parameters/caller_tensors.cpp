@@ -3,6 +3,7 @@
 #include <string>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 namespace {
@@ -11,7 +12,7 @@ void require_address(const TensorSpec& spec, const std::byte* address) {
   if (address != nullptr) return;
   throw Error(ErrorKind::misuse, {"cannot keep the parameters of", spec.name,
                                   "they are the program's, and their address is null",
-                                  "set TensorSpec::memory to where the tensor lies"});
+                                  "set " + Option::tensor_memory + " to where the tensor lies"});
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ void CallerTensors::move(TensorId tensor, std::byte* address) {
   const TensorSpec& spec = space_.tensor(tensor);
   if (spec.home != TensorHome::caller)
     throw Error(ErrorKind::misuse, {"cannot move the parameters of", spec.name, "they are not the program's",
-                                    "give TensorSpec::home and TensorSpec::memory"});
+                                    "give " + Option::tensor_home + " and " + Option::tensor_memory});
   require_address(spec, address);
   memory_.place(tensor, address);
 }

@@ -9,6 +9,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/cuda/cu_file.h>
 #include <terrace/offload/plan/host_slots.h>
@@ -357,7 +358,7 @@ Error ParamHome::direct_read_error(ChunkId chunk, const io::Completion& completi
                               space_.tensor(held.front()).name, space_.tensor(held.back()).name);
   if (parts.advice.empty())
     parts.advice =
-        "set OffloadOptions::reads_past_host to false and go on from the last commit or checkpoint";
+        "set " + Option::reads_past_host + " to false and go on from the last commit or checkpoint";
   return Error(failure.kind(), std::move(parts));
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 
 namespace terrace {
@@ -18,7 +19,7 @@ namespace {
 struct Need {
   TierShortage shortage;
   std::string uses;
-  std::string advice;
+  Wording advice;
 };
 
 struct Use {
@@ -38,7 +39,7 @@ std::string list_of(std::initializer_list<Use> uses) {
 // `needed_bytes` exceeds the plan's minimum if the device must keep activations for which the host has no
 // room.
 Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOptions& options) {
-  std::string advice = "raise OffloadOptions::device_budget_bytes";
+  Wording advice = "raise " + Option::device_budget;
   if (options.work_bytes > 0) advice += ", or lower the micro-batch or its length";
   if (options.parameters == Placement::none || options.states == Placement::none)
     advice += ", or place parameters and states on cpu or nvme";
@@ -59,12 +60,12 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
 
 Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
   const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
-  std::string advice = on_cpu ? "raise OffloadOptions::host_budget_bytes, or move what is on cpu to nvme"
-                              : "raise OffloadOptions::host_budget_bytes";
+  Wording advice = on_cpu ? "raise " + Option::host_budget + ", or move what is on cpu to nvme"
+                          : "raise " + Option::host_budget;
   if (options.holds_gradients && options.states == Placement::nvme)
-    advice +=
-        ", or let updates run after_backward (Offloader::set_update_mode), with which gradients may wait on "
-        "nvme";
+    advice += ", or let updates run after_backward (" + Option::update_when +
+              "), with which gradients may wait on "
+              "nvme";
   return {
       {"host", options.host_budget_bytes, plan.host_minimum_bytes},
       list_of({{"gradients",
@@ -103,7 +104,7 @@ std::string amounts(const Need& need) {
        "",
        fmt::format("of the device it needs {}; of the host beside that it needs {}", amounts(device),
                    amounts(host)),
-       "raise OffloadOptions::device_budget_bytes and OffloadOptions::host_budget_bytes; " + device.advice},
+       "raise " + Option::device_budget + " and " + Option::host_budget + "; " + device.advice},
       {device.shortage, host.shortage});
 }
 
@@ -184,7 +185,7 @@ void require_bookkeeping(const SpaceLayout& space, const OffloadOptions& options
   refuse({{"host", options.host_budget_bytes, bytes},
           fmt::format("bookkeeping of {} chunks {}, and more for what they hold", space.chunk_count(),
                       format_bytes(bytes)),
-          "choose larger chunks (FlatSpace::chunk_elements), or raise OffloadOptions::host_budget_bytes"});
+          "choose larger chunks (" + Option::chunk_elements + "), or raise " + Option::host_budget});
 }
 
 void refuse_budgets(NeedsOf needs_of, std::span<const ChunkCut> cuts, const OffloadOptions& options) {

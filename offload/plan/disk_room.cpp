@@ -11,6 +11,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/plan/budget_shortage.h>
@@ -19,14 +20,14 @@
 namespace terrace {
 namespace {
 
-std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64_t missing_bytes,
-                       bool one_path) {
-  std::string advice = fmt::format("free {} there, or set TierPath::path to {}", format_bytes(missing_bytes),
-                                   one_path ? "a larger disk" : "larger disks");
+Wording advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64_t missing_bytes,
+                   bool one_path) {
+  Wording advice = "free " + format_bytes(missing_bytes) + " there, or set " + Option::nvme_path +
+                   (one_path ? " to a larger disk" : " to larger disks");
   if (plan.gradient_file_bytes > 0) {
-    advice += fmt::format(
-        ", or raise OffloadOptions::host_budget_bytes: with {} no gradient is spilled ({} of that)",
-        format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
+    advice += ", or raise " + Option::host_budget +
+              fmt::format(": with {} no gradient is spilled ({} of that)",
+                          format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
   }
   if (plan.activation_file_bytes > 0) {
     advice += fmt::format(", or keep activation checkpoints in memory ({} of that)",
@@ -34,7 +35,7 @@ std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, ui
   }
   if (plan.keeps_commits && options.tier_start != TierStart::resume) {
     advice +=
-        ", or set OffloadOptions::durable to false, which halves that and gives up resuming after a crash";
+        ", or set " + Option::durable + " to false, which halves that and gives up resuming after a crash";
   }
   return advice;
 }

@@ -9,6 +9,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/plan/budget_shortage.h>
@@ -111,8 +112,9 @@ void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
   throw Error(ErrorKind::config,
               {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
                fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
-               fmt::format("cut chunks of a multiple of {} elements (FlatSpace::chunk_elements)",
-                           plan.device_granularity_bytes / widest_bytes)});
+               fmt::format("cut chunks of a multiple of {} elements (",
+                           plan.device_granularity_bytes / widest_bytes) +
+                   Option::chunk_elements + ")"});
 }
 
 // A run is a block of records, or a chunk if that is less. Lanes have room for elements of any section.

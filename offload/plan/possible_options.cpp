@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/offload/plan/rank_bytes.h>
 
 namespace terrace {
@@ -30,13 +31,13 @@ void require_comparable(const OffloadOptions& options) {
   throw Error(ErrorKind::config,
               {"cannot compare with checksums", "parameters that the device reads from nvme by itself",
                "checksums are the host's to compute, and these bytes do not pass through it",
-               "set OffloadOptions::reads_past_host or OffloadOptions::verify_checksums to false"});
+               "set " + Option::reads_past_host + " or " + Option::verify_checksums + " to false"});
 }
 
 void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& options) {
   const auto found = std::ranges::find(space.tensors(), TensorHome::caller, &TensorSpec::home);
   if (found == space.tensors().end()) return;
-  const auto refuse = [&](std::string reason, std::string advice) {
+  const auto refuse = [&](std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {"cannot train in memory of the program the tensor", found->name,
                                     std::move(reason), std::move(advice)});
   };
@@ -45,7 +46,7 @@ void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& opti
       refuse("a frozen one is never changed", "leave frozen tensors of the program out");
   }
   if (options.gradients == GradientOrigin::leases)
-    refuse("no lease writes its gradient", "set OffloadOptions::gradients to handed_over or borrowed");
+    refuse("no lease writes its gradient", "set " + Option::gradients + " to handed_over or borrowed");
   if (options.states == Placement::none)
     refuse("the optimizer states are on the device", "place optimizer states on cpu or nvme");
   if (options.record_layout.master == MasterForm::remainder)
@@ -54,7 +55,7 @@ void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& opti
 
 void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.gradients != GradientOrigin::borrowed) return;
-  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+  const auto refuse = [](std::string what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config,
                 {"cannot borrow gradients", std::move(what), std::move(reason), std::move(advice)});
   };
@@ -62,16 +63,16 @@ void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
     refuse(options.gradient_bits > 0 ? "that are rounded"
                                      : fmt::format("of {} micro-batches", options.micro_batches),
            "their sums need memory",
-           "add them up in the program, or set OffloadOptions::gradients to handed_over");
+           "add them up in the program, or set " + Option::gradients + " to handed_over");
   for (const TensorSpec& tensor : space.tensors()) {
     if (tensor.trainable && tensor.home == TensorHome::managed)
       refuse("of " + tensor.name, "its parameters are not the program's",
-             "give TensorSpec::home, or set OffloadOptions::gradients to handed_over");
+             "give " + Option::tensor_home + ", or set " + Option::gradients + " to handed_over");
   }
 }
 
 void require_masters_in_parameters(const SpaceLayout& space, const OffloadOptions& options) {
-  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+  const auto refuse = [](std::string what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {"cannot keep masters in the parameters", std::move(what),
                                     std::move(reason), std::move(advice)});
   };
@@ -90,7 +91,7 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.record_layout.master == MasterForm::whole) return;
   if (options.record_layout.master == MasterForm::parameter)
     return require_masters_in_parameters(space, options);
-  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+  const auto refuse = [](std::string what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
                                     std::move(reason), std::move(advice)});
   };
@@ -107,17 +108,17 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
 }
 
 void require_possible_rounding(const SpaceLayout& space, const OffloadOptions& options) {
-  const auto refuse = [](uint32_t bits, std::string_view what, std::string reason, std::string advice) {
+  const auto refuse = [](uint32_t bits, std::string_view what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {fmt::format("cannot round to {} bits", bits), std::string(what),
                                     std::move(reason), std::move(advice)});
   };
   if (options.gradient_bits != 0 && options.gradient_bits != 8 && options.gradient_bits != 4)
     refuse(options.gradient_bits, "the gradients", "there are codes of 8 and of 4 bits",
-           "set OffloadOptions::gradient_bits to 8, 4 or 0");
+           "set " + Option::gradient_bits + " to 8, 4 or 0");
   if (options.parameter_bits == 0) return;
   if (options.parameter_bits != 8)
     refuse(options.parameter_bits, "the parameters", "there are codes of 8 bits",
-           "set OffloadOptions::parameter_bits to 8 or 0");
+           "set " + Option::parameter_bits + " to 8 or 0");
   if (options.record_layout.master != MasterForm::whole)
     refuse(options.parameter_bits, "the parameters",
            "they are a part of their masters, which have to be exact",
@@ -132,25 +133,25 @@ void require_possible_rounding(const SpaceLayout& space, const OffloadOptions& o
 // What a rank changes in memory of the program no other rank would see.
 void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.ranks == 1) return;
-  const auto refuse = [&](std::string what, std::string reason, std::string advice) {
+  const auto refuse = [&](std::string what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {fmt::format("cannot train with {} ranks", options.ranks), std::move(what),
                                     std::move(reason), std::move(advice)});
   };
   for (const TensorSpec& tensor : space.tensors()) {
     if (tensor.home == TensorHome::caller)
       refuse(tensor.name, "its parameters lie in memory of the program, which other ranks cannot reach",
-             "let the offloader hold them (TensorHome::managed), or train with one rank");
+             "leave " + Option::tensor_home + " managed, or train with one rank");
   }
   if (options.hosts == 0 || options.ranks % options.hosts != 0)
     refuse(fmt::format("on {} hosts", options.hosts), "each of them has to have as many ranks as the others",
-           "give OffloadOptions::hosts a number that divides the ranks, or 1");
+           "give " + Option::hosts + " a number that divides the ranks, or 1");
   if (options.sub_group_hosts == 0 || options.hosts % options.sub_group_hosts != 0)
     refuse(fmt::format("in sub-groups of {} hosts", options.sub_group_hosts),
            fmt::format("they do not divide {} hosts", options.hosts),
-           "give OffloadOptions::sub_group_hosts a number that divides the hosts, or 1");
+           "give " + Option::sub_group_hosts + " a number that divides the hosts, or 1");
   if (options.hooks.device_arithmetic != nullptr && !options.exchanges_by_copies)
     refuse("in device memory", "the host cannot reach it, and ranks exchange what the host reaches",
-           "set OffloadOptions::exchanges_by_copies");
+           "set " + Option::exchanges_by_copies);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/plan/memory_plan.h>
 
@@ -16,24 +17,23 @@ namespace {
 // Obstacle: why a mode is impossible with any budgets, and the advice.
 struct Obstacle {
   const char* reason;
-  const char* advice;
+  Wording advice;
 };
 std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& options) {
   if (mode == UpdateMode::after_backward) return std::nullopt;
   if (options.states == Placement::none)
-    return Obstacle{
-        "optimizer states are on the device",
-        "let them run after_backward (Offloader::set_update_mode), or place the optimizer states on "
-        "cpu or nvme (OffloadOptions::states)"};
+    return Obstacle{"optimizer states are on the device",
+                    "let them run after_backward (" + Option::update_when +
+                        "), or place the optimizer states on cpu or nvme (" + Option::states + ")"};
   if (mode == UpdateMode::next_forward && options.gradients == GradientOrigin::borrowed)
     return Obstacle{"gradients are borrowed until the update is over",
-                    "let them run after_backward (Offloader::set_update_mode), or set "
-                    "OffloadOptions::gradients to handed_over"};
+                    "let them run after_backward (" + Option::update_when + "), or set " + Option::gradients +
+                        " to handed_over"};
   if (options.parameters == Placement::none && options.record_layout.master == MasterForm::remainder)
     return Obstacle{"parameters live on the device, and an update of compact state needs the old ones",
-                    "let them run after_backward (Offloader::set_update_mode), or leave out compact state "
-                    "(OffloadOptions::record_layout), or place the parameters on cpu or nvme "
-                    "(OffloadOptions::parameters)"};
+                    "let them run after_backward (" + Option::update_when +
+                        "), or leave out compact state (" + Option::masters +
+                        "), or place the parameters on cpu or nvme (" + Option::parameters + ")"};
   return std::nullopt;
 }
 
@@ -76,11 +76,11 @@ void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& pla
   const bool divided = mode == UpdateMode::next_forward && plan.device_lanes > 0;
   refuse(mode,
          {reason.c_str(),
-          divided ? "let them run after_backward or during_backward (Offloader::set_update_mode), or set "
-                    "OffloadOptions::processor_share to 1, with which the processor updates all"
-                  : "let them run after_backward (Offloader::set_update_mode), or raise "
-                    "OffloadOptions::host_budget_bytes, or place the parameters on cpu or nvme "
-                    "(OffloadOptions::parameters)"});
+          divided
+              ? "let them run after_backward or during_backward (" + Option::update_when + "), or set " +
+                    Option::processor_share + " to 1, with which the processor updates all"
+              : "let them run after_backward (" + Option::update_when + "), or raise " + Option::host_budget +
+                    ", or place the parameters on cpu or nvme (" + Option::parameters + ")"});
 }
 
 }  // namespace terrace

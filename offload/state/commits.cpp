@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/commits/pinned_commit_reader.h>
@@ -69,7 +70,7 @@ void Commits::take_up_steps(const TierManifest& commit) {
   throw Error(ErrorKind::config,
               {fmt::format("cannot go on from commit {}", commit.commit), blocks_.tiers().records()->name(),
                has_counts ? "its tensors count their own steps" : "its tensors have one count of steps",
-               fmt::format("set OffloadOptions::unused_gradients to {}", has_counts ? "skip" : "zero")});
+               "set " + Option::unused_gradients + (has_counts ? " to skip" : " to zero")});
 }
 
 // --- Making commits ---

@@ -6,6 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 
@@ -46,9 +47,9 @@ uint32_t GradientLandings::slots_with(const OpenUse& use) const {
 
 void GradientLandings::require_usable(std::string_view operation, std::span<const TensorId> tensors,
                                       UseKind kind, uint32_t micro_batch) const {
-  const auto refuse = [&](TensorId tensor, std::string_view reason, std::string_view advice) {
+  const auto refuse = [&](TensorId tensor, std::string_view reason, Wording advice) {
     throw Error(ErrorKind::misuse, {fmt::format("cannot lease {} to", run_.space.tensor(tensor).name),
-                                    std::string(operation), std::string(reason), std::string(advice)});
+                                    std::string(operation), std::string(reason), std::move(advice)});
   };
   for (const TensorId tensor : tensors) {
     if (run_.space.tensor(tensor).home == TensorHome::caller)
@@ -63,9 +64,9 @@ void GradientLandings::require_usable(std::string_view operation, std::span<cons
         refuse(
             tensor, "its gradient is complete in this micro-batch",
             run_.options.layer_major
-                ? "select the micro-batch that the lease belongs to, or lease the tensor to read; a larger "
-                  "TensorSpec::backward_uses allows more leases in one micro-batch"
-                : "describe it with a larger TensorSpec::backward_uses, or lease it to read");
+                ? "select the micro-batch that the lease belongs to, or lease the tensor to read; a larger " +
+                      Option::backward_uses + " allows more leases in one micro-batch"
+                : "describe it with a larger " + Option::backward_uses + ", or lease it to read");
     }
     if (!runs_.is_complete(tensor, micro_batch)) continue;
     const TensorPlace& place = run_.space.place(tensor);

@@ -13,6 +13,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/aio/file_events.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/offload/options/tier_name.h>
 
 namespace terrace {
@@ -76,13 +77,13 @@ bool NamedFolders::make(const std::filesystem::path& folder) {
   if (mkdir(folder.c_str(), kMode) != 0) {
     if (errno == EEXIST) return false;
     throw Error(ErrorKind::io, {"cannot make the folder of a tier", folder.string(), system_reason(errno),
-                                "TierPath::path must name a folder that this user may write to"});
+                                Option::nvme_path + " must name a folder that this user may write to"});
   }
   if (events_ != nullptr) events_->folder_created(folder);
   try {
     io::sync_folder(folder.parent_path(), events_);
   } catch (const Error& error) {
-    log_.warning(std::string("a power cut may lose the tier folder: ") + error.what());
+    log_.warning(std::string("a power cut may lose the tier folder: ") + error.in(log_.door()));
   }
   return true;
 }

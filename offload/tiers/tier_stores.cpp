@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
+#include <terrace/base/option.h>
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/dry/dry_engine.h>
@@ -23,7 +24,7 @@ constexpr const char* kFrozen = "frozen";
 constexpr const char* kGradients = "grads";
 constexpr const char* kActivations = "acts";
 
-[[noreturn]] void cannot_resume(const std::string& folder, std::string reason, std::string advice) {
+[[noreturn]] void cannot_resume(const std::string& folder, std::string reason, Wording advice) {
   throw Error(ErrorKind::config,
               {"cannot resume from the nvme tier in", folder, std::move(reason), std::move(advice)});
 }
@@ -125,10 +126,9 @@ TierStores::TierStores(const ChunkShards& shards, const OffloadOptions& options,
         options_.tier_start == TierStart::resume)
       throw;
     ErrorParts parts = error.parts();
-    parts.advice += fmt::format(
-        "{}set OffloadOptions::durable to false, which halves that and gives up resuming "
-        "after a crash",
-        parts.advice.empty() ? "" : ", or ");
+    if (!parts.advice.empty()) parts.advice += ", or ";
+    parts.advice +=
+        "set " + Option::durable + " to false, which halves that and gives up resuming after a crash";
     throw Error(error.kind(), std::move(parts));
   }
 }
@@ -216,7 +216,8 @@ bool TierStores::start_with_ranks(std::span<const std::filesystem::path> folders
                   {"cannot resume from the nvme tier in", folders.front().string(),
                    common.has_commits ? common.trouble : "no commit of all ranks is there",
                    "name the paths of the run that is to go on, with as many ranks; or go on from a "
-                   "checkpoint, with OffloadOptions::discard_commits"});
+                   "checkpoint, with " +
+                       Option::discard_commits});
     }
     start.commit = common.commit;
     start.retain = common.is_retained;
@@ -248,13 +249,14 @@ std::vector<uint64_t> TierStores::trained_param_bytes() const {
 void TierStores::require_found_layout() const {
   const RecordLayout& found = found_commits_.back().layout;
   if (found == plan_.record_layout) return;
-  cannot_resume(
-      tier_->folder(0).path(),
-      fmt::format("its optimizer states are {}, and those of this run are {}", text_of(found),
-                  text_of(plan_.record_layout)),
-      "resume with the optimizer and the form of the masters (OffloadOptions::record_layout) of the run that "
-      "made it; where only the form of the masters differs, a checkpoint that such a run saves leads on to "
-      "this one");
+  cannot_resume(tier_->folder(0).path(),
+                fmt::format("its optimizer states are {}, and those of this run are {}", text_of(found),
+                            text_of(plan_.record_layout)),
+                "resume with the optimizer and the form of the masters (" + Option::masters +
+                    ") of the run that "
+                    "made it; where only the form of the masters differs, a checkpoint that such a run saves "
+                    "leads on to "
+                    "this one");
 }
 
 // Returns the numbers of `paths` in the order of the space, which is that of the run that made it.
@@ -356,7 +358,7 @@ void TierStores::make_file_reader() {
           ErrorKind::device,
           {fmt::format("the device cannot read by itself the tier file of {} in", (*store)->name()),
            tier_->folder((*store)->path_index_of(fd)).path(), std::string(reading->registration_refusal()),
-           "set OffloadOptions::reads_past_host to false, with which they go through host memory"});
+           "set " + Option::reads_past_host + " to false, with which they go through host memory"});
     }
   }
   file_reader_ =

@@ -8,6 +8,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 
@@ -51,9 +52,9 @@ void UpdateRunner::set_mode(UpdateMode mode) {
 }
 
 void UpdateRunner::require(const UpdateSettings& settings) const {
-  const auto refuse = [](std::string subject, std::string_view reason, std::string_view advice) {
+  const auto refuse = [](std::string subject, std::string_view reason, Wording advice) {
     throw Error(ErrorKind::misuse,
-                {"cannot update", std::move(subject), std::string(reason), std::string(advice)});
+                {"cannot update", std::move(subject), std::string(reason), std::move(advice)});
   };
   if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale))
     refuse(fmt::format("loss_scale {}", settings.loss_scale), "a loss scale is positive and finite",
@@ -71,7 +72,7 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
       refuse(fmt::format("parameter group {}", g),
              fmt::format("its optimizer has {} moments, and records have {}", moments,
                          run_.plan.record_layout.moment_count),
-             "give every group an optimizer of the moments that OffloadOptions::record_layout says");
+             "give every group an optimizer of the moments that " + Option::masters + " says");
   }
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
     const TensorSpec& tensor = run_.space.tensor(TensorId{t});
@@ -79,7 +80,7 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
       refuse(tensor.name,
              fmt::format("it belongs to parameter group {}, and settings are given for {}", tensor.group,
                          settings.groups.size()),
-             "give UpdateSettings::groups a setting for every group of TensorSpec::group");
+             "give " + Option::update_groups + " a setting for every group of " + Option::tensor_group);
   }
 }
 

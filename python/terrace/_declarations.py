@@ -22,6 +22,10 @@ ENUMS = {
     "terrace_log_level": {"info": 0, "warning": 1, "error": 2},
     "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3},
     "terrace_unit": {"bytes": 0, "count": 1, "nanoseconds": 2},
+    "terrace_words": {"c": 0, "python": 1, "configuration": 2},
+    "terrace_error_cause": {
+        "other": 0, "no_store": 1, "store_busy": 2, "folder_in_use": 3, "no_path": 4, "unknown_name": 5,
+    },
     "terrace_kept": {"commit": 1, "checkpoint": 2},
     "terrace_transport": {"auto": 0, "host": 1, "mpi": 2},
 }
@@ -412,6 +416,9 @@ FUNCTIONS = {
     "terrace_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_step_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_has_commit": (c_void_p, [POINTER(c_char_p), c_uint32, c_char_p, c_void_p]),
+    "terrace_optimizers": (c_void_p, [c_void_p]),
+    "terrace_error_get_as": (None, [c_void_p, c_uint32, POINTER(terrace_error_parts)]),
+    "terrace_error_cause_of": (c_uint32, [c_void_p]),
     "terrace_config_read": (c_void_p, [POINTER(terrace_config_options), c_void_p]),
     "terrace_config_json": (c_void_p, [c_void_p, c_void_p]),
     "terrace_config_scheduled": (c_void_p, [c_void_p, c_uint64, c_uint32, c_double, POINTER(terrace_scheduled)]),

@@ -6,8 +6,11 @@ it, so that `import terrace` needs nothing but Python.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import _declarations
@@ -104,47 +107,39 @@ def check(failure: int | None) -> None:
         raise error_of(failure)
 
 
+@contextlib.contextmanager
+def in_words_of_the_configuration() -> Iterator[None]:
+    """Within, errors of the library call options by the keys of a configuration."""
+    token = _words.set("configuration")
+    try:
+        yield
+    finally:
+        _words.reset(token)
+
+
+_words = ContextVar("words", default="python")
+
+
 def error_of(failure: int) -> Error:
     """The exception for a terrace_error, which is freed."""
     lib = library()
     parts = new(_declarations.terrace_error_parts)
     try:
-        lib.terrace_error_get(failure, parts)
+        lib.terrace_error_get_as(failure, ENUMS["terrace_words"][_words.get()], parts)
         texts = [text_of(text) for text in (parts.what_failed, parts.subject, parts.reason, parts.advice)]
-        if texts[1:] == ["store", "it is NULL", "give its address"]:
-            texts[2:] = ["it is closed", "create another one"]
+        cause = word_of("terrace_error_cause", lib.terrace_error_cause_of(failure))
     finally:
         lib.terrace_error_free(failure)
     kind = word_of("terrace_error_kind", parts.kind)
-    texts = [_in_words_of_python(text) for text in texts]
+    if cause == "no_store":
+        texts[2:] = ["it is closed", "create another one"]
     texts[3] = texts[3] or _ADVICE.get(kind, "see docs/troubleshooting.md")
     error = BY_KIND[kind](*texts)
+    error.cause = cause
     if kind == "capacity":
         for name in ("least_bytes", "least_device_bytes", "least_host_bytes", "least_nvme_bytes"):
             setattr(error, name, getattr(parts, name))
     return error
-
-
-def _in_words_of_python(text: str) -> str:
-    """Options and calls of C by the names that they have in this package."""
-    if "terrace_" not in text and "TERRACE_" not in text:
-        return text
-    import re  # takes a while to load
-
-    for pattern, word in _PYTHON_WORDS:
-        text = re.sub(pattern, word, text)
-    return re.sub(r"\bterrace_(\w+)", lambda found: f"Store.{found[1]}" if found[0] in FUNCTIONS else found[0], text)
-
-
-_PYTHON_WORDS = (
-    (r"\bterrace_(?:simulated|cuda)_options\.(\w+)", r"\1 of the device"),
-    (r"\bterrace_(?:ranks_)?options\.(\w+)", r"\1"),
-    (r"\bterrace_tensor\.(\w+)", r"Tensor.\1"),
-    (r"\bterrace_update_settings\.groups\b", "the optimizers of update()"),
-    (r"\bterrace_device_cuda\b", "CudaDevice"),
-    (r"\bterrace_device_simulated\b", "SimulatedDevice"),
-    (r"\bTERRACE_([A-Z0-9_]+)", lambda found: found[1].lower()),
-)
 
 
 def new(struct: type[_Struct], **values: Any) -> _Struct:

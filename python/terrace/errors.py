@@ -13,6 +13,8 @@ class Error(Exception):
     """What every failure of Terrace is raised as."""
 
     kind = "error"
+    # What a program may do something about by itself: a word of terrace_error_cause.
+    cause = "other"
 
     def __init__(
         self, what: str, subject: str = "", reason: str = "", advice: str = "", kind: str | None = None

@@ -12,6 +12,7 @@
 
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/commit_inventory.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
@@ -26,15 +27,15 @@ constexpr std::string_view kStepPrefix = "step-";
 constexpr size_t kFewestDigits = 8;
 constexpr size_t kMostDigits = std::numeric_limits<uint64_t>::digits10 + 1;
 
-std::string checkpoints_in(const fs::path& folder) {
+Wording checkpoints_in(const fs::path& folder) {
   constexpr size_t kNamed = 8;
   const std::vector<std::string> names = io::names_in(folder, [&](const std::string& name) {
     return is_step_name(name) && io::is_there(folder / name / kManifestName);
   });
   if (names.empty()) {
     if (is_tier_path(folder)) {
-      return "it is an nvme path of training: a run that goes on from its last commit "
-             "(TrainerOptions::tier_start) can save a checkpoint";
+      return "it is an nvme path of training: a run that goes on from its last commit (" + Option::resume +
+             ") can save a checkpoint";
     }
     return io::is_there(folder / "config.json")
                ? "it holds a model's weights: give it as the model, or name a folder of checkpoints"
@@ -47,7 +48,7 @@ std::string checkpoints_in(const fs::path& folder) {
 }
 
 [[noreturn]] void no_checkpoint(ErrorKind kind, const fs::path& path, const Reason& reason,
-                                const std::string& advice) {
+                                const Wording& advice) {
   throw Error(kind, {"cannot find a checkpoint in", path.string(), reason, advice});
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/tiers/common_tier.h>
 #include <terrace/runtime/checkpoint/internal/saved_commit.h>
@@ -28,7 +29,7 @@ void add_newest(TierContents& contents, const FoundTier& tier) {
     add_contents(newest, tier.newest);
     contents.newest = std::move(newest);
   } catch (const Error& failure) {
-    contents.trouble = failure.what();
+    contents.trouble = failure.without_advice();
   }
 }
 
@@ -89,8 +90,8 @@ SavedState require_commit(const TrainConfig& config, TierContents contents) {
   }
   throw Error(ErrorKind::corrupt,
               {kWhat, names_of(paths), contents.trouble,
-               "give every path of the run that made it, resume from a checkpoint, or start anew "
-               "(TrainerOptions::discard_commits)"});
+               "give every path of the run that made it, resume from a checkpoint, or start anew (" +
+                   Option::discard_commits + ")"});
 }
 
 }  // namespace terrace

@@ -21,7 +21,7 @@ JsonNode parse_object(std::string_view text, const std::filesystem::path& path) 
   try {
     root = parse_json(text, path.filename().string());
   } catch (const Error& error) {
-    refuse("it is not JSON: " + error.parts().what_failed);
+    refuse("it is not JSON: " + error.parts().what_failed.in(Door::cpp));
   }
   if (!root.is(JsonNode::Kind::object)) refuse("it is not JSON: no object");
   return root;

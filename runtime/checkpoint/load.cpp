@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -63,7 +64,8 @@ void require_same_layout(const std::filesystem::path& where, const RecordLayout&
        fmt::format("its optimizer states are {}, and those of this run's optimizer are {}", text_of(saved),
                    text_of(mine)),
        "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
-       "anew from its weights (`terrace export`, then TrainerOptions::weights)"});
+       "anew from its weights (`terrace export`, then " +
+           Option::weights + ")"});
 }
 
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,

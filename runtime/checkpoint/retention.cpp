@@ -74,7 +74,7 @@ void remove_older_checkpoints(const CheckpointFolder& folder, uint64_t run_id, u
       if (++kept <= keep_count || !folder.saves().remove(each.path)) continue;
       log.info(fmt::format("removed {}: {} newer ones are kept", each.path.string(), keep_count));
     } catch (const Error& failure) {
-      log.warning(failure.what());
+      log.warning(failure);
     }
   }
 }

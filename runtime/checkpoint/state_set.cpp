@@ -150,7 +150,8 @@ void HeldSet::remove() {
     for (const std::unique_ptr<TierFolder>& folder : folders_) folder->remove_manifests();
     for (const std::unique_ptr<TierFolder>& folder : folders_) io::sync_folder(folder->path());
   } catch (const Error& failure) {
-    return log_.warning(fmt::format("the state that this run went on from stays: {}", failure.what()));
+    return log_.warning(
+        fmt::format("the state that this run went on from stays: {}", failure.in(log_.door())));
   }
   for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(false);
   folders_.clear();

@@ -20,6 +20,7 @@
 #include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
 #include <terrace/offload/plan/update_mode.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/config/lr_schedule.h>
 #include <terrace/runtime/config/product_type.h>
 
@@ -50,13 +51,6 @@ struct BatchConfig {
     return launched_gradient_group.value_or(hosts > 1 ? ranks / hosts : 1);
   }
 };
-
-// Optimizers by the names of the configuration.
-enum class OptimizerType : uint8_t { adam, adamw, adagrad, lion, sgd };
-std::string_view name_of(OptimizerType type);
-// These functions say which settings an optimizer has.
-bool has_betas(OptimizerType type);
-bool has_epsilon(OptimizerType type);
 
 // A setting that the optimizer has no key for has no effect.
 struct OptimizerConfig {

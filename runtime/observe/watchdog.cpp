@@ -7,6 +7,7 @@
 #include <string>
 
 #include <terrace/aio/thread_identity.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 namespace {
@@ -40,7 +41,7 @@ bool Watchdog::look(uint64_t now_ns) {
     if (others) line += "; " + *others;
   }
   if (abort) {
-    log_.error(line + "; giving up, as WatchdogOptions::abort_after_ns asks");
+    log_.error(Wording(line + "; giving up, as " + Option::stall_abort + " asks").in(log_.door()));
     return true;
   }
   log_.warning(line + (warned_ ? "" : "; the run goes on when it is done, and is not stopped for this"));

@@ -181,7 +181,8 @@ int HeartbeatWatch::end_first(const Error& failure, int status) {
   std::vector<std::optional<LastWords>> all;
   if (heartbeat_ != nullptr) {
     // The others look for a death until they hear why this rank leaves, and only then say their own words.
-    heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+    heartbeat_->leave(news != 0 ? failure.in(program_.log().door()) : "",
+                      {news, static_cast<uint32_t>(status)});
     all = heartbeat_->last_words(kForOtherRanks);
   }
   const auto has_news = [](const std::optional<LastWords>& words) { return words && words->news != 0; };
@@ -214,7 +215,8 @@ int HeartbeatWatch::end_another(const Error& failure, int status) {
   const uint32_t news = news_of(failure, false);
   std::optional<EndOfRank> end;
   if (heartbeat_ != nullptr) {
-    heartbeat_->leave(news != 0 ? failure.what() : "", {news, static_cast<uint32_t>(status)});
+    heartbeat_->leave(news != 0 ? failure.in(program_.log().door()) : "",
+                      {news, static_cast<uint32_t>(status)});
     end = heartbeat_->own_end(kForTheFirstRank);
   }
   if (news != 0 && (!end || !end->speaks_as.empty())) program_.say_as(end ? end->speaks_as : "", failure);

@@ -141,7 +141,7 @@ void RunRanks::leave_out_sub_groups_of_parts(TrainConfig& config) const {
 
 int RunRanks::end_with(const Error& failure, int status) const {
   const std::optional<Error> death = watch_->death_behind(failure);
-  if (communicator_ != nullptr) communicator_->leave(failure.what());
+  if (communicator_ != nullptr) communicator_->leave(failure.in(program_.log().door()));
   if (!death) return watch_->end_with(failure, status);
   watch_->end_with_death(*death);
   return status;

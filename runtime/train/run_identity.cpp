@@ -5,6 +5,7 @@
 #include <string>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/runtime/config/run_settings.h>
 #include <terrace/runtime/model/weights/architecture.h>
 
@@ -21,11 +22,10 @@ constexpr const char* kContext = "context";
 void require_same_data(const std::filesystem::path& folder, const CheckpointInfo& saved,
                        const CheckpointInfo& mine) {
   const auto refuse = [&](const std::string& reason) {
-    throw Error(
-        ErrorKind::config,
-        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(), reason,
-         "give the same TokenOptions::paths, TrainingDataOptions::validation_fraction, "
-         "TrainingDataOptions::context and TrainingDataOptions::seed, or start anew"});
+    throw Error(ErrorKind::config, {"cannot resume: the data or the seed differ from those of the checkpoint",
+                                    folder.string(), reason,
+                                    "give the same " + Option::data + ", " + Option::validation_fraction +
+                                        ", " + Option::context + " and " + Option::seed + ", or start anew"});
   };
   if (saved.seed != mine.seed) refuse(fmt::format("saved with seed {}, now {}", saved.seed, mine.seed));
   const auto value = [&](const char* name) {
@@ -62,8 +62,8 @@ void require_same_optimizer(const std::filesystem::path& folder, const Checkpoin
       {"cannot resume: the optimizer differs from that of the checkpoint", folder.string(),
        fmt::format("saved with optimizer.type {}, now {}: the moments of one mean nothing to the other",
                    before, now),
-       "give the same optimizer, or begin anew from the weights (`terrace export`, then "
-       "TrainerOptions::weights)"});
+       "give the same optimizer, or begin anew from the weights (`terrace export`, then " + Option::weights +
+           ")"});
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(File, DoesNotFollowALinkUnlessTold) {
   ScratchFolder folder;
   write_bytes(folder / "real", bytes_of("x"));
   std::filesystem::create_symlink(folder / "real", folder / "link");
-  EXPECT_NE(parts_of([&] { File::open(folder / "link", {}); }).advice.find("symbolic link"),
+  EXPECT_NE(parts_of([&] { File::open(folder / "link", {}); }).advice.in(Door::cpp).find("symbolic link"),
             std::string::npos);
   EXPECT_EQ(File::open(folder / "link", {.no_follow = false}).size_bytes(), 1u);
 }
@@ -179,7 +179,7 @@ TEST(File, RefusesToReserveMoreThanIsFreeAndSaysHowMuchThatIs) {
   const ErrorParts parts = parts_of([&] { file.preallocate(wanted); }, ErrorKind::capacity);
   EXPECT_EQ(parts.subject, (folder / "tier").string());
   EXPECT_EQ(parts.reason, "No space left on device (ENOSPC)");
-  EXPECT_NE(parts.advice.find(" free and "), std::string::npos) << parts.advice;
+  EXPECT_NE(parts.advice.in(Door::cpp).find(" free and "), std::string::npos) << parts.advice.in(Door::cpp);
   EXPECT_EQ(file.size_bytes(), 5u);
 }
 

@@ -40,7 +40,7 @@ TEST(Error, IsCaughtAsARuntimeError) {
 
 TEST(Error, AdvisesOnALimitOfTheSystemWhateverRanIntoIt) {
   const auto advice_of = [](const Reason& reason) {
-    return Error(ErrorKind::io, {"cannot read", "x", reason, "check the path"}).parts().advice;
+    return Error(ErrorKind::io, {"cannot read", "x", reason, "check the path"}).parts().advice.in(Door::cpp);
   };
   EXPECT_NE(advice_of(system_reason(EMFILE)).find("ulimit -n"), std::string::npos);
   EXPECT_NE(advice_of(system_reason(ENFILE)).find("fs.file-max"), std::string::npos);

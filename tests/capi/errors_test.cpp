@@ -13,6 +13,7 @@
 
 #include <terrace/capi/errors.h>
 #include <terrace/capi/store.h>
+#include <terrace_run.h>
 
 #include "capi/capi_rig.h"
 #include "support/scratch_folder.h"
@@ -92,6 +93,32 @@ TEST(CErrors, NameTheLeastBudgetsThatDo) {
   arguments.options.host_bytes = parts.least_bytes;
   is_well(arguments.create(&store));
   terrace_destroy(store);
+}
+
+TEST(CErrors, CallThingsAsTheProgramWants) {
+  const ScratchFolder folder;
+  Arguments arguments(capi::kOnNvme, folder.path());
+  arguments.options.host_bytes = 1000;
+  terrace_store* store = nullptr;
+  terrace_error* error = arguments.create(&store);
+  const auto advice = [&](uint32_t words) {
+    terrace_error_parts parts = TERRACE_INIT(terrace_error_parts);
+    terrace_error_get_as(error, words, &parts);
+    return std::string(parts.advice);
+  };
+  EXPECT_NE(advice(TERRACE_WORDS_C).find("raise terrace_options.host_bytes"), std::string::npos);
+  EXPECT_NE(advice(TERRACE_WORDS_PYTHON).find("raise host_bytes"), std::string::npos);
+  EXPECT_NE(advice(TERRACE_WORDS_CONFIGURATION).find("raise terrace.host_memory"), std::string::npos);
+  EXPECT_EQ(advice(99), advice(TERRACE_WORDS_C));
+  EXPECT_EQ(terrace_error_cause_of(error), static_cast<uint32_t>(TERRACE_CAUSE_OTHER));
+  terrace_error_free(error);
+  error = terrace_begin_step(nullptr);
+  EXPECT_EQ(terrace_error_cause_of(error), static_cast<uint32_t>(TERRACE_CAUSE_NO_STORE));
+  terrace_error_parts parts = TERRACE_INIT(terrace_error_parts);
+  terrace_error_get_as(error, TERRACE_WORDS_PYTHON, &parts);
+  EXPECT_STREQ(parts.what_failed, "Store.begin_step");
+  terrace_error_free(error);
+  EXPECT_EQ(terrace_error_cause_of(nullptr), static_cast<uint32_t>(TERRACE_CAUSE_OTHER));
 }
 
 TEST(CErrors, MayBeAskedOfNothing) {

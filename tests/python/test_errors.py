@@ -13,6 +13,7 @@ import unittest.mock
 import terrace
 from support import MIB, PATIENCE, ROOT, fill, make_store, parts_of, run_python, state_of, tensors, train
 from terrace import _lib, errors
+from terrace.store import request
 
 
 class Kinds(unittest.TestCase):
@@ -160,6 +161,52 @@ class Kinds(unittest.TestCase):
 
     def test_each_kind_of_the_library_has_a_class(self):
         self.assertEqual(set(errors.BY_KIND), set(_lib.ENUMS["terrace_error_kind"]))
+
+
+class Names(unittest.TestCase):
+    """What an error calls things by. base/option.h is the one table of options."""
+
+    def shortage(self, **options):
+        with self.assertRaises(terrace.CapacityError) as caught:
+            make_store(**options)
+        return caught.exception.advice
+
+    def test_options_go_by_the_keywords_of_this_package_or_by_the_keys_of_a_configuration(self):
+        self.assertIn("raise budget_bytes of the device", self.shortage(device_bytes=1))
+        self.assertIn("raise host_bytes", self.shortage(host_bytes=1))
+        with _lib.in_words_of_the_configuration():
+            self.assertIn("raise terrace.device_memory", self.shortage(device_bytes=1))
+            self.assertIn("raise terrace.host_memory", self.shortage(host_bytes=1))
+        self.assertIn("raise host_bytes", self.shortage(host_bytes=1))
+
+    def test_calls_go_by_attributes_of_a_store(self):
+        store = make_store()
+        store.close()
+        calls = [
+            lambda: store.update(terrace.Optimizer(), 1),
+            lambda: store.plan,
+            lambda: store.update_when,
+            lambda: store.last_commit,
+            lambda: store.read_values("bias"),
+            store.begin_step,
+            store.abandon_step,
+            store.finish_commit,
+            store.counters,
+        ]
+        for call in calls:
+            with self.assertRaises(terrace.MisuseError) as caught:
+                call()
+            owner, _, name = caught.exception.what.partition(".")
+            self.assertEqual((owner, hasattr(terrace.Store, name)), ("Store", True), caught.exception.what)
+            self.assertEqual(caught.exception.cause, "no_store")
+
+    def test_the_table_of_options_has_keywords_that_there_are(self):
+        table = (ROOT / "base/option.h").read_text()
+        words = re.findall(r'ROW\(.*?, (?:TERRACE_C_MEMBER\([^)]*\)|TERRACE_NONE), "([^"]*)", "', table)
+        self.assertGreater(len(words), 40)
+        others = {"", "budget_bytes of the device", "the optimizers of update()"}
+        tensors = {f"Tensor.{name}" for name in terrace.Tensor._fields}
+        self.assertEqual(set(words) - others - tensors - set(request.OPTIONS), set())
 
 
 class Exceptions(unittest.TestCase):

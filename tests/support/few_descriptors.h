@@ -45,7 +45,7 @@ inline void with_few_descriptors(const std::function<void()>& action, const std:
     } catch (const Error& error) {
       is_refused = error.parts().error_number == EMFILE;
       EXPECT_TRUE(is_refused) << error.what();
-      EXPECT_NE(error.parts().advice.find("ulimit -n"), std::string::npos) << error.what();
+      EXPECT_NE(error.parts().advice.in(Door::cpp).find("ulimit -n"), std::string::npos) << error.what();
       EXPECT_FALSE(error.parts().subject.empty()) << error.what();
     }
     after();

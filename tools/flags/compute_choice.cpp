@@ -74,8 +74,8 @@ ComputeChoice::ComputeChoice(const TrainConfig& config, Log& log, const Communic
     gpu_.reset();
     const bool wants_more = wanted.gpu_products != GpuProducts::automatic;
     log.info(fmt::format("computing on the simulated device{}: {}: {}",
-                         wants_more ? ", where terrace.gpu_products has no effect" : "", parts.subject,
-                         parts.reason));
+                         wants_more ? ", where terrace.gpu_products has no effect" : "",
+                         parts.subject.in(Door::program), parts.reason));
   }
 }
 

@@ -34,7 +34,8 @@ void refuse_other_tokenizers(const fs::path& model_folder) {
 // not write to was named by mistake.
 [[noreturn]] void throw_with_cache_flag(const Error& error, const fs::path& folder) {
   ErrorParts parts = error.parts();
-  if (!folder.empty() && !parts.subject.starts_with(folder.string())) throw Error(error.kind(), parts);
+  if (!folder.empty() && !parts.subject.in(Door::program).starts_with(folder.string()))
+    throw Error(error.kind(), parts);
   parts.advice += " (--cache-dir)";
   const bool may_not = access(folder.c_str(), F_OK) != 0 || access(folder.c_str(), W_OK | X_OK) != 0;
   throw Error(error.kind() == ErrorKind::io && may_not ? ErrorKind::config : error.kind(), parts);

@@ -1,6 +1,7 @@
 #include "flags/model_choice.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -35,20 +36,18 @@ std::string names_of_size(std::string_view names, std::string_view name) {
 
 // Returns the released model of that name. An error suggests the name that a misspelt one is nearest to.
 ModelConfig released_model(const std::string& name) {
-  constexpr std::string_view kNames = "the names are ";
   try {
     return model_preset(name);
   } catch (const Error& error) {
     ErrorParts parts = error.parts();
-    if (!parts.advice.starts_with(kNames)) throw;
-    std::string names = parts.advice.substr(kNames.size());
-    for (size_t at = 0; (at = names.find(", ", at)) != std::string::npos;) names.replace(at, 2, "|");
+    if (parts.cause != ErrorCause::unknown_name) throw;
+    const std::string names = fmt::format("{}", fmt::join(model_preset_names(), "|"));
     // The size is the part that people mean: "llama-3-8b" is nearer to llama-3.1-8b than to llama-2-7b.
     const std::string of_size = names_of_size(names, name);
     std::string suggestion = of_size.empty() ? "" : suggestion_among(of_size, name);
     if (suggestion.empty()) suggestion = suggestion_among(names, name);
     if (suggestion.empty()) throw;
-    parts.advice = suggestion + " " + parts.advice;
+    parts.advice = Wording(suggestion + " ") + parts.advice;
     throw Error(error.kind(), parts);
   }
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -51,9 +52,9 @@ DataType type_of(const std::string& name) {
 
 // The advice of an error of the library, which is that of a training run where it is about budgets and
 // states. `lowered`: the flags that lower what the device works in.
-std::string advice_without_training(const Error& error, Placement parameters, const std::string& lowered) {
-  const std::string& advice = error.parts().advice;
-  if (advice.find("OffloadOptions::discard_commits") != std::string::npos)
+Wording advice_without_training(const Error& error, Placement parameters, const std::string& lowered) {
+  const Wording& advice = error.parts().advice;
+  if (advice.names(Option::discard_commits))
     return "name another folder with --nvme-path: only training goes on from this state";
   const auto* const shortage = dynamic_cast<const ShortageError*>(&error);
   if (shortage == nullptr) return advice;

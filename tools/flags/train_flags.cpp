@@ -11,6 +11,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/engine_config.h>
+#include <terrace/runtime/config/schema/schema.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
 
 #include "command_line.h"
@@ -23,7 +24,7 @@ namespace {
 struct KeyFlag {
   const char* flag;
   const char* key;
-  const char* type;
+  const char* type;  // empty: the choices of the key
   const char* group;
   const char* help;
 };
@@ -64,7 +65,7 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
             "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
             "device does the rest"},
-    KeyFlag{"--optimizer", "optimizer.type", "Adam|AdamW|Adagrad|Lion|SGD", kTraining, "Optimizer"},
+    KeyFlag{"--optimizer", "optimizer.type", "", kTraining, "Optimizer"},
     KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
             "Sequences computed at a time"},
@@ -233,7 +234,8 @@ void TrainFlags::add_to(Command& app) {
     for (size_t i = 0; i < kKeyFlags.size(); ++i) {
       const KeyFlag& flag = kKeyFlags[i];
       if ((flag.group == std::string_view(kTraining)) != trains) continue;
-      app.add_option(flag.flag, key_values[i], flag.help).type_name(flag.type).group(flag.group);
+      const std::string type(*flag.type != '\0' ? flag.type : find_path(flag.key)->limits.allowed);
+      app.add_option(flag.flag, key_values[i], flag.help).type_name(type).group(flag.group);
     }
   }
   add_repeated(
@@ -271,7 +273,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
     try {
       return load(flags, overrides);
     } catch (const Error& error) {
-      if (error.parts().what_failed.find("nvme_path is not given") == std::string::npos) throw;
+      if (error.parts().cause != ErrorCause::no_path) throw;
       ErrorParts parts = error.parts();
       parts.advice = "give --nvme-path DIR, a folder on a fast local disk; " + parts.advice;
       throw Error(error.kind(), parts);

@@ -283,7 +283,7 @@ int Checkpoint::verify(const Places& places) {
         print_result(
             fmt::format("good {}: step {}, {}\n", state.path.string(), state.run.step, format_bytes(read)));
     } catch (const Error& failure) {
-      tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().why()});
+      tell({failure.parts().subject.in(Door::program), "all of it", 0, state.bytes, failure.parts().why()});
     }
     tell_hidden();
   }

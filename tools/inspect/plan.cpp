@@ -196,7 +196,7 @@ void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
   } catch (const Error& error) {
     console_.warning(fmt::format(
         "the nvme paths cannot be measured, so placements there are compared by the bytes that they move: {}",
-        error.what()));
+        error.in(Door::program)));
     return;
   }
   rates.disk_read_bytes = sum.disk_read_bytes;
@@ -221,7 +221,7 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
     rates_text_ = rates_text(machine.rates);
     return machine;
   } catch (const Error& error) {
-    unmeasured_ = error.what();
+    unmeasured_ = error.in(Door::program);
     return std::nullopt;
   }
 }
@@ -358,7 +358,7 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
             set_up_with_fastest_chunks(config, options.model, workers, options.compute, &watch.progress()));
         if (!is_elsewhere()) require_disk_room(setup->plan.memory, setup->offload);
       } catch (const Error& error) {
-        split.refusal = error.what();
+        split.refusal = error.in(Door::program);
       }
       if (split.refusal.empty()) {
         if (!machine) machine = measure(options.config, *setup, workers);
@@ -385,7 +385,7 @@ int Plan::refuse(const TrainerOptions& options, Workers& workers, const Shortage
   std::optional<MeasuredMachine> machine;
   const std::vector<Split> others = best_ ? splits(options, workers, machine) : std::vector<Split>();
   if (flags_.json)
-    print_result(shortage_json(shortage, reason.what(), others));
+    print_result(shortage_json(shortage, reason.in(Door::program), others));
   else if (!others.empty())
     print_result(splits_text(others, rates_text_));
   print_error(with_ways_out(reason, shortage));

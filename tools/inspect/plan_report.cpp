@@ -8,13 +8,13 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/duration_text.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/observe/log/step_log.h>
 
-#include "option_words.h"
 #include "text_table.h"
 
 namespace terrace {
@@ -204,6 +204,28 @@ void write_writes(JsonWriter& json, const PlanReport& report) {
   json.member("bytes_a_day", known(report.writes.bytes_a_day));
   json.member("endurance_bytes", known(report.endurance_terabytes * 1e12));
   json.member("days", known(report.writes.days)).end();
+}
+
+// A word with a blank has its value already, and so has a switch that is set to "true".
+std::string with_value(std::string_view word, const std::string& value, bool is_switch) {
+  const bool has_value = word.find(' ') != std::string_view::npos || (is_switch && value == "true");
+  return std::string(word) + (has_value ? "" : " " + value);
+}
+
+// Returns the request for several changes together, flags first: "--context 512, with bf16.enabled true in
+// the configuration".
+std::string in_flags_and_keys(std::span<const ChangedOption> changes) {
+  std::string flags;
+  std::string settings;
+  for (const ChangedOption& change : changes) {
+    const Names& words = names_of(change.option);
+    if (!words.flag.empty())
+      flags += (flags.empty() ? "" : " ") + with_value(words.flag, change.value, true);
+    else
+      settings += (settings.empty() ? "" : " and ") + with_value(words.key, change.value, false);
+  }
+  if (settings.empty()) return flags;
+  return flags + (flags.empty() ? "" : ", with ") + settings + " in the configuration";
 }
 
 }  // namespace

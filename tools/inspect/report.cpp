@@ -241,8 +241,7 @@ void find_accelerator(Findings& findings) {
     StderrLog log;
     facts = CudaGpu::open(0, log)->facts();
   } catch (const Error& error) {
-    reason =
-        fmt::format("{} \"{}\": {}", error.parts().what_failed, error.parts().subject, error.parts().reason);
+    reason = error.without_advice();
   }
   const bool present = reason.empty();
   findings.add("gpu", quoted_or_null(facts.name), "GPU", present ? facts.name : "none: " + reason);

@@ -246,7 +246,7 @@ void LocalRanks::say_death() const {
              fmt::format("killed by signal {} ({})\n  the same command with "
                          "--resume auto goes on from what the run has kept",
                          dead_signal_, strsignal(static_cast<int>(dead_signal_)))})
-          .what());
+          .in(Door::program));
 }
 
 }  // namespace terrace

@@ -111,11 +111,8 @@ std::unique_ptr<CudaGpu> BenchCopy::open_gpu() {
   try {
     return CudaGpu::open(0, console_);
   } catch (const Error& error) {
-    const ErrorParts& parts = error.parts();
-    throw Error(ErrorKind::config,
-                {"cannot use", "--device cuda",
-                 fmt::format("{} \"{}\": {}", parts.what_failed, parts.subject, parts.reason),
-                 "give --device simulated to measure without a GPU"});
+    throw Error(ErrorKind::config, {"cannot use", "--device cuda", error.without_advice(),
+                                    "give --device simulated to measure without a GPU"});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/engine_limits.h>
 #include <terrace/aio/engines/transport.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/ring_buffer.h>
@@ -285,11 +286,10 @@ void BenchIo::plan_engine(IoPlan& plan) const {
            "give auto, io_uring, libaio or threads");
   if (wanted && *wanted != io::EngineKind::io_uring && (flags_.sqpoll || flags_.iopoll))
     refuse("--sqthread-poll or --hipri", "only io_uring has it", "leave it out, or --ioengine");
-  constexpr uint64_t kMostInFlight = 4096;
-  constexpr uint64_t kMostThreads = 256;
-  plan.engine.queue_depth = static_cast<uint32_t>(std::min(depth(), kMostInFlight + 1));
+  plan.engine.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(depth(), io::kLargestQueueDepth + 1));
   plan.engine.block_bytes = plan.stream.block_bytes;
-  plan.engine.thread_count = static_cast<uint32_t>(std::min(flags_.threads, kMostThreads + 1));
+  plan.engine.thread_count =
+      static_cast<uint32_t>(std::min<uint64_t>(flags_.threads, io::kMostEngineThreads + 1));
   plan.engine.io_uring_sqpoll = flags_.sqpoll;
   plan.engine.io_uring_iopoll = flags_.iopoll;
   io::check_options(plan.engine);

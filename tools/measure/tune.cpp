@@ -225,7 +225,7 @@ void Tune::save(TunedPath& tuned) {
     save_tuning(folder, tuned.tuning);
     tuned.saved_as = tuning_file(folder, tuned.tuning.place).string();
   } catch (const Error& error) {
-    console_.warning(fmt::format("the result is not remembered: {}", error.what()));
+    console_.warning(fmt::format("the result is not remembered: {}", error.in(Door::program)));
   }
 }
 

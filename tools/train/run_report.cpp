@@ -4,7 +4,6 @@
 #include <ctime>
 #include <utility>
 
-#include "option_words.h"
 #include "train/machine_facts.h"
 #include "train/train_summary.h"
 
@@ -92,7 +91,7 @@ void RunReport::give_up(const Error& failure) {
 }
 
 void RunReport::end(RunState state, const Error* error) {
-  record_.set_state(state, error != nullptr ? in_flags_and_keys(error->what()) : "");
+  record_.set_state(state, error != nullptr ? error->in(Door::program) : "");
   write();
   begun_ = false;
 }
@@ -110,7 +109,7 @@ void RunReport::write() {
   try {
     file_->write(record_, std::time(nullptr));
   } catch (const Error& unwritten) {
-    console_.warning_once(unwritten.what());  // training goes on as well without the page
+    console_.warning_once(unwritten.in(Door::program));  // training goes on as well without the page
   }
 }
 

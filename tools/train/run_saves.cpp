@@ -145,7 +145,7 @@ void RunSaves::after_failure(const Error& failure) {
     try {
       action();
     } catch (const Error& second) {
-      if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.what());
+      if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.in(Door::program));
     }
   };
   in_passing([&] { finish_update(); });

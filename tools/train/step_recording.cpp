@@ -179,7 +179,8 @@ void StepRecording::join_parts(bool all_have_ended) {
     for (const std::filesystem::path& part : parts) std::filesystem::remove(part, missing);
     log_.info(fmt::format("the traces of {} ranks are in {}", parts.size(), trace_));
   } catch (const Error& apart) {
-    log_.warning(fmt::format("the traces of the ranks stay apart, as {}.rank-N: {}", trace_, apart.what()));
+    log_.warning(
+        fmt::format("the traces of the ranks stay apart, as {}.rank-N: {}", trace_, apart.in(Door::program)));
   }
 }
 
@@ -219,7 +220,7 @@ void StepRecording::finish_file() {
 
 void StepRecording::give_up(const Error& unwritten) {
   file_.reset();
-  log_.warning(std::string(unwritten.what()) + "; training goes on without it");
+  log_.warning(unwritten.in(Door::program) + "; training goes on without it");
 }
 
 }  // namespace terrace

@@ -145,7 +145,7 @@ void Train::record_schedule(const Trainer& trainer) {
   try {
     write_schedule(flags_.record_schedule, trainer.recorded_schedule());
   } catch (const Error& unwritten) {
-    console_.warning(unwritten.what());  // training is as good without the schedule
+    console_.warning(unwritten.in(Door::program));  // training is as good without the schedule
   }
 }
 

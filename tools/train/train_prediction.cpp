@@ -34,7 +34,7 @@ std::optional<PlanPrediction> predict_training(const TrainerOptions& options, co
     }
     return predict_run(options.config, setup, workers, machine ? &*machine : nullptr);
   } catch (const Error& error) {
-    console.warning(fmt::format("this run is not predicted: {}", error.what()));
+    console.warning(fmt::format("this run is not predicted: {}", error.in(Door::program)));
     return std::nullopt;
   }
 }

@@ -34,7 +34,7 @@ void RankConsole::say(const Error& failure) {
 void RankConsole::say_as(const std::string& ranks, const Error& failure) {
   console_.end_progress();
   if (!ranks.empty()) console_.speak_for(ranks);
-  console_.error(failure.what());
+  console_.error(failure.in(Door::program));
 }
 
 void RankConsole::rank_has_died() {

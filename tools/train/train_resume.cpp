@@ -38,10 +38,10 @@ void say_fallback(const std::string& failed, const Error& failure, const fs::pat
     log.warning(
         fmt::format("THE DRIVE DID NOT READ {}, which may be whole, and the one before it, {}, is taken. "
                     "A save of the same step replaces it: stop the run now to keep it. {}",
-                    failed, name, failure.what()));
+                    failed, name, failure.in(Door::program)));
   } else {
     log.warning(fmt::format("{} cannot be used and the one before it, {}, is taken: {}", failed, name,
-                            failure.what()));
+                            failure.in(Door::program)));
   }
 }
 
@@ -404,11 +404,11 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       const std::vector<fs::path> paths = tier_paths(options.config.placement);
       if (is_unread(failure) && !start.checkpoints.empty()) unread_commit_stays(failure);
       if (is_damage(failure) && look_for_commit(own_tier_paths(options.config.placement)).commit_count > 1)
-        older_commits_stay(paths, failure.what());
+        older_commits_stay(paths, failure.in(Door::program));
       if (!is_damage(failure) || start.checkpoints.empty() || options.communicator != nullptr) throw;
       log.warning(
           fmt::format("THE COMMIT OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
-                      start.commit->run.step, start.checkpoints.front().string(), failure.what()));
+                      start.commit->run.step, start.checkpoints.front().string(), failure.in(Door::program)));
     }
     options.tier_start = TierStart::fresh;
     options.discard_commits = start.discard_commits;

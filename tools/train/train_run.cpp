@@ -92,7 +92,7 @@ std::optional<Error> TrainingRun::end() {
   std::optional<Error> told;
   const auto fail_with = [&](const Error& failure) {
     end.failed = true;
-    end.stopped_by = failure.parts().what_failed;
+    end.stopped_by = failure.parts().what_failed.in(Door::program);
     end.survives = parts_.saves.what_survives();
     ErrorParts parts = failure.parts();
     if (!rank_died_) parts.advice += (parts.advice.empty() ? "" : "\n  ") + end.survives;  // else it is there
@@ -110,7 +110,7 @@ std::optional<Error> TrainingRun::end() {
       observer->ended(end);
     } catch (const Error& unwritten) {
       if (end.failed) {
-        parts_.console.error(unwritten.what());
+        parts_.console.error(unwritten.in(Door::program));
       } else {
         fail_with(unwritten);
       }

@@ -16,6 +16,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/memory/tier/internal/bytes.h>
 #include <terrace/memory/tier/internal/descriptor.h>
 #include <terrace/memory/tier/tier_folder.h>
@@ -186,8 +187,8 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
 
 void corrupt(std::string_view what, const std::string& path, std::string reason) {
   throw Error(ErrorKind::corrupt, {fmt::format("cannot use {}", what), path, std::move(reason),
-                                   "go on from a checkpoint that was saved elsewhere; "
-                                   "OffloadOptions::discard_commits removes what is here"});
+                                   "go on from a checkpoint that was saved elsewhere; " +
+                                       Option::discard_commits + " removes what is here"});
 }
 
 // The checksum is compared first, because a flipped bit in the version must not look like a newer program.

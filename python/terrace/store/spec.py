@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, Union
 
 from .._lib import value_of
 from ..errors import ConfigError
+from ..optimizer_kinds import optimizer_kinds
 
 if TYPE_CHECKING:
     from .._types import TensorKey
@@ -119,7 +120,7 @@ class _Settings(NamedTuple):
 
 
 class Optimizer(_Settings):
-    """Settings of a parameter group: adamw, adam, adagrad, lion or sgd. Values are meant as they are, 0 too."""
+    """Settings of a parameter group; `kind` is a word of optimizer_kinds(). Values are meant as they are, 0 too."""
 
     __slots__ = ()
 
@@ -137,9 +138,9 @@ class Optimizer(_Settings):
     ) -> Optimizer:
         value_of("terrace_optimizer_kind", kind, "kind of an optimizer")
         if betas is None:
-            betas = (0.9, 0.99) if kind == "lion" else (0.9, 0.999)
+            betas = (0.9, optimizer_kinds()[kind].beta2)
         if eps is None:
-            eps = 1e-10 if kind == "adagrad" else 1e-8
+            eps = optimizer_kinds()[kind].eps
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "dampening": dampening}
         for member, value in numbers.items():
             if not _is_number(value):

@@ -79,7 +79,7 @@ class Store:
         try:
             self._asked(self._lib.terrace_has_whole_state, ctypes.c_uint32)
         except MisuseError as error:
-            if error.reason.startswith("another call"):
+            if error.cause == "store_busy":
                 raise
         except Error:
             pass  # a store that has failed is closed all the same

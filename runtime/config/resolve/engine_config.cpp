@@ -10,18 +10,9 @@ namespace {
 
 // The words of a store.
 std::string_view optimizer_kind(const OptimizerConfig& optimizer) {
-  switch (optimizer.type) {
-    case OptimizerType::adam:
-    case OptimizerType::adamw:
-      return optimizer.decoupled_weight_decay ? "adamw" : "adam";
-    case OptimizerType::adagrad:
-      return "adagrad";
-    case OptimizerType::lion:
-      return "lion";
-    case OptimizerType::sgd:
-      return "sgd";
-  }
-  return "?";
+  const bool is_adam = row_of(optimizer.type).has_bias_correction;
+  const OptimizerType adam = optimizer.decoupled_weight_decay ? OptimizerType::adamw : OptimizerType::adam;
+  return row_of(is_adam ? adam : optimizer.type).word;
 }
 
 void write_store(JsonWriter& json, const TrainConfig& config) {

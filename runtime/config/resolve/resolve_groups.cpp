@@ -51,8 +51,8 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
     problems_.add(*entry,
                   fmt::format("{} is given, but {} has no {}", entry->written_key, optimizer_named(), key));
   };
-  refuse("betas", has_betas(config_.optimizer.type));
-  refuse("eps", has_epsilon(config_.optimizer.type));
+  refuse("betas", row_of(config_.optimizer.type).has_betas);
+  refuse("eps", row_of(config_.optimizer.type).has_eps);
   if (betas != nullptr && betas->value.items.size() != 2) {
     problems_.add(
         *betas, fmt::format("{} has {} values; it needs two", betas->written_key, betas->value.items.size()));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 
 namespace terrace {
@@ -26,32 +27,19 @@ constexpr double kAutoLearningRate = 5e-5;
 constexpr double kAutoBeta2 = 0.999;
 constexpr double kAutoEpsilon = 1e-8;
 
-// Where they are not those of Adam.
-constexpr double kAdagradLearningRate = 1e-2;
-constexpr double kAdagradEpsilon = 1e-10;
-constexpr double kLionBeta2 = 0.99;
-
-constexpr auto kTypes =
-    std::to_array<OptimizerType>({OptimizerType::adam, OptimizerType::adamw, OptimizerType::adagrad,
-                                  OptimizerType::lion, OptimizerType::sgd});
-
-bool is_adam(OptimizerType type) {
-  return type == OptimizerType::adam || type == OptimizerType::adamw;
-}
-
-bool belongs_to(OptimizerType type, std::string_view key) {
+bool belongs_to(const OptimizerRow& row, std::string_view key) {
   if (key == "lr" || key == "weight_decay" || key == "fp32_optimizer_states") return true;
-  if (key == "betas") return has_betas(type);
-  if (key == "eps") return has_epsilon(type);
-  if (key == "momentum" || key == "dampening" || key == "nesterov") return type == OptimizerType::sgd;
-  return is_adam(type);
+  if (key == "betas") return row.has_betas;
+  if (key == "eps") return row.has_eps;
+  if (key == "momentum" || key == "dampening" || key == "nesterov") return row.has_momentum;
+  return row.has_bias_correction;
 }
 
 // "Adam, AdamW and Lion".
 std::string owners_of(std::string_view key) {
   std::vector<std::string_view> names;
-  for (const OptimizerType type : kTypes) {
-    if (belongs_to(type, key)) names.push_back(name_of(type));
+  for (const OptimizerRow& row : kOptimizers) {
+    if (belongs_to(row, key)) names.push_back(row.key);
   }
   if (names.size() == 1) return std::string(names.front());
   const std::string_view last = names.back();
@@ -61,54 +49,27 @@ std::string owners_of(std::string_view key) {
 
 }  // namespace
 
-std::string_view name_of(OptimizerType type) {
-  switch (type) {
-    case OptimizerType::adam:
-      return "Adam";
-    case OptimizerType::adamw:
-      return "AdamW";
-    case OptimizerType::adagrad:
-      return "Adagrad";
-    case OptimizerType::lion:
-      return "Lion";
-    case OptimizerType::sgd:
-      return "SGD";
-  }
-  return "?";
-}
-
-bool has_betas(OptimizerType type) {
-  return is_adam(type) || type == OptimizerType::lion;
-}
-bool has_epsilon(OptimizerType type) {
-  return is_adam(type) || type == OptimizerType::adagrad;
-}
-
 std::string Resolver::optimizer_named() const {
   const ConfigEntry* type = given(kType);
   return fmt::format("{}, {},", type != nullptr ? named(*type) : fmt::format("{} (default)", kType),
-                     name_of(config_.optimizer.type));
+                     row_of(config_.optimizer.type).key);
 }
 
 void Resolver::resolve_optimizer() {
   OptimizerConfig& optimizer = config_.optimizer;
-  const std::string type = text(kType, name_of(optimizer.type));
-  optimizer.type = *std::find_if(kTypes.begin(), kTypes.end(),
-                                 [&](OptimizerType known) { return name_of(known) == type; });
+  const std::string type = text(kType, row_of(optimizer.type).key);
+  const auto found = std::ranges::find(kOptimizers, type, &OptimizerRow::key);
+  optimizer.type = static_cast<OptimizerType>(found - kOptimizers.begin());
+  const OptimizerRow& row = *found;
   check_optimizer_keys();
-  const bool is_adagrad = optimizer.type == OptimizerType::adagrad;
-  if (is_adagrad) optimizer.learning_rate = kAdagradLearningRate;
   const bool as_trainer = is_auto(kLearningRate) || comes_with_a_trainer();
-  optimizer.learning_rate = number(kLearningRate, as_trainer ? kAutoLearningRate : optimizer.learning_rate);
+  optimizer.learning_rate = number(kLearningRate, as_trainer ? kAutoLearningRate : row.lr);
   if (comes_with_a_trainer()) record(kLearningRate, fmt::format("{}", optimizer.learning_rate), kTrainersOwn);
-  if (has_betas(optimizer.type)) resolve_betas();
-  if (has_epsilon(optimizer.type)) {
-    if (is_adagrad) optimizer.epsilon = kAdagradEpsilon;
-    optimizer.epsilon = number(kEpsilon, is_auto(kEpsilon) ? kAutoEpsilon : optimizer.epsilon);
-  }
+  if (row.has_betas) resolve_betas();
+  if (row.has_eps) optimizer.epsilon = number(kEpsilon, is_auto(kEpsilon) ? kAutoEpsilon : row.eps);
   optimizer.weight_decay = number("optimizer.params.weight_decay", optimizer.weight_decay);
-  if (optimizer.type == OptimizerType::sgd) resolve_momentum();
-  if (!is_adam(optimizer.type)) return;
+  if (row.has_momentum) resolve_momentum();
+  if (!row.has_bias_correction) return;
   optimizer.bias_correction = boolean("optimizer.params.bias_correction", optimizer.bias_correction);
   optimizer.decoupled_weight_decay = boolean("optimizer.params.adam_w_mode", true);
   if (optimizer.type == OptimizerType::adamw && !optimizer.decoupled_weight_decay) {
@@ -121,19 +82,19 @@ void Resolver::resolve_optimizer() {
 
 // DeepSpeed passes the keys to the optimizer's constructor, which does not know another one's.
 void Resolver::check_optimizer_keys() {
-  const OptimizerType type = config_.optimizer.type;
+  const OptimizerRow& row = row_of(config_.optimizer.type);
   for (const auto& [path, entry] : entries_.all()) {
     if (!path.starts_with(kParams)) continue;
     const std::string_view key = std::string_view(path).substr(kParams.size());
-    if (find_path(path)->effect != KeyEffect::honoured || belongs_to(type, key)) continue;
-    problems_.add(entry, fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key,
-                                     name_of(type), owners_of(key)));
+    if (find_path(path)->effect != KeyEffect::honoured || belongs_to(row, key)) continue;
+    problems_.add(entry, fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key, row.key,
+                                     owners_of(key)));
   }
 }
 
 void Resolver::resolve_betas() {
   OptimizerConfig& optimizer = config_.optimizer;
-  if (optimizer.type == OptimizerType::lion) optimizer.beta2 = kLionBeta2;
+  optimizer.beta2 = row_of(optimizer.type).beta2;
   const std::vector<double> betas =
       numbers(kBetas, {optimizer.beta1, is_auto(kBetas) ? kAutoBeta2 : optimizer.beta2});
   if (betas.size() == 2) {
@@ -192,7 +153,7 @@ void Resolver::resolve_moments() {
   if (!fp32_states && config_.precision == DataType::fp32)
     idle_.push_back({fp32->written_key, "parameters are fp32, and so are moments then"});
   if (!is_bf16 || (fp32_states && !bf16_states)) return;
-  if (optimizer.type == OptimizerType::sgd && optimizer.momentum == 0) {
+  if (row_of(optimizer.type).has_momentum && optimizer.momentum == 0) {
     const ConfigEntry& wanted = bf16_states ? *bf16 : *fp32;
     idle_.push_back({wanted.written_key, "SGD without momentum keeps no moments"});
     return;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <terrace/aio/engine_limits.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
@@ -21,9 +22,6 @@ constexpr std::string_view kGpuProducts = "terrace.gpu_products";
 constexpr std::string_view kCompute = "terrace.compute";
 constexpr std::string_view kRatio = "zero_optimization.offload_optimizer.ratio";
 constexpr std::string_view kGds = "aio.use_gds";
-
-// What every drive and file system with O_DIRECT accepts.
-constexpr uint64_t kSector = 4096;
 
 }  // namespace
 
@@ -60,7 +58,8 @@ void Resolver::resolve_device(std::string_view section, Placement& placement,
     const ConfigEntry& device = *given(device_key);
     problems_.add({.origin = device.written_at,
                    .key = path_key,
-                   .text = fmt::format("{} is nvme, but {} is not given", device.written_key, path_key)});
+                   .text = fmt::format("{} is nvme, but {} is not given", device.written_key, path_key),
+                   .cause = ErrorCause::no_path});
   }
   const ConfigEntry* path_entry = given(path_key);
   if (placement != Placement::nvme && path_entry != nullptr) {
@@ -153,10 +152,10 @@ void Resolver::resolve_zero() {
 
 void Resolver::resolve_aio() {
   config_.aio.block_bytes = optional_integer("aio.block_size");
-  if (config_.aio.block_bytes && *config_.aio.block_bytes % kSector != 0) {
+  if (config_.aio.block_bytes && *config_.aio.block_bytes % io::kDirectBytes != 0) {
     const ConfigEntry& block = *given("aio.block_size");
     problems_.add(block, fmt::format("{} is {}, which is not a multiple of {}", block.written_key,
-                                     *config_.aio.block_bytes, kSector));
+                                     *config_.aio.block_bytes, io::kDirectBytes));
   }
   const auto narrow = [](std::optional<uint64_t> value) {
     return value ? std::optional<uint32_t>(static_cast<uint32_t>(*value)) : std::nullopt;

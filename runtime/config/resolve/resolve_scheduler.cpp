@@ -146,7 +146,7 @@ void Resolver::resolve_cycle() {
   cycle.minimum_momentum = numbers(kMomentumMin, cycle.minimum_momentum);
   cycle.maximum_momentum = numbers(kMomentumMax, cycle.maximum_momentum);
   cycle.decay_momentum_rate = number("scheduler.params.decay_mom_rate", cycle.decay_momentum_rate);
-  if (cycle.cycle_momentum && !has_betas(config_.optimizer.type)) {
+  if (cycle.cycle_momentum && !row_of(config_.optimizer.type).has_betas) {
     // As in DeepSpeed, which says so too.
     cycle.cycle_momentum = false;
     config_.warnings.push_back(

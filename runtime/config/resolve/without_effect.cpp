@@ -4,6 +4,8 @@
 
 #include <terrace/runtime/config/resolve/internal/without_effect.h>
 
+#include <terrace/base/option.h>
+
 namespace terrace {
 namespace {
 
@@ -22,8 +24,9 @@ void WithoutEffect::add(const std::string& key, const std::string& reason) {
 }
 
 std::string WithoutEffect::text() const {
-  std::string text = fmt::format("{} known {} no effect here (config_explanation() says why):", count_,
-                                 count_ == 1 ? "key has" : "keys have");
+  std::string text =
+      fmt::format("{} known {} no effect here ({} says why):", count_, count_ == 1 ? "key has" : "keys have",
+                  Wording(Option::explanation).in(Door::program));
   for (const Group& group : groups_) {
     const std::string reason = group.reason.empty() ? "" : fmt::format(" ({})", group.reason);
     std::string line = fmt::format("  {}{}:", group.section, reason);

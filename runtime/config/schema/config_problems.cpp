@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/runtime/config/schema/config_entries.h>
 
 namespace terrace {
@@ -75,16 +76,16 @@ void ConfigProblems::throw_if_any() const {
   if (said_.size() < count_) text += fmt::format("\nand {} more", count_ - said_.size());
   const bool note = count_ == 1 && first.about != nullptr && !first.about->note.empty();
   // Words of the library: the program has a flag for it. A training in Python has the page alone.
-  const std::string what_says =
-      for_engine ? "docs/config.md lists every key and what it may be"
-                 : "config_explanation() says what a key may be, and docs/config.md lists all";
-  const std::string advice = note ? fmt::format("{}: {} ({})", first.about->path(), first.about->note,
-                                                for_engine ? "docs/config.md" : "config_explanation()")
-                                  : what_says;
-  if (!for_engine) throw Error(ErrorKind::config, {text, "", "", advice});
+  const Wording what_says =
+      for_engine ? Wording("docs/config.md lists every key and what it may be")
+                 : Option::explanation + " says what a key may be, and docs/config.md lists all";
+  const Wording page = for_engine ? Wording("docs/config.md") : Wording(Option::explanation);
+  const Wording advice =
+      note ? fmt::format("{}: {} (", first.about->path(), first.about->note) + page + ")" : what_says;
+  if (!for_engine) throw Error(ErrorKind::config, {text, "", "", advice, first.cause});
   const std::string subject = placed(first.origin, first.key);
   throw Error(ErrorKind::config, {"cannot use the configuration", subject.empty() ? "configuration" : subject,
-                                  text, first.advice.empty() ? advice : first.advice});
+                                  text, first.advice.empty() ? advice : Wording(first.advice)});
 }
 
 }  // namespace terrace

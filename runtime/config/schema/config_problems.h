@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/config/schema/engine_keys.h>
 #include <terrace/runtime/config/schema/schema.h>
 
@@ -20,6 +21,7 @@ struct ConfigProblem {
   std::string advice = "";             // what to do, if the text does not say it
   const SchemaKey* about = nullptr;    // the key whose note says what would be right
   std::vector<std::string> same = {};  // further keys of the section that are refused for the same reason
+  ErrorCause cause = ErrorCause::other;
 };
 
 // The problems of a configuration: the first ones in words, the others as a number.

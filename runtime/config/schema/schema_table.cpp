@@ -1,6 +1,9 @@
 // The rows of the schema. Defaults are DeepSpeed's (0.19) unless the note says otherwise.
 #include <array>
+#include <utility>
 
+#include <terrace/aio/engine_limits.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/config/schema/schema.h>
 
 namespace terrace {
@@ -72,6 +75,18 @@ constexpr std::string_view kOtherSchedulers =
     "PolynomialLR=WarmupDecayLR|constant_with_warmup=WarmupLR|constant=WarmupLR|ConstantLR=WarmupLR|"
     "OneCycleLR=OneCycle|CyclicLR=OneCycle";
 
+// "AdamW|Adam|...", which the table of optimizers has.
+constexpr auto kOptimizerKeysText = [] {
+  std::array<char, 128> text = {};
+  size_t end = 0;
+  for (const OptimizerRow& row : kOptimizers) {
+    if (end > 0) text[end++] = '|';
+    for (const char c : row.key) text[end++] = c;
+  }
+  return std::pair(text, end);
+}();
+constexpr std::string_view kOptimizerKeys(kOptimizerKeysText.first.data(), kOptimizerKeysText.second);
+
 constexpr KeyLimits one_or_more = {.minimum = 1, .maximum = kMaxInteger};
 constexpr KeyLimits counted = {.minimum = 0, .maximum = kMaxCount};
 constexpr KeyLimits at_least_one = {.minimum = 1, .maximum = kMaxCount};
@@ -90,6 +105,8 @@ constexpr KeyLimits old_name_of(std::string_view path) {
 constexpr KeyLimits between(double minimum, double maximum) {
   return {.minimum = minimum, .maximum = maximum};
 }
+constexpr KeyLimits old_threads = {
+    .minimum = 1, .maximum = io::kMostEngineThreads, .stands_for = "aio.intra_op_parallelism"};
 constexpr KeyLimits one_of(std::string_view allowed) {
   return {.allowed = allowed};
 }
@@ -131,7 +148,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
 
     // Optimizer and schedule.
     {"", "optimizer", section, "", honoured, "Without it: AdamW with its defaults; where the file holds \"auto\", a trainer would bring the optimizer, and lr is that of Hugging Face's, 5e-5, with the scheduler linear."},
-    {"optimizer", "type", choice, "AdamW", honoured, "As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. A key of another optimizer is an error. The refusal of an optimizer that is not here names one that is.", {.allowed = "Adam|AdamW|Adagrad|Lion|SGD", .instead = kOtherOptimizers}},
+    {"optimizer", "type", choice, "AdamW", honoured, "As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. A key of another optimizer is an error. The refusal of an optimizer that is not here names one that is.", {.allowed = kOptimizerKeys, .instead = kOtherOptimizers}},
     {"optimizer", "params", section, "", honoured, "The settings of the optimizer."},
     {"optimizer", "legacy_fusion", boolean, "false", without_effect, "There is one kernel."},
     {"optimizer.params", "lr", number, "0.001", honoured, "Learning rate. Without it: 0.001, and 0.01 with Adagrad. \"auto\" is 5e-5, as Hugging Face's trainer has it."},
@@ -306,11 +323,11 @@ constexpr auto kRows = std::to_array<SchemaKey>({
 
     // I/O.
     {"", "aio", section, "", honoured, "File I/O of the nvme tier. Without a key: the engine's own choice."},
-    {"aio", "block_size", size, "", honoured, "Bytes of the largest single request, a multiple of 4096.", between(4096, 1073741824.0)},
-    {"aio", "queue_depth", integer, "", honoured, "Requests in flight.", between(1, 4096)},
-    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\", and of the reads of use_gds.", between(1, 256)},
-    {"aio", "thread_count", integer, "", mapped, kOldAio, {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
-    {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
+    {"aio", "block_size", size, "", honoured, "Bytes of the largest single request, a multiple of 4096.", between(io::kDirectBytes, io::kLargestBlockBytes)},
+    {"aio", "queue_depth", integer, "", honoured, "Requests in flight.", between(1, io::kLargestQueueDepth)},
+    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\", and of the reads of use_gds.", between(1, io::kMostEngineThreads)},
+    {"aio", "thread_count", integer, "", mapped, kOldAio, old_threads},
+    {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", old_threads},
     {"aio", "single_submit", boolean, "false", without_effect, "Requests are submitted in batches as they arise.", {.boolean_texts = true}},
     {"aio", "overlap_events", boolean, "true", without_effect, "The queue is refilled at every completion.", {.boolean_texts = true}},
     {"aio", "use_gds", boolean, "false", honoured, "Parameters on nvme are read into the memory of the GPU by cuFile (GPUDirect Storage), through no slot in host memory. Needs terrace.device cuda and terrace.verify_checksums false, since no processor sees these bytes (docs/nvme_tier.md); no drive has been tried yet that cuFile takes. \"auto\": where it can be done, else a warning says why not.", {.boolean_texts = true}},

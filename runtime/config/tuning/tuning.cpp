@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <terrace/aio/drives/block_device.h>
+#include <terrace/aio/engine_limits.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
@@ -26,10 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kFormat = 1;
 constexpr uint64_t kLargestFile = 64 * kKiB;
-constexpr uint64_t kSector = 4096;
-constexpr uint64_t kLargestBlock = kGiB;
-constexpr uint32_t kLargestDepth = 4096;
-constexpr uint32_t kMostThreads = 256;
 constexpr double kLargestRate = 1e15;
 
 [[noreturn]] void refuse(std::string_view name, const std::string& reason) {
@@ -136,7 +133,7 @@ PathTuning parse_tuning(std::string_view text, std::string_view name) {
   try {
     document = parse_json(text, name);
   } catch (const Error& error) {
-    refuse(name, error.parts().what_failed);
+    refuse(name, error.parts().what_failed.in(Door::cpp));
   }
   Members members(document, name);
   const uint64_t format = members.whole("format", 0, UINT32_MAX);
@@ -155,10 +152,12 @@ PathTuning parse_tuning(std::string_view text, std::string_view name) {
   const auto engine = io::engine_kind_from_name(members.text("engine"));
   if (!engine) refuse(name, "\"engine\" is none of Terrace's");
   tuning.engine = *engine;
-  tuning.block_bytes = members.whole("block_size", kSector, kLargestBlock);
-  if (tuning.block_bytes % kSector != 0) refuse(name, "\"block_size\" is not a multiple of 4096");
-  tuning.queue_depth = static_cast<uint32_t>(members.whole("queue_depth", 1, kLargestDepth));
-  tuning.thread_count = static_cast<uint32_t>(members.whole("intra_op_parallelism", 1, kMostThreads));
+  tuning.block_bytes = members.whole("block_size", io::kDirectBytes, io::kLargestBlockBytes);
+  if (tuning.block_bytes % io::kDirectBytes != 0)
+    refuse(name, fmt::format("\"block_size\" is not a multiple of {}", io::kDirectBytes));
+  tuning.queue_depth = static_cast<uint32_t>(members.whole("queue_depth", 1, io::kLargestQueueDepth));
+  tuning.thread_count =
+      static_cast<uint32_t>(members.whole("intra_op_parallelism", 1, io::kMostEngineThreads));
   tuning.read_bytes_per_second = members.number("read_bytes_per_second", 1, kLargestRate);
   tuning.write_bytes_per_second = members.number("write_bytes_per_second", 1, kLargestRate);
   tuning.mixed_bytes_per_second = members.number("mixed_bytes_per_second", 1, kLargestRate);
@@ -203,7 +202,7 @@ PathTuning combined_tuning(std::span<const PathTuning> tunings) {
   PathTuning combined = *fastest;
   uint64_t depth = 0;
   for (const PathTuning& tuning : tunings) depth += tuning.queue_depth;
-  combined.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(depth, kLargestDepth));
+  combined.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(depth, io::kLargestQueueDepth));
   return combined;
 }
 

@@ -2,6 +2,7 @@
 #include <terrace/runtime/model/transformer/model_config.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -192,7 +193,7 @@ ModelConfig completed(const ModelConfig& given) {
 }
 
 ModelConfig model_preset(std::string_view given) {
-  std::string name(given), names;
+  std::string name(given);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   for (const Gpt2Preset& preset : kGpt2Presets) {
@@ -201,13 +202,20 @@ ModelConfig model_preset(std::string_view given) {
       config.layers = preset.layers, config.width = preset.width, config.heads = preset.heads;
       return config;
     }
-    names += fmt::format("{}, ", preset.name);
   }
   for (const LlamaPreset& preset : kLlamaPresets) {
     if (preset.name == name) return config_of(preset);
-    names += fmt::format("{}, ", preset.name);
   }
-  refuse(std::string(given), "there is no such model", "the names are " + names.substr(0, names.size() - 2));
+  throw Error(ErrorKind::config, {"cannot build the model", std::string(given), "there is no such model",
+                                  fmt::format("the names are {}", fmt::join(model_preset_names(), ", ")),
+                                  ErrorCause::unknown_name});
+}
+
+std::vector<std::string_view> model_preset_names() {
+  std::vector<std::string_view> names;
+  for (const Gpt2Preset& preset : kGpt2Presets) names.push_back(preset.name);
+  for (const LlamaPreset& preset : kLlamaPresets) names.push_back(preset.name);
+  return names;
 }
 
 }  // namespace terrace

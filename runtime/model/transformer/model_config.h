@@ -73,6 +73,7 @@ ModelConfig completed(const ModelConfig& config);
 // "qwen2.5-0.5b"), in any case, with its own vocabulary. Throws Error(config) on another name, naming them
 // all.
 ModelConfig model_preset(std::string_view name);
+std::vector<std::string_view> model_preset_names();
 
 // Reads a config.json of Hugging Face: gpt2, llama, mistral, qwen2 or qwen3. `name` is the file's, for
 // messages. Throws Error(config), naming the key, for a missing key and for a value that would compute

@@ -34,7 +34,7 @@ class ConfigReader {
     try {
       root_ = parse_json(json, name_);
     } catch (const Error& error) {
-      refuse_file(error.parts().what_failed);
+      refuse_file(error.parts().what_failed.in(Door::cpp));
     }
     if (!root_.is(Kind::object)) refuse_file("it is no JSON object");
   }

@@ -11,6 +11,7 @@
 #include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_document.h>
@@ -27,7 +28,7 @@ constexpr std::string_view kFormat = "terrace-export";
 constexpr uint64_t kMaxListBytes = 16 * kMiB;
 constexpr uint64_t kMaxCopiedBytes = 256 * kMiB;  // the largest tokenizers have a tenth of it
 
-[[noreturn]] void refuse(const fs::path& target, const std::string& reason, const std::string& advice) {
+[[noreturn]] void refuse(const fs::path& target, const std::string& reason, const Wording& advice) {
   throw Error(ErrorKind::config, {"cannot export into", target.string(), reason, advice});
 }
 
@@ -78,7 +79,7 @@ void require_replaceable(const fs::path& target, bool replace) {
   }
   if (!replace)
     refuse(target, "it holds an earlier export",
-           "name another folder, or let it be replaced (ExportOptions::replace)");
+           "name another folder, or let it be replaced (" + Option::replace_export + ")");
 }
 
 // With the permissions of any folder that the user makes.

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 
 namespace terrace {
 
@@ -38,8 +39,8 @@ void ControlClient::wait_for(short events) {
   if (ready == 0) {
     throw Error(ErrorKind::io,
                 {"the job gave no answer", name_, "it took too long",
-                 "the job may be stopped (SIGSTOP), or in a long step; ask again, and wait longer "
-                 "(ControlClient::set_patience)"});
+                 "the job may be stopped (SIGSTOP), or in a long step; ask again, and wait longer (" +
+                     Option::control_patience + ")"});
   }
 }
 

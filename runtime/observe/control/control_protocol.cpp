@@ -139,12 +139,16 @@ std::string control_answer(std::initializer_list<JsonWriter::Member> members) {
   return json.end().take() + "\n";
 }
 
+// `terrace ctl` shows it.
 std::string control_refusal(const Error& error) {
   const ErrorParts& parts = error.parts();
   JsonWriter json({.longest_text_bytes = 4096});
   json.begin_object().members({{"terrace", kControlVersion}, {"ok", false}});
-  json.begin_object("error").members({{"kind", name_of_kind(error.kind())}, {"what", parts.what_failed}});
-  json.members({{"subject", parts.subject}, {"reason", parts.reason}, {"advice", parts.advice}});
+  json.begin_object("error").members(
+      {{"kind", name_of_kind(error.kind())}, {"what", parts.what_failed.in(Door::program)}});
+  json.members({{"subject", parts.subject.in(Door::program)},
+                {"reason", parts.reason},
+                {"advice", parts.advice.in(Door::program)}});
   return json.end().end().take() + "\n";
 }
 

@@ -38,9 +38,7 @@ JobControl::JobControl(const JobSubject& subject, const JobControlOptions& optio
         options_.folder.empty() ? ControlFolder::default_path() : options_.folder,
         [this](const ControlRequest& request) { return answer_at_once(request); });
   } catch (const Error& error) {
-    const ErrorParts& parts = error.parts();
-    log.warning(fmt::format("this run cannot be reached by `terrace ctl`: {}{}{}: {}", parts.what_failed,
-                            parts.subject.empty() ? "" : " ", parts.subject, parts.reason));
+    log.warning("this run cannot be reached by `terrace ctl`: " + error.without_advice());
   }
 }
 

@@ -3,11 +3,11 @@
 
 namespace terrace::data {
 
-void cannot_read(const std::filesystem::path& path, const Reason& reason, const std::string& advice) {
+void cannot_read(const std::filesystem::path& path, const Reason& reason, const Wording& advice) {
   throw Error(ErrorKind::io, {"cannot read the training data", path.string(), reason, advice});
 }
 
-void cannot_use(const std::filesystem::path& path, const Reason& reason, const std::string& advice) {
+void cannot_use(const std::filesystem::path& path, const Reason& reason, const Wording& advice) {
   throw Error(ErrorKind::config, {"cannot train on", path.string(), reason, advice});
 }
 

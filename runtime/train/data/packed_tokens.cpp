@@ -12,6 +12,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/runtime/train/data/internal/data_errors.h>
 
 namespace terrace {
@@ -86,7 +87,7 @@ PackedTokens::PackedTokens(const std::vector<std::filesystem::path>& paths, cons
 }
 
 void PackedTokens::add(const std::filesystem::path& path) {
-  const std::string advice = "make it anew: tokens are little-endian, end to end";
+  const Wording advice = "make it anew: tokens are little-endian, end to end";
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (error) data::cannot_read(path, system_reason(error.value()), "check that the file exists");
@@ -97,13 +98,12 @@ void PackedTokens::add(const std::filesystem::path& path) {
   const uint64_t payload = size - std::min(size, format_.header_bytes);
   if (payload == 0) data::cannot_use(path, "it holds no tokens", advice);
   if (payload % format_.token_bytes != 0) {
-    data::cannot_use(path,
-                     fmt::format("it has {} bytes, and tokens of {} bytes: the last one, at position {}, is "
-                                 "cut off",
-                                 size, format_.token_bytes, payload / format_.token_bytes),
-                     format_.token_bytes == 4
-                         ? "if they are of two bytes, say so with TokenOptions::token_bytes"
-                         : advice);
+    data::cannot_use(
+        path,
+        fmt::format("it has {} bytes, and tokens of {} bytes: the last one, at position {}, is "
+                    "cut off",
+                    size, format_.token_bytes, payload / format_.token_bytes),
+        format_.token_bytes == 4 ? "if they are of two bytes, say so with " + Option::token_bytes : advice);
   }
   std::array<uint8_t, kBeginningBytes> buffer;
   const size_t beginning = read_at(file, 0, buffer);

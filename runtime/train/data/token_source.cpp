@@ -7,6 +7,7 @@
 #include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/train/data/byte_tokens.h>
 #include <terrace/runtime/train/data/internal/data_errors.h>
@@ -73,7 +74,7 @@ uint32_t token_bytes_of(const std::vector<fs::path>& files, const TokenOptions& 
       data::cannot_use(file,
                        fmt::format("it looks like tokens of uint{}, and {} like tokens of uint{}",
                                    8 * *apparent, said_by->string(), 8 * token_bytes),
-                       "give files of one type, or say which it is with TokenOptions::token_bytes");
+                       "give files of one type, or say which it is with " + Option::token_bytes);
     }
     token_bytes = *apparent;
     said_by = &file;

@@ -12,6 +12,7 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/use_trace.h>
 
@@ -124,7 +125,7 @@ Scratch choose_scratch(const Model& model, uint32_t micro_batch, const TrialPlac
                   {"cannot try the operations of", model.description(),
                    fmt::format("one layer and one token take {} of device memory, and the run has {}",
                                format_bytes(needed), format_bytes(place.device_bytes)),
-                   "plan without times, or raise TerraceConfig::device_memory_bytes"});
+                   "plan without times, or raise " + Option::device_budget});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include <terrace/base/option.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/runtime/config/most_micro_batches.h>
 
@@ -35,8 +36,8 @@ void add_folders(const PlacementConfig& now, Placement parameters, Placement sta
   const bool states_lack = states == Placement::nvme && now.state_paths.empty();
   if (!parameters_lack && !states_lack) return;
   const Paths& known = now.parameter_paths.empty() ? now.state_paths : now.parameter_paths;
-  for (const std::filesystem::path& path : known) options.push_back({"TierPath::path", path.string()});
-  if (known.empty()) options.push_back({"TierPath::path", "DIR"});
+  for (const std::filesystem::path& path : known) options.push_back({Option::nvme_path, path.string()});
+  if (known.empty()) options.push_back({Option::nvme_path, "DIR"});
 }
 
 const char* place_name(Placement place) {
@@ -48,8 +49,8 @@ Change placement_change(const PlacementConfig& now, Placement parameters, Placem
   const bool moves_parameters = parameters != now.parameters;
   const bool moves_states = states != now.states;
   std::vector<ChangedOption> options;
-  if (moves_parameters) options.push_back({"PlacementConfig::parameters", std::string(name_of(parameters))});
-  if (moves_states) options.push_back({"PlacementConfig::states", std::string(name_of(states))});
+  if (moves_parameters) options.push_back({Option::parameters, std::string(name_of(parameters))});
+  if (moves_states) options.push_back({Option::states, std::string(name_of(states))});
   add_folders(now, parameters, states, options);
   std::string effect;
   if (moves_parameters && moves_states && parameters == states) {
@@ -88,9 +89,9 @@ void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& ch
     smaller.micro_batches *= parts;
     // An order that was asked for and had no effect with one micro-batch would have one now.
     std::vector<ChangedOption> options = {
-        {"BatchConfig::micro_batch_size", std::to_string(smaller.micro_batch_size)},
-        {"BatchConfig::micro_batches", std::to_string(smaller.micro_batches)}};
-    if (batch.micro_batches == 1) options.push_back({"BatchConfig::layer_major", "false"});
+        {Option::micro_batch_size, std::to_string(smaller.micro_batch_size)},
+        {Option::micro_batches, std::to_string(smaller.micro_batches)}};
+    if (batch.micro_batches == 1) options.push_back({Option::layer_major, "false"});
     changes.push_back({ChangeKind::batch, std::move(options), "the same batch in smaller pieces",
                        [smaller](ChangeableRun& run) {
                          run.config.batch.micro_batch_size = smaller.micro_batch_size;
@@ -104,7 +105,7 @@ void add_smaller_chunks(const TerraceConfig& terrace, std::vector<Change>& chang
   for (uint64_t elements = *terrace.chunk_elements / 2 / kTileElements * kTileElements; elements > 0;
        elements = elements / 2 / kTileElements * kTileElements) {
     changes.push_back({ChangeKind::chunks,
-                       {{"TerraceConfig::chunk_elements", std::to_string(elements)}},
+                       {{Option::chunk_elements, std::to_string(elements)}},
                        "smaller chunks",
                        [elements](ChangeableRun& run) { run.config.terrace.chunk_elements = elements; }});
   }
@@ -117,25 +118,25 @@ std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfi
   const std::optional<UpdateMode> update = config.terrace.update;
   if (update && *update != UpdateMode::after_backward && config.placement.parameters == Placement::none)
     changes.push_back({ChangeKind::update,
-                       {{"TerraceConfig::update", "after_backward"}},
+                       {{Option::update_when, "after_backward"}},
                        "updates of their own after backward, with the same numbers",
                        [](ChangeableRun& run) { run.config.terrace.update = UpdateMode::after_backward; }});
   add_placements(config.placement, changes);
   if (config.placement.states != Placement::none && config.placement.processor_share < 1)
     changes.push_back({ChangeKind::update_side,
-                       {{"PlacementConfig::processor_share", "1"}},
+                       {{Option::processor_share, "1"}},
                        "no update on the device",
                        [](ChangeableRun& run) { run.config.placement.processor_share = 1; }});
   const ActivationConfig& activations = config.activations;
   if (activations.checkpoint && !activations.checkpoint_for_order &&
       activations.offload == ActivationOffload::none)
     changes.push_back({ChangeKind::activations,
-                       {{"ActivationConfig::offload", "cpu"}},
+                       {{Option::offload_activations, "cpu"}},
                        "checkpointed activations in host memory",
                        [](ChangeableRun& run) { run.config.activations.offload = ActivationOffload::cpu; }});
   if (config.batch.layer_major)
     changes.push_back({ChangeKind::order,
-                       {{"BatchConfig::layer_major", "false"}},
+                       {{Option::layer_major, "false"}},
                        "micro-batches one after the other, with the same numbers",
                        [](ChangeableRun& run) {
                          run.config.batch.layer_major = false;
@@ -146,22 +147,22 @@ std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfi
   add_smaller_chunks(config.terrace, changes);
   if (config.precision == DataType::bf16 && !config.terrace.compact_state)
     changes.push_back({ChangeKind::master,
-                       {{"TerraceConfig::compact_state", "true"}},
+                       {{Option::masters, "true"}},
                        "2 bytes of a master weight instead of 4, with the same numbers",
                        [](ChangeableRun& run) { run.config.terrace.compact_state = true; }});
   if (config.placement.states == Placement::nvme && config.terrace.durable)
     changes.push_back({ChangeKind::durability,
-                       {{"TerraceConfig::durable", "false"}},
+                       {{Option::durable, "false"}},
                        "no way back to the last commit after a crash",
                        [](ChangeableRun& run) { run.config.terrace.durable = false; }});
   if (config.precision == DataType::fp32)
     changes.push_back({ChangeKind::precision,
-                       {{"TrainConfig::precision", "bf16"}},
+                       {{Option::precision, "bf16"}},
                        "parameters and gradients in 16 bits",
                        [](ChangeableRun& run) { run.config.precision = DataType::bf16; }});
   for (uint32_t context = model.context / 2; context >= kShortestContext; context /= 2)
     changes.push_back({ChangeKind::context,
-                       {{"ModelConfig::context", std::to_string(context)}},
+                       {{Option::context, std::to_string(context)}},
                        "shorter sequences",
                        [context](ChangeableRun& run) { run.model.context = context; }});
   return changes;

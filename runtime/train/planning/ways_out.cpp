@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/train/planning/run_changes.h>
@@ -21,12 +22,12 @@ constexpr int kMostRaises = 3;
 
 struct TierBudget {
   const char* tier;
-  const char* option;
+  Option option;
   std::optional<uint64_t> TerraceConfig::*budget;
 };
 constexpr std::array kBudgets = {
-    TierBudget{"device", "TerraceConfig::device_memory_bytes", &TerraceConfig::device_memory_bytes},
-    TierBudget{"host", "TerraceConfig::host_memory_bytes", &TerraceConfig::host_memory_bytes}};
+    TierBudget{"device", Option::device_budget, &TerraceConfig::device_memory_bytes},
+    TierBudget{"host", Option::host_budget, &TerraceConfig::host_memory_bytes}};
 
 const TierBudget* budget_of(const TierShortage& shortage) {
   const auto found = std::ranges::find(kBudgets, shortage.tier, &TierBudget::tier);

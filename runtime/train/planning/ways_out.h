@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/option.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/runtime/config/train_config.h>
@@ -16,8 +17,8 @@ namespace terrace {
 
 // A changed option of a configuration.
 struct ChangedOption {
-  std::string option;  // "TerraceConfig::device_memory_bytes"
-  std::string value;   // "96MiB", as a configuration writes it
+  Option option;
+  std::string value;  // "96MiB", as a configuration writes it
   bool operator==(const ChangedOption&) const = default;
 };
 

@@ -68,7 +68,7 @@ void check_patterns(const TrainConfig& config, std::span<const TensorSpec> tenso
 
 OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
   OptimizerSettings settings;
-  settings.kind = optimizer_kind(optimizer.type);
+  settings.kind = row_of(optimizer.type).kind;
   settings.lr = optimizer.learning_rate;
   settings.beta1 = optimizer.beta1;
   settings.beta2 = optimizer.beta2;
@@ -116,25 +116,10 @@ void check_momentum(const LrSchedule& schedule, uint64_t run_updates) {
 
 }  // namespace
 
-OptimizerKind optimizer_kind(OptimizerType type) {
-  switch (type) {
-    case OptimizerType::adam:
-    case OptimizerType::adamw:
-      return OptimizerKind::adam;
-    case OptimizerType::adagrad:
-      return OptimizerKind::adagrad;
-    case OptimizerType::lion:
-      return OptimizerKind::lion;
-    case OptimizerType::sgd:
-      return OptimizerKind::sgd;
-  }
-  TERRACE_ASSERT(false, "an optimizer that is none");
-}
-
 RecordLayout record_layout(const TrainConfig& config) {
   RecordLayout layout;
   layout.master = config.terrace.compact_state ? MasterForm::remainder : MasterForm::whole;
-  layout.moment_count = moment_count(optimizer_kind(config.optimizer.type), config.optimizer.momentum);
+  layout.moment_count = moment_count(row_of(config.optimizer.type).kind, config.optimizer.momentum);
   layout.moment_type = config.optimizer.moment_type;
   return layout;
 }

@@ -23,8 +23,7 @@ namespace terrace {
 // Error(config) for a pattern that matches no weight, naming the nearest names.
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
 
-// Returns the optimizer whose update a run computes, which decides the contents of its records.
-OptimizerKind optimizer_kind(OptimizerType type);
+// The optimizer decides what records contain.
 RecordLayout record_layout(const TrainConfig& config);
 
 class GroupSettings {

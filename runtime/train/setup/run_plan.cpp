@@ -7,6 +7,7 @@
 #include <map>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/budget_shortage.h>
@@ -41,7 +42,7 @@ void choose_host_budget(const TrainConfig& config, const Machine& machine, const
            "",
            fmt::format("the device is simulated in the memory of the host, of which a run takes {}: {}",
                        format_bytes(both.bytes), both.origin),
-           "lower TerraceConfig::device_memory_bytes, or give TerraceConfig::host_memory_bytes too"});
+           "lower " + Option::device_budget + ", or give " + Option::host_budget + " too"});
     }
     plan.host = {both.bytes - std::min(both.bytes, plan.device.bytes),
                  fmt::format("{}, less the device's {}", both.origin, format_bytes(plan.device.bytes))};
@@ -276,10 +277,10 @@ void require_machine_memory(const TrainerPlan& plan, bool device_has_own_memory,
       device_bytes > 0 ? fmt::format(", {} for the simulated device", format_bytes(device_bytes)) : "",
       format_bytes(process_bytes), format_bytes(needed), format_bytes(limit.bytes));
   if (limit.is_cgroups && needed > limit.bytes) {
-    throw Error(ErrorKind::capacity,
-                {"the kernel would end this run for want of memory", limit.origin, taken,
-                 "lower TerraceConfig::host_memory_bytes or TerraceConfig::device_memory_bytes, or give the "
-                 "container more"});
+    throw Error(ErrorKind::capacity, {"the kernel would end this run for want of memory", limit.origin, taken,
+                                      "lower " + Option::host_budget + " or " + Option::device_budget +
+                                          ", or give the "
+                                          "container more"});
   }
   log.warning(
       limit.is_cgroups

@@ -306,7 +306,7 @@ TEST(QueuedEngine, RefusesOptionsOutOfRange) {
       make_engine(options, log);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::config);
-      return error.parts().subject;
+      return error.parts().subject.in(Door::cpp);
     }
     return std::string("accepted");
   };

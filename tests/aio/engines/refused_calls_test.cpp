@@ -105,7 +105,7 @@ TEST_P(RefusedCalls, EndEveryRequestOnceWithWhatTheSystemSaid) {
       const Error error = describe_failure(request, completion, "the file");
       EXPECT_EQ(error.kind(), ErrorKind::io);
       EXPECT_THAT(error.parts().reason, ::testing::HasSubstr(system_reason(GetParam().error)));
-      EXPECT_THAT(error.parts().advice, ::testing::HasSubstr("another engine"));
+      EXPECT_THAT(error.parts().advice.in(Door::cpp), ::testing::HasSubstr("another engine"));
     }
     // What comes later fails at once, and what was registered can be given back.
     EXPECT_EQ(run(*engine, collector_, requests[0]).error, engine_stopped(GetParam().error));

@@ -287,7 +287,8 @@ TEST_F(CudaDeviceTest, IsAsBeforeWhenTheDriverRefusesAnyOfItsCalls) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::device);
       EXPECT_NE(error.parts().reason.find(call), std::string::npos) << error.what();
-      EXPECT_NE(error.parts().subject.find("chunks (device tier)"), std::string::npos) << error.what();
+      EXPECT_NE(error.parts().subject.in(Door::cpp).find("chunks (device tier)"), std::string::npos)
+          << error.what();
     }
     EXPECT_EQ(device().used_bytes(), 0u);
     EXPECT_EQ(driver_.used_bytes(), 0u);

@@ -70,7 +70,7 @@ TEST(CudaGpu, RefusesAnOldDriverAndAGpuThatIsNotThere) {
   const std::optional<Error> old = refusal({.driver_version = 10020});
   ASSERT_TRUE(old.has_value());
   EXPECT_NE(old->parts().reason.find("CUDA 10.2"), std::string::npos) << old->what();
-  EXPECT_NE(old->parts().advice.find("update"), std::string::npos);
+  EXPECT_NE(old->parts().advice.in(Door::cpp).find("update"), std::string::npos);
   const std::optional<Error> none = refusal({.gpu_count = 0});
   ASSERT_TRUE(none.has_value());
   EXPECT_NE(none->parts().reason.find("CUDA_ERROR_NO_DEVICE"), std::string::npos) << none->what();

@@ -25,7 +25,7 @@ std::string refusal(std::vector<TensorSpec> tensors, uint64_t chunk_elements = k
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_FALSE(error.parts().advice.empty());
-    return error.parts().subject + ": " + error.parts().reason;
+    return error.parts().subject.in(Door::cpp) + ": " + error.parts().reason;
   }
   return "";
 }

@@ -104,7 +104,7 @@ TEST_F(BlockStoreTest, FindsAFlippedByteAndNamesItsChunk) {
   EXPECT_TRUE(holds(*store, ChunkId{0}, 0, 1));  // the others are whole
   const Error error = error_of([&] { holds(*store, ChunkId{2}, 1, 5); });
   EXPECT_EQ(error.kind(), ErrorKind::corrupt);
-  EXPECT_EQ(error.parts().subject, file());
+  EXPECT_EQ(error.parts().subject.in(Door::cpp), file());
   EXPECT_NE(error.parts().reason.find("chunk 2, offset 8192 (8192 in the file), 8192 bytes"),
             std::string::npos)
       << error.what();
@@ -194,7 +194,7 @@ TEST_F(BlockStoreTest, RefusesWhatDoesNotFitTheDiskBeforeItWritesAnything) {
   options.chunk_bytes.assign(1 << 20, kGiB);
   const Error error = error_of([&] { make_store(options); });
   EXPECT_EQ(error.kind(), ErrorKind::capacity);
-  EXPECT_NE(error.parts().what_failed.find("records"), std::string::npos);
+  EXPECT_NE(error.parts().what_failed.in(Door::cpp).find("records"), std::string::npos);
   EXPECT_FALSE(fs::exists(file()));
   EXPECT_EQ(engine->stats().bytes_written, 0u);
 }
@@ -205,8 +205,8 @@ TEST_F(BlockStoreTest, ReportsAFailureOfItsFirstWritesAndLeavesNothing) {
   options.spare_slots = 3000;
   const Error error = error_of([&] { make_store(options); });
   EXPECT_EQ(error.kind(), ErrorKind::io);
-  EXPECT_EQ(error.parts().subject, file());
-  EXPECT_NE(error.parts().what_failed.find("offset " + std::to_string(7 * kBlock + 2 * kMiB)),
+  EXPECT_EQ(error.parts().subject.in(Door::cpp), file());
+  EXPECT_NE(error.parts().what_failed.in(Door::cpp).find("offset " + std::to_string(7 * kBlock + 2 * kMiB)),
             std::string::npos)
       << error.what();
   EXPECT_NE(error.parts().reason.find("EIO"), std::string::npos) << error.what();
@@ -221,11 +221,13 @@ TEST_F(BlockStoreTest, TurnsAFailedTransferIntoAnErrorThatSaysHowMuchIsFree) {
   const auto store = make_store(small_options());
   const Error error = error_of([&] { write(*store, ChunkId{2}, 0, 1); });
   EXPECT_EQ(error.kind(), ErrorKind::io);
-  EXPECT_EQ(error.parts().subject, file());
-  EXPECT_NE(error.parts().what_failed.find("8192 bytes at offset 0"), std::string::npos) << error.what();
+  EXPECT_EQ(error.parts().subject.in(Door::cpp), file());
+  EXPECT_NE(error.parts().what_failed.in(Door::cpp).find("8192 bytes at offset 0"), std::string::npos)
+      << error.what();
   EXPECT_NE(error.parts().reason.find("ENOSPC"), std::string::npos) << error.what();
   EXPECT_NE(error.parts().reason.find("are free"), std::string::npos) << error.what();
-  EXPECT_NE(error.parts().advice.find(space->folder(0).path()), std::string::npos) << error.what();
+  EXPECT_NE(error.parts().advice.in(Door::cpp).find(space->folder(0).path()), std::string::npos)
+      << error.what();
 }
 
 TEST(BlockStore, OnAFullFileSystemIsACapacityError) {

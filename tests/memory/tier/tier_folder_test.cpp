@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/tier_folder.h>
 
@@ -119,9 +120,9 @@ TEST(TierFolder, SaysWhatIsWrongWithThePath) {
   MemoryLog log;
   const Error missing = error_of([&] { TierFolder(place / "no/where", log); });
   EXPECT_EQ(missing.kind(), ErrorKind::io);
-  EXPECT_EQ(missing.parts().subject, place / "no/where");
+  EXPECT_EQ(missing.parts().subject.in(Door::cpp), place / "no/where");
   EXPECT_NE(missing.parts().reason.find("ENOENT"), std::string::npos);
-  EXPECT_NE(missing.parts().advice.find("create"), std::string::npos);
+  EXPECT_NE(missing.parts().advice.in(Door::cpp).find("create"), std::string::npos);
 
   place.write("file", "x");
   EXPECT_NE(error_of([&] { TierFolder(place / "file", log); }).parts().reason.find("ENOTDIR"),
@@ -150,7 +151,7 @@ TEST(TierFolder, BelongsToOneJobAtATimeAndNamesIt) {
   EXPECT_EQ(error.kind(), ErrorKind::io);
   EXPECT_NE(error.parts().reason.find("pid " + std::to_string(other.pid())), std::string::npos)
       << error.what();
-  EXPECT_NE(error.parts().advice.find("TierPath::path"), std::string::npos);
+  EXPECT_TRUE(error.parts().advice.names(Option::nvme_path)) << error.what();
   EXPECT_EQ(fs::file_size(place / "terrace-tier/records.tier"),
             5000u + TierFolder::kMarkBytes);  // untouched
   other.end();
@@ -164,9 +165,10 @@ TEST(TierFolder, IsTakenWithinOneProcessTooAndSaysSo) {
   const TierFolder folder(place.path(), log);
   const Error error = error_of([&] { TierFolder(place.path(), log); });
   EXPECT_EQ(error.kind(), ErrorKind::io);
-  EXPECT_EQ(error.parts().subject, place / "terrace-tier");
+  EXPECT_EQ(error.parts().subject.in(Door::cpp), place / "terrace-tier");
   EXPECT_EQ(error.parts().reason, "this process is using it already");
-  EXPECT_NE(error.parts().advice.find("OffloadOptions::tier_name"), std::string::npos) << error.what();
+  EXPECT_TRUE(error.parts().advice.names(Option::tier_name)) << error.what();
+  EXPECT_EQ(error.parts().cause, ErrorCause::folder_in_use);
 }
 
 // In another container a process may have the number of this one, and the forked child of a job has its
@@ -409,7 +411,7 @@ TEST(TierFolder, SaysWhenTheDiskIsTooSmall) {
   constexpr uint64_t kTooMuch = uint64_t{1} << 60;
   const Error error = error_of([&] { folder.require_free(kTooMuch, "the optimizer states"); });
   EXPECT_EQ(error.kind(), ErrorKind::capacity);
-  EXPECT_NE(error.parts().what_failed.find("the optimizer states"), std::string::npos);
+  EXPECT_NE(error.parts().what_failed.in(Door::cpp).find("the optimizer states"), std::string::npos);
   EXPECT_NE(error.parts().reason.find("1152921504606846976 bytes"), std::string::npos) << error.what();
   EXPECT_NE(error.parts().reason.find("are free"), std::string::npos);
   EXPECT_FALSE(error.parts().advice.empty());

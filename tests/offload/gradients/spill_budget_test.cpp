@@ -71,7 +71,8 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
         const std::string expected = fmt::format("({} bytes), so that {}: gradients ", least,
                                                  missing_text({"host", least - missing, least}));
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
-        EXPECT_NE(error.parts().advice.find("OffloadOptions::host_budget_bytes"), std::string::npos)
+        EXPECT_NE(error.parts().advice.in(Door::cpp).find("OffloadOptions::host_budget_bytes"),
+                  std::string::npos)
             << error.what();
       }
       EXPECT_TRUE(std::filesystem::is_empty(folder.path()));

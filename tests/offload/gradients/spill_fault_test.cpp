@@ -91,7 +91,7 @@ void expect_told(const Damage& damage, const Error& error) {
   EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(damage.kind)) << error.what();
   const ErrorParts& parts = error.parts();
   EXPECT_FALSE(parts.what_failed.empty() || parts.reason.empty() || parts.advice.empty()) << error.what();
-  EXPECT_TRUE(parts.subject.ends_with("/terrace-tier/grads.tier")) << error.what();
+  EXPECT_TRUE(parts.subject.in(Door::cpp).ends_with("/terrace-tier/grads.tier")) << error.what();
   const std::string text = error.what();
   EXPECT_NE(text.find("offset"), std::string::npos) << text;
   for (const std::string& word : damage.words) EXPECT_NE(text.find(word), std::string::npos) << text;

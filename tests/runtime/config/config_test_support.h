@@ -25,7 +25,7 @@ inline std::string problem(std::string_view text, std::vector<ConfigOverride> ov
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_FALSE(error.parts().advice.empty());
-    return error.parts().what_failed;
+    return error.parts().what_failed.in(Door::cpp);
   }
   return "no problem";
 }

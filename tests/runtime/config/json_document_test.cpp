@@ -21,7 +21,7 @@ std::string problem(std::string_view text) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_FALSE(error.parts().advice.empty());
-    return error.parts().what_failed;
+    return error.parts().what_failed.in(Door::cpp);
   }
   return "no problem";
 }

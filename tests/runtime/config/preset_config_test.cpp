@@ -97,7 +97,7 @@ TEST(PresetConfig, RefusesAFeatureHoweverItIsSwitchedOn) {
 
 TEST(PresetConfig, NamesWhatToSetInThePlaceOfAnotherOptimizer) {
   EXPECT_EQ(problem(R"({"optimizer": {"type": "OneBitAdam"}})"),
-            "ds.json:1:16: optimizer.type must be one of Adam, AdamW, Adagrad, Lion, SGD, not "
+            "ds.json:1:16: optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, not "
             "\"OneBitAdam\"; set \"Adam\" instead");
   EXPECT_THAT(problem(R"({"optimizer": {"type": "torch.optim.adamw"}})"), EndsWith("set \"AdamW\" instead"));
   EXPECT_THAT(problem(R"({"scheduler": {"type": "cosine"}})"), EndsWith("set \"WarmupCosineLR\" instead"));
@@ -134,8 +134,9 @@ TEST(PresetConfig, ExplainsTheOneKeyThatIsWrong) {
     parse(R"({"zero_optimization": {"stage": 4}})");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.parts().advice, AllOf(StartsWith("zero_optimization.stage: Says which offload"),
-                                            EndsWith("(config_explanation())")));
+    EXPECT_THAT(
+        error.parts().advice.in(Door::cpp),
+        AllOf(StartsWith("zero_optimization.stage: Says which offload"), EndsWith("(config_explanation())")));
   }
 }
 

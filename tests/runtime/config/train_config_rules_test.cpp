@@ -23,7 +23,7 @@ TEST(TrainConfigRules, RefusesOptimizersAndSchedulersItDoesNotHaveWithOneLine) {
             "ds.json:1:42: scheduler.type must be one of linear, WarmupLR, WarmupDecayLR, WarmupCosineLR, "
             "OneCycle, LRRangeTest, not \"CosineAnnealingLR\"; set \"WarmupCosineLR\" instead");
   EXPECT_THAT(problem(R"({"optimizer": {"type": "AdmW", "params": {"betas": 1}}})"),
-              EndsWith("optimizer.type must be one of Adam, AdamW, Adagrad, Lion, SGD, not \"AdmW\"; did you "
+              EndsWith("optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, not \"AdmW\"; did you "
                        "mean \"AdamW\"?"));
   EXPECT_THAT(problem(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 1}}})"),
               Not(HasSubstr("max_coeff")));

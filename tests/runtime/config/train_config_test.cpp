@@ -154,7 +154,7 @@ TEST(TrainConfig, ListsKeysWithoutEffectInOneWarning) {
   ASSERT_EQ(config.warnings.size(), 1u);
   EXPECT_EQ(
       config.warnings[0],
-      "12 known keys have no effect here (config_explanation() says why):\n"
+      "12 known keys have no effect here (--explain KEY says why):\n"
       "  zero_optimization.offload_optimizer: buffer_count, fast_init\n"
       "  zero_optimization.offload_param: buffer_count, buffer_size, max_in_cpu\n"
       "  zero_optimization.aio: single_submit, overlap_events\n"

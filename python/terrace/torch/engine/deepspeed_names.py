@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ...errors import ConfigError, MisuseError
+from ...optimizer_kinds import optimizer_kinds
 from ...suggestions import suggestion_among
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class EngineNames:
 
     def get_mom(self) -> list[Any]:
         """Of each group the momentum of SGD, else the betas."""
-        name = "momentum" if self.optimizer.kind == "sgd" else "betas"
+        name = "momentum" if optimizer_kinds()[self.optimizer.kind].has_momentum else "betas"
         return [group.get(name) for group in self.optimizer.param_groups]
 
     def set_train_batch_size(self, train_batch_size: int) -> None:

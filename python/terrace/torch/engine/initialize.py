@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from ..._lib import in_words_of_the_configuration
 from ...config import read_config
-from ...config_words import in_words_of_the_configuration
 from ...errors import ConfigError, MisuseError
 from ..emptied import require_values
 from .deepspeed_names import require_undivided, source_of

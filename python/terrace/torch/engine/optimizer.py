@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from ..._types import Named
     from ...store.spec import Optimizer
 
-# What torch calls the moments of each kind, first and second, and whether it counts steps.
-MOMENTS = {
-    "adamw": (("exp_avg", "exp_avg_sq"), True),
-    "adam": (("exp_avg", "exp_avg_sq"), True),
-    "lion": (("exp_avg",), False),
-    "adagrad": (("sum",), True),
-    "sgd": (("momentum_buffer",), False),
-}
+# Those of torch.optim that compute what Terrace does.
 _KINDS = {
     torch.optim.AdamW: "adamw",
     torch.optim.Adam: "adam",

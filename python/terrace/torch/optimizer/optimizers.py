@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 import torch
 
 from ...errors import ConfigError, IoError, MisuseError, did_you_mean
+from ...optimizer_kinds import optimizer_kinds
 from ...system import is_folder
 from .gradients import AtStep, InBackward
 from .settings import NEUTRAL, number_of, require, settings_of
@@ -107,15 +108,14 @@ class OffloadOptimizer(torch.optim.Optimizer):
     # torch's GradScaler leaves unscaling to the optimizer then, which has it for nothing.
     _step_supports_amp_scaling = True
     kind: str
-    moment_names: tuple[str, ...] = ()
-    has_step = False
 
     def __init__(self, params: Any, defaults: Named, given: Named, options: Named) -> None:
         self.options = OffloadOptions.of(options)
         o = self.options
+        row = optimizer_kinds()[self.kind]
         self._states = StateStore(
             self.kind,
-            len(self.moment_names),
+            len(row.moments),
             o.states,
             o.path,
             o.host_bytes,
@@ -131,7 +131,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
         self.last_update: UpdateResult | None = None
         super().__init__(params, {**defaults, **given})
         self.state: StateView = StateView(  # type: ignore[assignment]
-            self._states, self._gradients, self.moment_names, self.has_step
+            self._states, self._gradients, row.moments, row.counts_steps
         )
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         if not any(map(torch.nn.parameter.is_lazy, every)):
@@ -259,7 +259,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
 class OffloadAdam(OffloadOptimizer):
     """torch.optim.Adam, whose weight decay is part of the gradient. OffloadOptions says all that is not torch's."""
 
-    kind, moment_names, has_step = "adam", ("exp_avg", "exp_avg_sq"), True
+    kind = "adam"
     _fixed = ("decoupled_weight_decay",)
 
     def __init__(
@@ -297,7 +297,7 @@ class OffloadAdamW(OffloadAdam):
 class OffloadLion(OffloadOptimizer):
     """Lion (Chen et al., arXiv:2302.06675), with the states of lion-pytorch."""
 
-    kind, moment_names = "lion", ("exp_avg",)
+    kind = "lion"
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class OffloadLion(OffloadOptimizer):
 class OffloadAdagrad(OffloadOptimizer):
     """torch.optim.Adagrad."""
 
-    kind, moment_names, has_step = "adagrad", ("sum",), True
+    kind = "adagrad"
 
     def __init__(
         self, params: Any, lr: float = 0.01, weight_decay: float = 0.0, eps: float = 1e-10, **options: Any
@@ -325,7 +325,7 @@ class OffloadAdagrad(OffloadOptimizer):
 class OffloadSGD(OffloadOptimizer):
     """torch.optim.SGD."""
 
-    kind, moment_names = "sgd", ("momentum_buffer",)
+    kind = "sgd"
 
     def __init__(
         self,

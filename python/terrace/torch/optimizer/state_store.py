@@ -18,6 +18,7 @@ import torch
 
 from ..._types import not_yet
 from ...errors import CapacityError, ConfigError, IoError, MisuseError
+from ...optimizer_kinds import optimizer_kinds
 from ...store import Store, plan
 from ...store.spec import Tensor
 from ..emptied import require_values
@@ -166,7 +167,7 @@ class StateStore:
         """The parameters with states, as (parameter, group, name, has_moments), and what their store depends on."""
         found, layout, names_taken = [], [], set()
         for number, group in enumerate(groups):
-            has_moments = self._options["optimizer"] != "sgd" or group["momentum"] != 0
+            has_moments = not self._needs_momentum() or group["momentum"] != 0
             names = group.get("param_names")
             names = names or [f"group {number}, parameter {place}" for place in range(len(group["params"]))]
             for name, parameter in zip(names, group["params"]):
@@ -195,6 +196,10 @@ class StateStore:
                     )
         return found, layout
 
+    def _needs_momentum(self) -> bool:
+        """Whether a moment is kept only for a momentum that is not 0."""
+        return optimizer_kinds()[self._options["optimizer"]].has_momentum
+
     def _options_for(self, layout: Layout) -> Named:
         has_moments = any(entry[2] for entry in layout)
         # A copy of fp32 masters would be read and written for nothing.
@@ -202,7 +207,7 @@ class StateStore:
         return {
             **self._options,
             "masters": "parameter" if are_masters else "whole",
-            "sgd_momentum": int(has_moments and self._options["optimizer"] == "sgd"),
+            "sgd_momentum": int(has_moments and self._needs_momentum()),
         }
 
     def _replace(self, found: list[Found], layout: Layout, fill: Callable[[Store, dict[int, Slot]], None]) -> None:
@@ -458,6 +463,6 @@ def _new_store(tensors: list[Tensor], options: Named) -> Store:
         try:
             return Store(tensors, **options, tier_name=f"optimizer-{number}" if options["nvme_paths"] else None)
         except IoError as error:
-            if "is using it" not in error.reason:
+            if error.cause != "folder_in_use":
                 raise
     raise AssertionError  # there is always a next number

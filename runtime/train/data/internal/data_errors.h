@@ -9,11 +9,9 @@ namespace terrace::data {
 inline constexpr const char* kCheckFileSystem = "check the file system";
 
 // Throws Error(io): the system refused.
-[[noreturn]] void cannot_read(const std::filesystem::path& path, const Reason& reason,
-                              const std::string& advice);
+[[noreturn]] void cannot_read(const std::filesystem::path& path, const Reason& reason, const Wording& advice);
 // Throws Error(config): the data are there, but not as they must be.
-[[noreturn]] void cannot_use(const std::filesystem::path& path, const Reason& reason,
-                             const std::string& advice);
+[[noreturn]] void cannot_use(const std::filesystem::path& path, const Reason& reason, const Wording& advice);
 
 // Throws Error(config) of a path with this status, which is no regular file.
 [[noreturn]] void cannot_use_special(const std::filesystem::path& path,

@@ -38,7 +38,7 @@ inline std::string advice_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
-    return error.parts().advice;
+    return error.parts().advice.in(Door::cpp);
   }
   return {};
 }

@@ -301,7 +301,7 @@ TEST_F(TokenFilesTest, NamesTheTokenThatTheModelDoesNotHave) {
     all_of(*open.train);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.parts().subject, HasSubstr("b.bin"));
+    EXPECT_THAT(error.parts().subject.in(Door::cpp), HasSubstr("b.bin"));
     EXPECT_EQ(error.parts().reason, "token 65535 at position 1 is outside the vocabulary of 50257");
   }
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....config_words import in_words_of_the_configuration
+from ...._lib import in_words_of_the_configuration
 from ....errors import ConfigError, Error, MisuseError
 from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors

@@ -11,11 +11,11 @@ import torch
 
 from .... import safetensors
 from ....errors import ConfigError, MisuseError
+from ....optimizer_kinds import optimizer_kinds
 from ....system import failures
 from ...mapped import MOST_IN_MEMORY, mapped_empty
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
-from ..optimizer import MOMENTS
 
 MOMENT_WHATS = ("first_moment", "second_moment")
 _PART_ELEMENTS = 4 << 20
@@ -182,10 +182,11 @@ class Exports:
         return MOMENT_WHATS[: self.moment_count(kind)]
 
     def moment_count(self, kind: str) -> int:
-        return len(MOMENTS[kind][0]) if kind != "sgd" or self._has_momentum else 0
+        row = optimizer_kinds()[kind]
+        return len(row.moments) if not row.has_momentum or self._has_momentum else 0
 
     def optimizer_state_dict(self, optimizer: EngineOptimizer) -> Named:
-        names, counts_steps = MOMENTS[optimizer.kind]
+        row = optimizer_kinds()[optimizer.kind]
         groups, state, number = [], {}, 0
         steps = self._steps()
         size = (
@@ -198,8 +199,8 @@ class Exports:
             for parameter in group["params"]:
                 one = self._of[id(parameter)]
                 if steps[one.number]:
-                    state[number] = {"step": torch.tensor(float(steps[one.number]))} if counts_steps else {}
-                    for name, what in zip(names, self.moment_whats(optimizer.kind)):
+                    state[number] = {"step": torch.tensor(float(steps[one.number]))} if row.counts_steps else {}
+                    for name, what in zip(row.moments, self.moment_whats(optimizer.kind)):
                         out = (
                             mapped_empty(parameter.shape, torch.float32, self._values.folder)
                             if size > MOST_IN_MEMORY
@@ -231,13 +232,13 @@ class Exports:
                 f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
                 "load the state of an optimizer with the same parameters in the same groups",
             )
-        names, counts_steps = MOMENTS[optimizer.kind]
+        row = optimizer_kinds()[optimizer.kind]
         parsed = {}
         for group, saved in zip(optimizer.param_groups, groups):
             settings_of(optimizer.kind, {**group, **saved})
             for parameter, key in zip(group["params"], saved["params"]):
                 one, found = self._of[id(parameter)], state["state"].get(key, {})
-                parsed[one] = parsed_state(names, counts_steps, parameter, found, one.name)
+                parsed[one] = parsed_state(row.moments, row.counts_steps, parameter, found, one.name)
         self._values.come_to_rest("load an optimizer state")
         steps = self._steps()
         with self._values.replaced_or_lost("a load of an optimizer state"):

@@ -45,7 +45,7 @@ TEST(CudaPlanning, OffersWaysOutThatFitWhenTheyAreTried) {
   const TrainerOptions options = too_large_for(gpu);
   const Shortage shortage = shortage_of(options);
   ASSERT_EQ(shortage.ways.size(), 2u);
-  EXPECT_EQ(shortage.ways[0].changes.front().option, "TerraceConfig::device_memory_bytes");
+  EXPECT_EQ(shortage.ways[0].changes.front().option, Option::device_budget);
   for (const WayOut& way : shortage.ways) {
     SCOPED_TRACE(way.effect);
     TrainerOptions tried = options;
