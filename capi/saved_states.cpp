@@ -1,5 +1,5 @@
 // terrace_run.h: saved states, and the question for a commit.
-#include <terrace_run.h>
+#include <terrace/capi/saved_states.h>
 
 #include <cstring>
 #include <memory>
@@ -10,37 +10,22 @@
 
 #include <terrace/capi/errors.h>
 #include <terrace/capi/limits.h>
-#include <terrace/capi/store.h>
 #include <terrace/capi/structs.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/options/tier_name.h>
-#include <terrace/runtime/saved/saved_state.h>
+#include <terrace/runtime/checkpoint/checkpoint_streams.h>
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
-struct terrace_state_writer {
-  terrace_state_writer(const std::string& folder, const std::string& name, std::vector<std::string> files,
-                       terrace_log_fn log_fn, void* context)
-      : forks(c::forks()), log(log_fn, context), writer(folder, name, std::move(files), log) {}
-  const uint32_t forks;
-  c::CallbackLog log;
-  saved::StateWriter writer;
-  bool has_failed = false;
-};
-
-struct terrace_state_reader {
-  saved::StateReader reader;
-  const std::string path = reader.path().string();
-};
-
 namespace {
 
-constexpr const char* kSave = "cannot save a checkpoint";
-constexpr const char* kLoad = "cannot load a checkpoint";
+constexpr const char* kSave = c::kSaveState;
+constexpr const char* kLoad = c::kLoadState;
 
 std::vector<std::string> files_of(const terrace_state_options& given, const char* action) {
   c::require_pointer(given.folder, action, "terrace_state_options.folder");
   c::require_list(given.files, given.file_count, action, "terrace_state_options.files");
+  c::require_zero(given.reserved, action, "terrace_state_options.reserved");
   std::vector<std::string> files;
   for (uint32_t f = 0; f < given.file_count; ++f) {
     c::require_pointer(given.files[f], action, "terrace_state_options.files");
@@ -52,20 +37,9 @@ std::vector<std::string> files_of(const terrace_state_options& given, const char
   return files;
 }
 
-// A call on a writer. One that has failed before is refused: a file of it may be cut short.
 template <typename Action>
 terrace_error* in_writer(terrace_state_writer* writer, Action action) noexcept {
-  return c::answer([&] {
-    c::require_pointer(writer, kSave, "writer");
-    if (writer->forks != c::forks())
-      c::misuse(kSave, "writer", "this process was forked after the save began",
-                "save in the process that began it");
-    if (writer->has_failed)
-      c::misuse(kSave, "writer", "an earlier call of this save has failed", "end it, and save again");
-    writer->has_failed = true;
-    action(*writer);
-    writer->has_failed = false;
-  });
+  return c::answer([&] { c::use_writer(writer, action); });
 }
 
 }  // namespace
@@ -93,9 +67,9 @@ terrace_error* terrace_state_begin(const terrace_state_options* options, terrace
     const terrace_state_options given = c::taken(options, kSave, "options");
     std::vector<std::string> files = files_of(given, kSave);
     c::require_pointer(given.name, kSave, "terrace_state_options.name");
-    *writer = std::make_unique<terrace_state_writer>(given.folder, given.name, std::move(files), given.log,
-                                                     given.log_context)
-                  .release();
+    saved::StateKind kind;
+    if (given.is_checkpoint != 0) kind = checkpoint_kind();
+    *writer = std::make_unique<terrace_state_writer>(given, std::move(files), std::move(kind)).release();
   });
 }
 
@@ -115,8 +89,10 @@ terrace_error* terrace_state_write(terrace_state_writer* writer, const void* byt
 
 terrace_error* terrace_state_complete(terrace_state_writer* writer, const char* facts, uint32_t set_latest) {
   return in_writer(writer, [&](terrace_state_writer& w) {
-    c::require_pointer(facts, kSave, "facts");
-    w.writer.complete(facts, set_latest != 0);
+    if (w.facts.empty()) c::require_pointer(facts, kSave, "facts");
+    if (!w.facts.empty() && facts != nullptr)
+      c::misuse(kSave, "facts", "terrace_state_checkpoint has given them", "give NULL");
+    w.writer.complete(facts != nullptr ? facts : w.facts, set_latest != 0);
   });
 }
 
@@ -129,6 +105,7 @@ terrace_error* terrace_state_open(const terrace_state_options* options, terrace_
     c::require_pointer(reader, kLoad, "reader");
     const terrace_state_options given = c::taken(options, kLoad, "options");
     std::vector<std::string> files = files_of(given, kLoad);
+    if (given.is_checkpoint != 0) files = checkpoint_kind().files_alone;
     std::optional<std::string> name;
     if (given.name != nullptr) name = given.name;
     *reader = std::unique_ptr<terrace_state_reader>(

@@ -146,9 +146,11 @@ typedef struct terrace_state_options {
   const char* folder; /* for writing it is made where it is missing, and locked until the end */
   const char*
       name; /* the state is folder/name; for reading NULL: the one that `latest` in the folder names */
-  const char* const* files; /* the names of all files of such a state */
+  const char* const* files; /* the names of all files of such a state; of a checkpoint that is read none */
   terrace_log_fn log;       /* NULL: nothing is said */
   void* log_context;
+  uint32_t is_checkpoint; /* of any program that trains: what its states may have is known */
+  uint32_t reserved;      /* 0 */
 } terrace_state_options;
 
 typedef struct terrace_state_writer terrace_state_writer;
@@ -160,6 +162,23 @@ TERRACE_C_API terrace_error* terrace_state_begin(const terrace_state_options* op
 TERRACE_C_API terrace_error* terrace_state_file(terrace_state_writer* writer, const char* file);
 TERRACE_C_API terrace_error* terrace_state_write(terrace_state_writer* writer, const void* bytes,
                                                  uint64_t count);
+/* What a checkpoint says of its run; docs/checkpoint_format.md. */
+typedef struct terrace_checkpoint {
+  uint32_t size;
+  uint32_t precision;                         /* of the parameters, a terrace_type */
+  uint64_t run;                               /* the same in all that go on from it; not 0 */
+  uint64_t step;                              /* steps done, those that fp16 has skipped included */
+  uint64_t samples;                           /* sequences in all of them; 0: not known */
+  const char* model;                          /* for people; NULL: "a model" */
+  uint32_t optimizer;                         /* a terrace_optimizer_kind */
+  uint32_t reserved;                          /* 0 */
+  const terrace_loss_scale_state* loss_scale; /* NULL: the loss is not scaled */
+} terrace_checkpoint;
+/* Of a state with `is_checkpoint`, before any other file: writes "states.bin" and, of a store with frozen
+ * tensors, "frozen.bin", which are in its list. The store is between two steps. terrace_state_complete is
+ * given NULL then: the facts are those of docs/checkpoint_format.md. */
+TERRACE_C_API terrace_error* terrace_state_checkpoint(terrace_state_writer* writer, terrace_store* store,
+                                                      const terrace_checkpoint* checkpoint);
 /* Gives the state its name, and with `set_latest` says it in `latest`. `facts` is a text of the caller's, not
  * empty and of at most 64 MiB. All is durable when this returns. */
 TERRACE_C_API terrace_error* terrace_state_complete(terrace_state_writer* writer, const char* facts,
@@ -180,6 +199,11 @@ TERRACE_C_API terrace_error* terrace_state_size(terrace_state_reader* reader, co
 /* Every byte is compared with its checksum before it is given out. */
 TERRACE_C_API terrace_error* terrace_state_read(terrace_state_reader* reader, const char* file,
                                                 uint64_t offset, uint64_t count, void* bytes);
+/* Of a checkpoint: elements of a tensor, by its number in the list of the facts. `what` is as in
+ * terrace_read_values, but of a trained tensor there is no parameter beside the master. */
+TERRACE_C_API terrace_error* terrace_state_values(terrace_state_reader* reader, uint32_t tensor,
+                                                  uint32_t what, uint64_t first, uint64_t count,
+                                                  float* values);
 /* Reads all files. */
 TERRACE_C_API terrace_error* terrace_state_verify(terrace_state_reader* reader);
 /* NULL is allowed. */

@@ -269,6 +269,22 @@ class terrace_state_options(Structure):
         ("files", POINTER(c_char_p)),
         ("log", terrace_log_fn),
         ("log_context", c_void_p),
+        ("is_checkpoint", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class terrace_checkpoint(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("precision", c_uint32),
+        ("run", c_uint64),
+        ("step", c_uint64),
+        ("samples", c_uint64),
+        ("model", c_char_p),
+        ("optimizer", c_uint32),
+        ("reserved", c_uint32),
+        ("loss_scale", POINTER(terrace_loss_scale_state)),
     ]
 
 
@@ -432,6 +448,7 @@ FUNCTIONS = {
     "terrace_state_begin": (c_void_p, [POINTER(terrace_state_options), c_void_p]),
     "terrace_state_file": (c_void_p, [c_void_p, c_char_p]),
     "terrace_state_write": (c_void_p, [c_void_p, c_void_p, c_uint64]),
+    "terrace_state_checkpoint": (c_void_p, [c_void_p, c_void_p, POINTER(terrace_checkpoint)]),
     "terrace_state_complete": (c_void_p, [c_void_p, c_char_p, c_uint32]),
     "terrace_state_end": (None, [c_void_p]),
     "terrace_state_open": (c_void_p, [POINTER(terrace_state_options), c_void_p]),
@@ -439,6 +456,7 @@ FUNCTIONS = {
     "terrace_state_facts": (c_void_p, [c_void_p, c_void_p]),
     "terrace_state_size": (c_void_p, [c_void_p, c_char_p, c_void_p]),
     "terrace_state_read": (c_void_p, [c_void_p, c_char_p, c_uint64, c_uint64, c_void_p]),
+    "terrace_state_values": (c_void_p, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "terrace_state_verify": (c_void_p, [c_void_p]),
     "terrace_state_close": (None, [c_void_p]),
     "terrace_run_begin": (c_void_p, [c_void_p, POINTER(terrace_run_options), c_void_p]),

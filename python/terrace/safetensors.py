@@ -47,8 +47,8 @@ _PART_ELEMENTS = 1 << 20
 INDEX = "model.safetensors.index.json"
 # What files of Terrace have in their metadata, and an index too.
 _WRITER = {"writer": "terrace"}
-# What transformers reads as the weights of a model.
-_WEIGHTS = re.compile(r"(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+# What transformers reads as the weights of a model, and what a checkpoint has.
+_WEIGHTS = re.compile(r"(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?|states\.bin")
 
 
 class Entry(NamedTuple):

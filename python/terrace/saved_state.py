@@ -1,12 +1,13 @@
 """Saved states: files in a folder of their own, which is found whole or not at all, and no damaged byte of which is
-given out. The library writes and reads them (capi/terrace_run.h, docs/saved_state_format.md)."""
+given out. The library writes and reads them (capi/terrace_run.h, docs/saved_state_format.md), and the states of a store
+in those that are checkpoints (docs/checkpoint_format.md)."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _declarations as c
 from ._lib import check, library, new, raw_of, text_of
@@ -16,18 +17,30 @@ from .store.request import log_function
 
 if TYPE_CHECKING:
     from ._types import Buffer, Log, Path
+    from .store import Store
 
 
 class StateWriter:
     """`with StateWriter(folder, name, files) as state:` write each file, then state.complete(facts). What is not
     complete at the end of the block leaves no trace."""
 
-    def __init__(self, folder: Path, name: str, files: Sequence[str], log: Log | None = None) -> None:
-        options, self._kept = _options(folder, name, files, log)
+    def __init__(
+        self, folder: Path, name: str, files: Sequence[str], log: Log | None = None, is_checkpoint: bool = False
+    ) -> None:
+        options, self._kept = _options(folder, name, files, log, is_checkpoint)
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(self._lib.terrace_state_begin(options, ctypes.byref(self._handle)))
         self._end = weakref.finalize(self, self._lib.terrace_state_end, ctypes.c_void_p(self._handle.value))
+
+    def checkpoint(self, store: Store, scale: Mapping[str, float] | None, **facts: Any) -> None:
+        """Of a state with is_checkpoint, first of all: the states of a store. `facts` are members of
+        terrace_checkpoint, and `scale` those of terrace_loss_scale_state, where the loss is scaled."""
+        given = new(c.terrace_checkpoint, **facts)
+        if scale is not None:
+            scaled = new(c.terrace_loss_scale_state, **scale)
+            given.loss_scale = ctypes.pointer(scaled)
+        check(self._lib.terrace_state_checkpoint(self._handle, store._handle, given))
 
     def file(self, name: str, parts: Iterable[Buffer]) -> None:
         """One of the files, of buffers in turn."""
@@ -39,8 +52,10 @@ class StateWriter:
         memory = Memory(part, "cannot save a checkpoint")
         check(self._lib.terrace_state_write(self._handle, memory.address, memory.bytes))
 
-    def complete(self, facts: str, set_latest: bool = True) -> None:
-        check(self._lib.terrace_state_complete(self._handle, raw_of(facts, "facts"), int(set_latest)))
+    def complete(self, facts: str | None, set_latest: bool = True) -> None:
+        """None: the state is a checkpoint, whose facts checkpoint() has given."""
+        raw = None if facts is None else raw_of(facts, "facts")
+        check(self._lib.terrace_state_complete(self._handle, raw, int(set_latest)))
 
     def __enter__(self) -> StateWriter:
         return self
@@ -54,8 +69,8 @@ class StateReader:
     files are those that were saved; verify() reads every byte. A state that was saved without a manifest has the
     facts "", and its bytes come as they are."""
 
-    def __init__(self, folder: Path, name: str | None, files: Sequence[str]) -> None:
-        options, _kept = _options(folder, name, files, None)
+    def __init__(self, folder: Path, name: str | None, files: Sequence[str], is_checkpoint: bool = False) -> None:
+        options, _kept = _options(folder, name, files, None, is_checkpoint)
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(self._lib.terrace_state_open(options, ctypes.byref(self._handle)))
@@ -84,6 +99,11 @@ class StateReader:
             self.read_into(file, offset, count, Memory(raw, "cannot load a checkpoint", writable=True).address)
         return raw
 
+    def values(self, tensor: int, what: str, first: int, count: int, address: int) -> None:
+        """Of a checkpoint, as fp32: elements of a tensor, by its number in the list of the facts."""
+        kind = c.ENUMS["terrace_what"][what]
+        check(self._lib.terrace_state_values(self._handle, tensor, kind, first, count, address))
+
     def verify(self) -> None:
         check(self._lib.terrace_state_verify(self._handle))
 
@@ -98,7 +118,7 @@ class StateReader:
 
 
 def _options(
-    folder: Path, name: str | None, files: Sequence[str], log: Log | None
+    folder: Path, name: str | None, files: Sequence[str], log: Log | None, is_checkpoint: bool
 ) -> tuple[c.terrace_state_options, object]:
     """(terrace_state_options, what it points to)"""
     names = (ctypes.c_char_p * len(files))(*(raw_of(file, "name of a file") for file in files))
@@ -108,6 +128,7 @@ def _options(
         name=None if name is None else raw_of(name, "name of a checkpoint"),
         files=names,
         file_count=len(files),
+        is_checkpoint=int(is_checkpoint),
     )
     if log is not None:
         options.log = log_function(log)

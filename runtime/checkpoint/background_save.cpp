@@ -12,6 +12,7 @@ class Cancellable final : public StateSource {
   Cancellable(StateSource& source, const std::atomic<bool>& cancelled)
       : source_(source), cancelled_(cancelled) {}
 
+  const FlatSpace& space() const override { return source_.space(); }
   RecordLayout layout() const override { return source_.layout(); }
   uint64_t states_bytes() const override { return source_.states_bytes(); }
   uint64_t frozen_bytes() const override { return source_.frozen_bytes(); }

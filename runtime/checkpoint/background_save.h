@@ -16,7 +16,7 @@ namespace terrace {
 
 class BackgroundSave {
  public:
-  // Begins at once. `info` has its tensor_hash; `folder` and `log` outlive this.
+  // Begins at once. `folder` and `log` outlive this.
   BackgroundSave(const CheckpointFolder& folder, CheckpointInfo info, std::unique_ptr<StateSource> source,
                  Log& log);
   // Gives up and removes an unfinished checkpoint.

@@ -38,6 +38,9 @@ struct CheckpointInfo {
   std::map<std::string, uint64_t> loss_scaler;
   // The settings that a resumed run may change and should report: text by name (both printable ASCII).
   std::map<std::string, std::string> settings;
+  // How many updates each tensor has had, where tensors count their own steps, in checkpoints alone: a commit
+  // has them beside this.
+  std::vector<uint64_t> tensor_steps;
   // Elements of a chunk of the flat space, in commits alone: a run that goes on there needs the same.
   uint64_t chunk_elements = 0;
 };

@@ -1,13 +1,17 @@
 #include <terrace/runtime/checkpoint/checkpoint_values.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <list>
 #include <mutex>
+#include <utility>
 #include <vector>
 
-#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/internal/tensor_list.h>
 #include <terrace/runtime/checkpoint/load_steps.h>
 #include <terrace/runtime/saved/block_file.h>
 
@@ -23,41 +27,63 @@ constexpr size_t kReaderCount = 16;
 // Where the elements of a section lie in their file.
 struct SectionPlace {
   uint64_t first_byte = 0;
-  uint64_t tile_bytes = 0;   // from one tile to the next
-  uint64_t value_bytes = 0;  // of an element
+  uint64_t tile_bytes = 0;  // from one tile to the next
 };
 
 }  // namespace
 
 struct CheckpointValues::Source {
-  const FlatSpace& space;
   std::filesystem::path folder;
   Manifest manifest;
-  std::vector<SectionPlace> sections;
-  std::mutex mutex;
+  SpaceLayout tensors;
+  std::vector<SectionPlace> sections = {};
+  std::mutex mutex = {};
   // The reader used last comes first; each holds one block.
-  std::list<BlockReader> states;
-  std::list<BlockReader> frozen;
+  std::list<BlockReader> states = {};
+  std::list<BlockReader> frozen = {};
 
-  Source(const std::filesystem::path& path, const FlatSpace& checkpoint_space)
-      : space(checkpoint_space),
-        folder(checkpoint::find_checkpoint(path)),
-        manifest(checkpoint::read_manifest_of(folder)) {
+  void open() {
     uint64_t states_bytes = 0;
     uint64_t frozen_bytes = 0;
-    for (const Section& section : space.sections()) {
+    for (const Section& section : tensors.sections()) {
       SectionPlace place;
       uint64_t& bytes = section.trainable ? states_bytes : frozen_bytes;
       place.first_byte = bytes;
-      place.value_bytes = section.trainable ? sizeof(float) : bytes_of(section.type);
-      place.tile_bytes = section.trainable ? manifest.layout.tile_bytes() : kTileElements * place.value_bytes;
+      place.tile_bytes =
+          section.trainable ? manifest.layout.tile_bytes() : kTileElements * bytes_of(section.type);
       bytes += section.elements / kTileElements * place.tile_bytes;
       sections.push_back(place);
     }
-    checkpoint::require_same_tensors(folder, manifest, "the architecture that it names", space, states_bytes,
-                                     frozen_bytes);
     if (manifest.states.bytes > 0) add_reader(states, checkpoint::kStatesName, manifest.states);
     if (manifest.frozen.bytes > 0) add_reader(frozen, checkpoint::kFrozenName, manifest.frozen);
+  }
+
+  // Where a value of an element of a tile begins in it, and its type.
+  std::pair<uint64_t, DataType> place_in_tile(const Section& section, ValueKind what) const {
+    if (!section.trainable) return {0, section.type};
+    const RecordLayout& layout = manifest.layout;
+    if (what == ValueKind::first_moment) return {layout.moment_offset(0), layout.moment_type};
+    if (what == ValueKind::second_moment) return {layout.moment_offset(1), layout.moment_type};
+    return {0, DataType::fp32};
+  }
+
+  void require(TensorId tensor, ValueKind what, uint64_t first_element, uint64_t count) const {
+    const auto refuse = [&](const std::string& name, const std::string& reason) {
+      throw Error(ErrorKind::misuse,
+                  {"cannot read values of a checkpoint", name, reason, "read what it has"});
+    };
+    if (index_of(tensor) >= tensors.tensor_count())
+      refuse(folder.string(), fmt::format("it has {} tensors", tensors.tensor_count()));
+    const TensorSpec& spec = tensors.tensor(tensor);
+    const uint64_t elements = tensors.place(tensor).elements;
+    if (first_element > elements || count > elements - first_element)
+      refuse(spec.name, fmt::format("it has {} elements", elements));
+    const uint32_t moments = spec.trainable ? manifest.layout.moment_count : 0;
+    const bool has = what == ValueKind::parameter      ? !spec.trainable
+                     : what == ValueKind::master       ? spec.trainable
+                     : what == ValueKind::first_moment ? moments > 0
+                                                       : moments > 1;
+    if (!has) refuse(spec.name, fmt::format("it has no {}", name_of(what)));
   }
 
   void add_reader(std::list<BlockReader>& readers, std::string_view name, const checkpoint::DataFile& file) {
@@ -81,25 +107,62 @@ struct CheckpointValues::Source {
   }
 };
 
-CheckpointValues::CheckpointValues(const std::filesystem::path& path, const FlatSpace& space)
-    : source_(std::make_unique<Source>(path, space)) {}
+CheckpointValues::CheckpointValues(const std::filesystem::path& path, const FlatSpace& space) {
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  Manifest manifest = checkpoint::read_manifest_of(folder);
+  require_tensors(folder, manifest.info, "the architecture that it names", space);
+  // Two programs may have the same tensors and place them apart from each other in other ways.
+  std::vector<TensorSpec> tensors =
+      manifest.tensors.empty() ? checkpoint::listed_tensors(space) : manifest.tensors;
+  SpaceLayout layout = checkpoint::placed(tensors, folder / checkpoint::kManifestName);
+  const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(layout, manifest.layout);
+  checkpoint::require_lengths(folder, manifest, states_bytes, frozen_bytes);
+  source_ = std::make_unique<Source>(folder, std::move(manifest), std::move(layout));
+  source_->open();
+}
+
+CheckpointValues::CheckpointValues(const std::filesystem::path& path) {
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  Manifest manifest = checkpoint::read_manifest_of(folder);
+  if (manifest.tensors.empty()) {
+    throw Error(ErrorKind::config,
+                {"cannot read values of a checkpoint", folder.string(),
+                 fmt::format("its format has version {}, which lists no tensors", manifest.version),
+                 "go on from it with `terrace train`, which saves in the format of today"});
+  }
+  SpaceLayout layout = checkpoint::placed(manifest.tensors, folder / checkpoint::kManifestName);
+  source_ = std::make_unique<Source>(folder, std::move(manifest), std::move(layout));
+  source_->open();
+}
+
 CheckpointValues::~CheckpointValues() = default;
 
+std::string CheckpointValues::facts() const {
+  return checkpoint::facts_text(source_->manifest);
+}
+
 void CheckpointValues::read(TensorId tensor, uint64_t first_element, std::span<float> values) {
+  const bool is_trained = source_->tensors.tensor(tensor).trainable;
+  read(tensor, is_trained ? ValueKind::master : ValueKind::parameter, first_element, values);
+}
+
+void CheckpointValues::read(TensorId tensor, ValueKind what, uint64_t first_element,
+                            std::span<float> values) {
   Source& p = *source_;
-  const TensorPlace& place = p.space.place(tensor);
-  TERRACE_ASSERT(first_element + values.size() <= place.elements, "values beyond the end of a tensor");
-  const Section& section = p.space.sections()[place.section];
+  p.require(tensor, what, first_element, values.size());
+  const TensorPlace& place = p.tensors.place(tensor);
+  const Section& section = p.tensors.sections()[place.section];
   const SectionPlace& file = p.sections[place.section];
-  const DataType type = section.trainable ? DataType::fp32 : section.type;
+  const auto [offset, type] = p.place_in_tile(section, what);
+  const uint64_t value_bytes = bytes_of(type);
   const std::scoped_lock lock(p.mutex);
   std::byte raw[kTileElements * sizeof(float)];
   for (uint64_t element = place.first_element + first_element; !values.empty();) {
     const uint64_t inside = element % kTileElements;
     const auto count = static_cast<size_t>(std::min<uint64_t>(values.size(), kTileElements - inside));
     const uint64_t byte =
-        file.first_byte + element / kTileElements * file.tile_bytes + inside * file.value_bytes;
-    p.reader_at(section.trainable, byte).read({raw, count * file.value_bytes});
+        file.first_byte + element / kTileElements * file.tile_bytes + offset + inside * value_bytes;
+    p.reader_at(section.trainable, byte).read({raw, count * value_bytes});
     convert_to_float(best_instruction_set(), raw, type, values.data(), count);
     values = values.subspan(count);
     element += count;

@@ -44,12 +44,14 @@ bool are_in_sight(std::span<const ShardPaths> shards) {
 // A commit of all ranks.
 class SetSource final : public StateSource {
  public:
-  SetSource(std::span<const ShardPaths> shards, uint64_t commit)
-      : streams_(shards, commit, "cannot save a checkpoint of the commit"),
+  SetSource(std::span<const ShardPaths> shards, uint64_t commit, const FlatSpace& flat_space)
+      : space_(flat_space),
+        streams_(shards, commit, "cannot save a checkpoint of the commit"),
         states_bytes_(streams_.states().bytes()),
         frozen_bytes_(streams_.frozen().bytes()) {}
 
   const std::string& info() const { return streams_.info(); }
+  const FlatSpace& space() const override { return space_; }
   RecordLayout layout() const override { return streams_.layout().canonical(); }
   uint64_t states_bytes() const override { return states_bytes_; }
   uint64_t frozen_bytes() const override { return frozen_bytes_; }
@@ -63,14 +65,16 @@ class SetSource final : public StateSource {
   }
 
  private:
+  const FlatSpace& space_;
   const SetStreams streams_;
   const uint64_t states_bytes_, frozen_bytes_;
 };
 
 }  // namespace
 
-CommitCopies::CommitCopies(Offloader& offloader, std::span<const fs::path> own, const WatchedVotes& ranks)
-    : offloader_(offloader), are_possible_(offloader.commits().are_kept()) {
+CommitCopies::CommitCopies(Offloader& offloader, const FlatSpace& space, std::span<const fs::path> own,
+                           const WatchedVotes& ranks)
+    : offloader_(offloader), space_(space), are_possible_(offloader.commits().are_kept()) {
   if (!are_possible_ || ranks.count() == 1) return;
   shards_ = paths_of_all(own, ranks);
   are_possible_ = ranks.of_first(kFolders, ranks.rank() > 0 || are_in_sight(shards_));
@@ -80,9 +84,9 @@ CommitCopies::Copied CommitCopies::last() const {
   if (shards_.empty()) {
     std::unique_ptr<PinnedCommit> commit = offloader_.commits().pin();
     CheckpointInfo info = parse_commit_info(commit->info(), "the commit just made");
-    return {std::move(info), std::make_unique<CommitSource>(std::move(commit))};
+    return {std::move(info), std::make_unique<CommitSource>(std::move(commit), space_)};
   }
-  auto source = std::make_unique<SetSource>(shards_, offloader_.commits().last());
+  auto source = std::make_unique<SetSource>(shards_, offloader_.commits().last(), space_);
   return {parse_commit_info(source->info(), "the commit just made"), std::move(source)};
 }
 

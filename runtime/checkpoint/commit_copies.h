@@ -18,8 +18,9 @@ namespace terrace {
 
 class CommitCopies {
  public:
-  // `own` are the tier's paths of this rank. Every rank makes one; `offloader` outlives it.
-  CommitCopies(Offloader& offloader, std::span<const std::filesystem::path> own, const WatchedVotes& ranks);
+  // `own` are the tier's paths of this rank. Every rank makes one; `offloader` and its `space` outlive it.
+  CommitCopies(Offloader& offloader, const FlatSpace& space, std::span<const std::filesystem::path> own,
+               const WatchedVotes& ranks);
 
   // The same on all ranks. False: no commits are kept, or there is a rank whose folders the first one does
   // not see, because they are on another host.
@@ -36,6 +37,7 @@ class CommitCopies {
 
  private:
   Offloader& offloader_;
+  const FlatSpace& space_;
   std::vector<ShardPaths> shards_;  // of all ranks, on the first of several
   bool are_possible_ = false;
 };

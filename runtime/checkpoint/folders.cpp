@@ -30,7 +30,7 @@ constexpr size_t kMostDigits = std::numeric_limits<uint64_t>::digits10 + 1;
 Wording checkpoints_in(const fs::path& folder) {
   constexpr size_t kNamed = 8;
   const std::vector<std::string> names = io::names_in(folder, [&](const std::string& name) {
-    return is_step_name(name) && io::is_there(folder / name / kManifestName);
+    return saved::why_no_state_name(name).empty() && io::is_there(folder / name / kManifestName);
   });
   if (names.empty()) {
     if (is_tier_path(folder)) {
@@ -81,10 +81,9 @@ std::optional<uint64_t> step_of(std::string_view name) {
 }
 
 saved::StateKind state_kind() {
-  return {.why_no_name = [](std::string_view name) -> std::string {
-            return is_step_name(name) ? "" : "it is not the name of a step";
-          },
-          .files = {kStatesName, kFrozenName},
+  return {.files = {kStatesName, kFrozenName, "beside.safetensors", "average.safetensors", "progress.pt",
+                    "model.safetensors", "optimizer.safetensors"},
+          .files_alone = {"model.safetensors", "optimizer.safetensors", "progress.pt"},
           .is_left_aside = [](std::string_view name) { return name.starts_with(".terrace-write-test-"); }};
 }
 
@@ -103,7 +102,7 @@ fs::path find_checkpoint(const fs::path& path) {
                   fmt::format("it has neither \"{}\" nor \"{}\"", kLatestName, kManifestName),
                   checkpoints_in(path));
   }
-  if (!is_step_name(*name))
+  if (!saved::why_no_state_name(*name).empty())
     no_checkpoint(ErrorKind::corrupt, latest, "it does not hold the name of a checkpoint",
                   checkpoints_in(path));
   const fs::path found = step_folder(path / *name);

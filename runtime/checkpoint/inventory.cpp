@@ -40,10 +40,10 @@ SavedState look_at(const fs::path& folder) {
   try {
     const Manifest manifest = checkpoint::read_manifest_of(folder);
     state.run = manifest.info;
-    state.bytes = manifest.states.bytes + manifest.frozen.bytes;
-    state.trouble = size_trouble(folder / checkpoint::kStatesName, manifest.states.bytes);
-    if (state.trouble.empty() && manifest.frozen.bytes > 0)
-      state.trouble = size_trouble(folder / checkpoint::kFrozenName, manifest.frozen.bytes);
+    for (const saved::StateManifest::File& file : manifest.files()) {
+      state.bytes += file.data.bytes;
+      if (state.trouble.empty()) state.trouble = size_trouble(folder / file.name, file.data.bytes);
+    }
   } catch (const Error& failure) {
     state.may_be_whole = is_drive_failure(failure.parts().error_number);
     if (is_system_refusal(failure) && !state.may_be_whole) throw;
@@ -52,23 +52,24 @@ SavedState look_at(const fs::path& folder) {
   return state;
 }
 
-// Folders of steps, the oldest step first.
-std::vector<fs::path> step_folders(const fs::path& folder) {
-  std::vector<std::pair<uint64_t, fs::path>> found;
+// Folders that look like checkpoints by their names, or by those of their files.
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::optional<uint64_t> step = checkpoint::step_of(entry->path().filename().string());
+    const std::string name = entry->path().filename().string();
     std::error_code ignored;
-    if (step && entry->is_directory(ignored)) found.emplace_back(*step, entry->path());
+    if (!entry->is_directory(ignored) || !saved::why_no_state_name(name).empty()) continue;
+    const bool has_files = io::is_there(entry->path() / checkpoint::kManifestName) &&
+                           io::is_there(entry->path() / checkpoint::kStatesName);
+    if (checkpoint::is_step_name(name) || has_files) found.push_back(entry->path());
   }
   if (error) {
     throw Error(ErrorKind::io, {"cannot list the checkpoint folder", folder.string(),
                                 system_reason(error.value()), "check the path"});
   }
   std::sort(found.begin(), found.end());
-  std::vector<fs::path> paths;
-  for (auto& [step, path] : found) paths.push_back(std::move(path));
-  return paths;
+  return found;
 }
 
 uint64_t verify_file(const fs::path& path, const DataFile& file, FunctionRef<void(const BadBlock&)> bad) {
@@ -107,7 +108,7 @@ bool is_checkpoint(const fs::path& path) {
 }
 
 bool is_checkpoint_folder(const fs::path& path) {
-  return io::is_folder(path) && (io::is_there(path / kLatestName) || !step_folders(path).empty());
+  return io::is_folder(path) && (io::is_there(path / kLatestName) || !folders_in(path).empty());
 }
 
 std::vector<SavedState> list_checkpoints(const fs::path& path) {
@@ -119,10 +120,11 @@ std::vector<SavedState> list_checkpoints(const fs::path& path) {
     if (is_system_refusal(failure) && !is_drive_failure(failure.parts().error_number)) throw;
   }
   std::vector<SavedState> states;
-  for (const fs::path& folder : step_folders(path)) {
+  for (const fs::path& folder : folders_in(path)) {
     states.push_back(look_at(folder));
     states.back().is_latest = folder.filename() == latest.filename();
   }
+  std::ranges::stable_sort(states, {}, [](const SavedState& state) { return state.run.step; });
   return states;
 }
 
@@ -148,8 +150,9 @@ std::string why_not_saved(const CheckpointFolder& folder, uint64_t run_id, uint6
 
 uint64_t verify_checkpoint(const fs::path& folder, FunctionRef<void(const BadBlock&)> bad) {
   const Manifest manifest = checkpoint::read_manifest_of(folder);
-  uint64_t bytes = verify_file(folder / checkpoint::kStatesName, manifest.states, bad);
-  if (manifest.frozen.bytes > 0) bytes += verify_file(folder / checkpoint::kFrozenName, manifest.frozen, bad);
+  uint64_t bytes = 0;
+  for (const saved::StateManifest::File& file : manifest.files())
+    bytes += verify_file(folder / file.name, file.data, bad);
   return bytes;
 }
 

@@ -58,6 +58,28 @@ uint64_t Members::hash(const std::string& key) {
   return value;
 }
 
+bool Members::truth(const std::string& key) {
+  const JsonNode& value = take(key);
+  if (!value.is(JsonNode::Kind::boolean)) refuse(fmt::format("{} is neither true nor false", full(key)));
+  return value.boolean;
+}
+
+const std::vector<JsonNode>& Members::list(const std::string& key) {
+  const JsonNode& value = take(key);
+  if (!value.is(JsonNode::Kind::list)) refuse(fmt::format("{} is not a list", full(key)));
+  return value.items;
+}
+
+std::vector<uint64_t> Members::whole_numbers(const std::string& key) {
+  std::vector<uint64_t> found;
+  for (const JsonNode& item : list(key)) {
+    const std::optional<uint64_t> value = item.whole_number();
+    if (!value) refuse(fmt::format("{} is not a list of whole numbers from 0 to 2^64 - 1", full(key)));
+    found.push_back(*value);
+  }
+  return found;
+}
+
 std::map<std::string, uint64_t> Members::numbers(const std::string& key) {
   const JsonNode& object = take(key);
   Members members(object, key, path_);

@@ -14,6 +14,7 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/checkpoint/internal/tensor_list.h>
 #include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/checkpoint/load_steps.h>
 #include <terrace/runtime/saved/block_file.h>
@@ -68,10 +69,8 @@ void require_same_layout(const std::filesystem::path& where, const RecordLayout&
            Option::weights + ")"});
 }
 
-void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
-                          std::string_view model, const FlatSpace& space, uint64_t states_bytes,
-                          uint64_t frozen_bytes) {
-  require_tensors(folder, manifest.info, model, space);
+void require_lengths(const std::filesystem::path& folder, const Manifest& manifest, uint64_t states_bytes,
+                     uint64_t frozen_bytes) {
   if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == frozen_bytes) return;
   throw Error(
       ErrorKind::corrupt,
@@ -92,18 +91,26 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
 
 namespace {
 
+// Whether the data files have the bytes of this space, in its order.
+bool lies_alike(const Manifest& manifest, const FlatSpace& space) {
+  if (manifest.info.tensor_hash != hash_of_tensors(space)) return false;
+  for (uint32_t t = 0; t < manifest.tensors.size(); ++t) {
+    if (manifest.tensors[t].home != space.tensor(TensorId{t}).home) return false;
+  }
+  return true;
+}
+
 // Before the first byte of any state changes.
 Manifest require_loadable(const std::filesystem::path& folder, std::string_view model, const FlatSpace& space,
                           const RecordLayout& layout) {
   Manifest manifest = checkpoint::read_manifest_of(folder);
-  require_tensors(folder, manifest.info, model, space);
+  const std::vector<TensorSpec> mine = checkpoint::listed_tensors(space);
+  if (!checkpoint::TensorMap(manifest.tensors, mine).difference().empty())
+    require_tensors(folder, manifest.info, model, space);
   checkpoint::require_same_layout(folder, manifest.layout, layout);
-  uint64_t states_bytes = 0, frozen_bytes = 0;
-  for (const Section& section : space.sections()) {
-    if (section.trainable) states_bytes += section.elements / kTileElements * layout.tile_bytes();
-    if (!section.trainable) frozen_bytes += section.elements * bytes_of(section.type);
-  }
-  checkpoint::require_same_tensors(folder, manifest, model, space, states_bytes, frozen_bytes);
+  const SpaceLayout tensors = checkpoint::placed(manifest.tensors.empty() ? mine : manifest.tensors, folder);
+  const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(tensors, layout);
+  checkpoint::require_lengths(folder, manifest, states_bytes, frozen_bytes);
   return manifest;
 }
 
@@ -131,28 +138,9 @@ class OwnParts {
   bool is_behind_ = false;  // the reader stands where bytes were skipped
 };
 
-}  // namespace
-
-void require_loadable_checkpoint(const std::filesystem::path& path, std::string_view model,
-                                 const FlatSpace& space, const RecordLayout& layout) {
-  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
-  require_loadable(folder, model, space, layout.canonical());
-  verify_checkpoint(folder, [](const BadBlock& bad) {
-    throw Error(bad.reason.error_number != 0 ? ErrorKind::io : ErrorKind::corrupt,
-                {"cannot resume from the checkpoint", bad.file.string(),
-                 fmt::format("{} at offset {}: ", bad.place, bad.offset) + bad.reason,
-                 "resume from another checkpoint"});
-  });
-}
-
-CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
-                               const FlatSpace& space, Offloader& offloader, Log& log) {
-  const SteadyClock clock;
-  const uint64_t begun_ns = clock.now_ns();
-  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
-  const Manifest manifest =
-      require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
-
+// Every byte of the data files as it lies there.
+void load_streams(const std::filesystem::path& folder, const Manifest& manifest, Offloader& offloader,
+                  Log& log) {
   // Both are there and of the right size before the first byte of the state changes.
   OwnParts states(folder / checkpoint::kStatesName, manifest.states);
   std::optional<OwnParts> frozen;
@@ -178,6 +166,66 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
     offloader.state().import_frozen(from(*frozen), over(*frozen));
     TERRACE_ASSERT(frozen->at_end(), "the offloader took fewer frozen parameters than it has");
   }
+}
+
+// Of tensors that count their own steps; others must have those of the run.
+std::vector<uint64_t> tensor_steps(const std::filesystem::path& folder, const Manifest& manifest,
+                                   const FlatSpace& space, bool count_their_own) {
+  const CheckpointInfo& info = manifest.info;
+  const auto skipped = info.loss_scaler.find("skipped_steps");
+  const uint64_t updates = info.step - (skipped == info.loss_scaler.end() ? 0 : skipped->second);
+  std::vector<uint64_t> steps(space.tensor_count(), updates);
+  if (!info.tensor_steps.empty()) {
+    const std::vector<TensorSpec> mine = checkpoint::listed_tensors(space);
+    const checkpoint::TensorMap tensors(manifest.tensors, mine);
+    for (uint32_t t = 0; t < steps.size(); ++t) {
+      if (tensors.is_padding(TensorId{t})) continue;
+      tensors.for_each_piece(TensorId{t}, 0, 1, [&](TensorId from, uint64_t, uint64_t, uint64_t) {
+        steps[t] = info.tensor_steps[index_of(from)];
+      });
+    }
+  }
+  for (uint32_t t = 0; t < steps.size() && !count_their_own; ++t) {
+    if (!space.tensor(TensorId{t}).trainable || steps[t] == updates) continue;
+    throw Error(ErrorKind::config,
+                {"cannot resume from the checkpoint", folder.string(),
+                 fmt::format("{} had {} of {} updates, and this run updates every tensor in every step",
+                             space.tensor(TensorId{t}).name, steps[t], updates),
+                 "go on where it was saved, or begin anew from its weights"});
+  }
+  return steps;
+}
+
+}  // namespace
+
+void require_loadable_checkpoint(const std::filesystem::path& path, std::string_view model,
+                                 const FlatSpace& space, const RecordLayout& layout) {
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  require_loadable(folder, model, space, layout.canonical());
+  verify_checkpoint(folder, [](const BadBlock& bad) {
+    throw Error(bad.reason.error_number != 0 ? ErrorKind::io : ErrorKind::corrupt,
+                {"cannot resume from the checkpoint", bad.file.string(),
+                 fmt::format("{} at offset {}: ", bad.place, bad.offset) + bad.reason,
+                 "resume from another checkpoint"});
+  });
+}
+
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
+                               const FlatSpace& space, Offloader& offloader, Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  const Manifest manifest =
+      require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
+
+  const bool count_their_own = !offloader.state().tensor_steps().empty();
+  const std::vector<uint64_t> steps = tensor_steps(folder, manifest, space, count_their_own);
+  if (lies_alike(manifest, space)) {
+    load_streams(folder, manifest, offloader, log);
+  } else {
+    checkpoint::load_by_name(folder, manifest, space, offloader);
+  }
+  if (count_their_own) offloader.state().set_tensor_steps(steps);
   log.info(fmt::format("resumed at step {} from {} ({} in {})", manifest.info.step, folder.string(),
                        format_bytes(manifest.states.bytes + manifest.frozen.bytes),
                        format_duration(clock.now_ns() - begun_ns)));

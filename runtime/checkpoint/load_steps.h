@@ -18,10 +18,12 @@ Manifest read_manifest_of(const std::filesystem::path& folder);
 void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
                          const RecordLayout& mine);
 
-// Throws Error(config) unless the checkpoint has the tensors of `space`, which are those of `model`, and
-// Error(corrupt) unless its files have the length that follows from them.
-void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
-                          std::string_view model, const FlatSpace& space, uint64_t states_bytes,
-                          uint64_t frozen_bytes);
+// Throws Error(corrupt) unless the files have the length that follows from their tensors.
+void require_lengths(const std::filesystem::path& folder, const Manifest& manifest, uint64_t states_bytes,
+                     uint64_t frozen_bytes);
+
+// Sets the whole state from a checkpoint of the same tensors that lie otherwise, tensor by tensor.
+void load_by_name(const std::filesystem::path& folder, const Manifest& manifest, const FlatSpace& space,
+                  Offloader& offloader);
 
 }  // namespace terrace::checkpoint

@@ -77,17 +77,15 @@ void RanksSource::end(bool well) const {
 std::filesystem::path save_of_ranks(const CheckpointFolder& folder, const CheckpointInfo& info,
                                     const FlatSpace& space, Offloader& offloader, const WatchedVotes& ranks,
                                     Log& log) {
-  CheckpointInfo whole = info;
-  whole.tensor_hash = hash_of_tensors(space);
   RanksSource source(offloader, space, ranks);
   return source.read_by([&] {
-    return checkpoint::save_checkpoint(folder, whole, source, log, {true, [](checkpoint::SaveMoment) {}});
+    return checkpoint::save_checkpoint(folder, info, source, log, {true, [](checkpoint::SaveMoment) {}});
   });
 }
 
 void follow_save(Offloader& offloader, const FlatSpace& space, const WatchedVotes& ranks) {
   const auto drop = [](std::span<const std::byte>) {};
-  OffloaderSource own(offloader);
+  OffloaderSource own(offloader, space);
   for (;;) {
     switch (ranks.of_first(kNextPart, Wanted::nothing)) {
       case Wanted::states:

@@ -18,9 +18,10 @@ namespace terrace {
 class RanksSource final : public StateSource {
  public:
   // All outlive this.
-  RanksSource(Offloader& offloader, const FlatSpace& space, const WatchedVotes& ranks)
-      : offloader_(offloader), space_(space), own_(offloader), ranks_(ranks) {}
+  RanksSource(Offloader& offloader, const FlatSpace& flat_space, const WatchedVotes& ranks)
+      : offloader_(offloader), space_(flat_space), own_(offloader, flat_space), ranks_(ranks) {}
 
+  const FlatSpace& space() const override { return space_; }
   RecordLayout layout() const override { return own_.layout(); }
   uint64_t states_bytes() const override { return own_.states_bytes(); }
   uint64_t frozen_bytes() const override { return own_.frozen_bytes(); }

@@ -14,6 +14,7 @@
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 #include <terrace/runtime/checkpoint/internal/save_steps.h>
+#include <terrace/runtime/checkpoint/internal/tensor_list.h>
 #include <terrace/runtime/saved/block_file.h>
 
 namespace terrace {
@@ -150,7 +151,8 @@ fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& i
   saved::require_replaceable(folder.final_path(info.step), folder.saves().kind());
   require_space(folder, states_bytes, frozen_bytes);
 
-  Manifest manifest{info, {}, {}, kFormatVersion, source.layout()};
+  Manifest manifest{info, {}, {}, kFormatVersion, source.layout(), listed_tensors(source.space())};
+  manifest.info.tensor_hash = hash_of(manifest.tensors);
   {
     const PartialFolder partial(folder, info.step);
     hooks.reached(SaveMoment::folder_made);
@@ -173,9 +175,10 @@ fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& i
 
 fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info, const FlatSpace& space,
                          Offloader& offloader, Log& log, const SaveHooks& hooks) {
+  OffloaderSource source(offloader, space);
   CheckpointInfo whole = info;
-  whole.tensor_hash = hash_of_tensors(space);
-  OffloaderSource source(offloader);
+  const std::span<const uint64_t> steps = offloader.state().tensor_steps();
+  whole.tensor_steps.assign(steps.begin(), steps.end());
   return save_checkpoint(folder, whole, source, log, hooks);
 }
 

@@ -18,7 +18,8 @@ class StateSource {
   using Sink = FunctionRef<void(std::span<const std::byte>)>;
   virtual ~StateSource() = default;
 
-  virtual RecordLayout layout() const = 0;  // of the states, with whole masters
+  virtual const FlatSpace& space() const = 0;  // the tensors, in the order of the bytes
+  virtual RecordLayout layout() const = 0;     // of the states, with whole masters
   virtual uint64_t states_bytes() const = 0;
   virtual uint64_t frozen_bytes() const = 0;
   // These give the bytes in runs, in order. They throw a failure of reading, and what the sink throws.
@@ -37,7 +38,10 @@ void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink
 // The state between two steps; training waits for the save.
 class OffloaderSource final : public StateSource {
  public:
-  explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}
+  // `flat_space` is that of the offloader; both outlive this.
+  OffloaderSource(Offloader& offloader, const FlatSpace& flat_space)
+      : offloader_(offloader), space_(flat_space) {}
+  const FlatSpace& space() const override { return space_; }
   RecordLayout layout() const override { return offloader_.plan().record_layout.canonical(); }
   uint64_t states_bytes() const override {
     return offloader_.state().record_tile_count() * layout().tile_bytes();
@@ -48,12 +52,16 @@ class OffloaderSource final : public StateSource {
 
  private:
   Offloader& offloader_;
+  const FlatSpace& space_;
 };
 
 // A commit of the nvme tier; training goes on meanwhile.
 class CommitSource final : public StateSource {
  public:
-  explicit CommitSource(std::unique_ptr<PinnedCommit> commit) : commit_(std::move(commit)) {}
+  // `flat_space` is that of the commit, and outlives this.
+  CommitSource(std::unique_ptr<PinnedCommit> commit, const FlatSpace& flat_space)
+      : commit_(std::move(commit)), space_(flat_space) {}
+  const FlatSpace& space() const override { return space_; }
   RecordLayout layout() const override { return commit_->record_layout(); }
   uint64_t states_bytes() const override { return commit_->record_tile_count() * layout().tile_bytes(); }
   uint64_t frozen_bytes() const override { return commit_->frozen_bytes(); }
@@ -64,6 +72,7 @@ class CommitSource final : public StateSource {
 
  private:
   std::unique_ptr<PinnedCommit> commit_;
+  const FlatSpace& space_;
 };
 
 }  // namespace terrace

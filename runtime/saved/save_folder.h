@@ -32,8 +32,10 @@ inline constexpr uint64_t kMaxManifestBytes = 256 * 1024 * 1024;
 struct StateKind {
   // Returns why a text is not the name of such a state; empty where it is one.
   std::string (*why_no_name)(std::string_view name) = why_no_state_name;
-  // The files of a state beside its manifest. A folder with any other is left alone.
+  // The files that a state may have beside its manifest. A folder with any other is left alone.
   std::vector<std::string> files;
+  // All files of a state that an earlier Terrace saved without a manifest; empty: it saved none.
+  std::vector<std::string> files_alone = {};
   // Other names in the folder that a job of this kind leaves where it dies.
   bool (*is_left_aside)(std::string_view name) = [](std::string_view) { return false; };
 };

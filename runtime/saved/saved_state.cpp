@@ -29,8 +29,12 @@ void require_name(const char* what, const StateKind& kind, const std::string& na
 
 }  // namespace
 
-StateWriter::StateWriter(const fs::path& folder, std::string name, std::vector<std::string> files, Log& log)
-    : name_(std::move(name)), kind_{.files = std::move(files)}, process_(getpid()) {
+StateWriter::StateWriter(const fs::path& folder, std::string name, std::vector<std::string> files, Log& log,
+                         StateKind kind)
+    : name_(std::move(name)),
+      files_(std::move(files)),
+      kind_(kind.files.empty() ? StateKind{.files = files_} : std::move(kind)),
+      process_(getpid()) {
   require_name(kSave, kind_, name_);
   require_replaceable(folder / name_, kind_);  // before anything is made or brought in order
   folder_.emplace(folder, kind_, log);
@@ -44,9 +48,9 @@ StateWriter::~StateWriter() {
   if (is_there_ && getpid() == process_) folder_->remove_files_of(folder_->partial_path(name_));
 }
 
-void StateWriter::begin_file(const std::string& name) {
+void StateWriter::begin_file(const std::string& name, uint64_t bytes) {
   end_file();
-  const bool is_known = std::ranges::find(kind_.files, name) != kind_.files.end();
+  const bool is_known = std::ranges::find(files_, name) != files_.end();
   const bool is_twice =
       std::ranges::find(manifest_.files, name, &StateManifest::File::name) != manifest_.files.end();
   if (!is_known || is_twice) {
@@ -56,6 +60,7 @@ void StateWriter::begin_file(const std::string& name) {
   }
   file_name_ = name;
   file_.emplace(folder_->partial_path(name_) / name);
+  if (bytes > 0) file_->reserve(bytes);
 }
 
 void StateWriter::write(std::span<const std::byte> bytes) {
@@ -76,10 +81,10 @@ void StateWriter::complete(std::string facts, bool set_latest) {
     throw Error(ErrorKind::config, {kSave, name_, fmt::format("its facts are {} bytes", facts.size()),
                                     fmt::format("give UTF-8 of 1 to {} bytes", kMostFactsBytes)});
   }
-  if (manifest_.files.size() != kind_.files.size()) {
+  if (manifest_.files.size() != files_.size()) {
     throw Error(
         ErrorKind::misuse,
-        {kSave, name_, fmt::format("{} of {} files were written", manifest_.files.size(), kind_.files.size()),
+        {kSave, name_, fmt::format("{} of {} files were written", manifest_.files.size(), files_.size()),
          "write each file of the list"});
   }
   manifest_.facts = std::move(facts);

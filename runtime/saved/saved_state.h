@@ -33,6 +33,7 @@ struct StateManifest {
   std::vector<File> files;
 };
 
+inline constexpr std::string_view kStateFormatName = "terrace-saved-state";
 inline constexpr uint64_t kMostFactsBytes = 64 * 1024 * 1024;
 
 std::string manifest_text(const StateManifest& manifest);
@@ -44,15 +45,17 @@ StateManifest parse_state_manifest(std::string_view text, const std::filesystem:
 class StateWriter {
  public:
   // `files` are the names of all files that the state will have. A state of that name is replaced when the
-  // new one is complete; where something else has the name, nothing changes and Error(config) says so.
-  StateWriter(const std::filesystem::path& folder, std::string name, std::vector<std::string> files,
-              Log& log);
+  // new one is complete; where something else has the name, nothing changes and Error(config) says so. `kind`
+  // has the files that others of its kind have, where these are not the same.
+  StateWriter(const std::filesystem::path& folder, std::string name, std::vector<std::string> files, Log& log,
+              StateKind kind = {});
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;
   StateWriter& operator=(const StateWriter&) = delete;
 
-  // Ends the file before, and begins one of the files, each once.
-  void begin_file(const std::string& name);
+  // Ends the file before, and begins one of the files, each once. Where the bytes to come are known, disk
+  // space for all of them is taken, or Error(capacity) thrown.
+  void begin_file(const std::string& name, uint64_t bytes = 0);
   void write(std::span<const std::byte> bytes);
   // Gives the state its name, and names it in `latest` where that is asked for. It is durable when this
   // returns.
@@ -62,6 +65,7 @@ class StateWriter {
   void end_file();
 
   const std::string name_;
+  const std::vector<std::string> files_;
   const StateKind kind_;
   const int process_;  // a forked child removes nothing
   std::optional<SaveFolder> folder_;

@@ -114,7 +114,9 @@ void require_replaceable(const fs::path& place, const StateKind& kind) {
   if (const std::string foreign = foreign_name(place, kind); !foreign.empty())
     refuse(fmt::format("it is there, and holds {}, which is not of a checkpoint", foreign));
   const bool has_all =
-      std::ranges::all_of(kind.files, [&](const std::string& file) { return io::is_there(place / file); });
+      !kind.files_alone.empty() && std::ranges::all_of(kind.files_alone, [&](const std::string& file) {
+        return io::is_there(place / file);
+      });
   if (!has_all && !begins_as_manifest(place / kManifestName)) refuse("it is there, and is no checkpoint");
 }
 

@@ -15,7 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kFormatName = "terrace-saved-state";
 constexpr uint64_t kFormatVersion = 1;
 constexpr uint64_t kAnyNumber = std::numeric_limits<uint64_t>::max();
 constexpr JsonCursorErrors kErrors = {.kind = ErrorKind::corrupt,
@@ -58,7 +57,7 @@ void require_version(uint64_t version, const fs::path& path) {
 
 std::string manifest_text(const StateManifest& manifest) {
   JsonWriter json;
-  json.begin_object(JsonLayout::lines).member("format", kFormatName).member("version", kFormatVersion);
+  json.begin_object(JsonLayout::lines).member("format", kStateFormatName).member("version", kFormatVersion);
   json.member("facts", manifest.facts).member("block_bytes", kBlockBytes);
   json.list(
       "files", manifest.files,
@@ -81,9 +80,9 @@ StateManifest parse_state_manifest(std::string_view text, const fs::path& path) 
   json.object([&](std::string& key) {
     if (key == "format") {
       format = json.text();
-      if (format != kFormatName)
+      if (format != kStateFormatName)
         refuse(path, fmt::format("its format is {}, and that of a saved state is {}",
-                                 json_quoted(format, 100), kFormatName));
+                                 json_quoted(format, 100), kStateFormatName));
     } else if (key == "version") {
       require_version(json.whole_number(kAnyNumber), path);
     } else if (key == "facts") {

@@ -13,6 +13,8 @@ namespace terrace {
 
 // The name of the count of samples in CheckpointInfo::position, the place in the data at which a run goes on.
 inline constexpr const char* kConsumedSamples = "consumed_samples";
+// The name of what tells the data of a run from others.
+inline constexpr const char* kDataFingerprint = "data_fingerprint";
 
 // Returns the facts of a run of `steps` steps that has not begun: without an id, and at step 0.
 CheckpointInfo run_identity(const TrainConfig& config, uint64_t steps, const Model& model,

@@ -1,5 +1,7 @@
 #include <terrace/runtime/train/run_position.h>
 
+#include <fmt/format.h>
+
 #include <random>
 #include <utility>
 
@@ -51,6 +53,10 @@ void RunPosition::go_on_from(const CheckpointInfo& saved, const std::string& whe
   BatchConfig batch;
   batch.gradient_group = gradient_group_of(identity_.settings);
   keep_gradient_group(saved.settings, where, batch);
+  if (identity_.position.contains(kDataFingerprint) && !saved.position.contains(kDataFingerprint))
+    log.warning(
+        fmt::format("{} does not say which data it was trained on: this run goes on at sample {} of its own",
+                    where, saved.position.at(kConsumedSamples)));
   for (const std::string& line : changed_settings(saved.settings, identity_.settings)) log.info(line);
   if (saved.run_id != 0) identity_.run_id = saved.run_id;
   completed_ = saved.step;

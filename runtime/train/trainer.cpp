@@ -127,7 +127,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       micro_batches(model, data, {compute->ops(), *dry_ops}, offloader, options.config.batch, ranks, clock),
       updates(offloader, state, between, options.config, options.steps, ranks, log),
       host_budget(offloader, between, log),
-      keeper(offloader, {offloader, own_tier_paths(options.config.placement), ranks},
+      keeper(offloader, {offloader, space, own_tier_paths(options.config.placement), ranks},
              {options.config.terrace.commit_every_steps, options.config.terrace.commit_every_seconds, clock},
              ranks, log) {
   if (options.config.terrace.memory_pressure && setup.offload.states == Placement::nvme)

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <terrace/runtime/config/json/json_document.h>
 
@@ -28,6 +29,9 @@ class Members {
   uint64_t whole_number(const std::string& key);
   std::string text(const std::string& key);
   uint64_t hash(const std::string& key);
+  bool truth(const std::string& key);
+  const std::vector<JsonNode>& list(const std::string& key);
+  std::vector<uint64_t> whole_numbers(const std::string& key);
   // These return objects of names and whole numbers, and of names and texts.
   std::map<std::string, uint64_t> numbers(const std::string& key);
   std::map<std::string, std::string> texts(const std::string& key);

@@ -32,7 +32,6 @@ struct SaveHooks {
   FunctionRef<void(SaveMoment)> reached;
 };
 
-// `info` has its tensor_hash.
 std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       StateSource& source, Log& log, const SaveHooks& hooks);
 std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,

@@ -2,6 +2,7 @@
 go on from."""
 
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -12,9 +13,10 @@ import tempfile
 import unittest
 import warnings
 
-from support_torch import EngineTest, Mlp, config_of, engine_of, isolated, nn, seeded, terrace, torch, train
+from support_torch import EngineTest, Mlp, config_of, engine_of, isolated, masters, nn, seeded, terrace, torch, train
 
-FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "progress.pt"]
+DATA = pathlib.Path(__file__).resolve().parent / "data/checkpoints_version1"
+FILES = ["manifest.json", "states.bin", "beside.safetensors", "progress.pt"]
 
 
 def tree_of(folder):
@@ -36,6 +38,27 @@ def state_of(engine):
 
 def is_same(one, other):
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+def copied_from_before(name, folder):
+    """A checkpoint that the Terrace before the format of today has saved, and what it told of the engine."""
+    place = pathlib.Path(folder, "t")
+    shutil.copytree(DATA / name, place)
+    return place, json.loads((DATA / f"{name}.json").read_text())
+
+
+def digest_of(tensor):
+    return hashlib.sha256(bytes(tensor.contiguous().view(torch.uint8).flatten().tolist())).hexdigest()
+
+
+class OfBefore(Mlp):
+    """The model in DATA."""
+
+    def __init__(self):
+        super().__init__(width=12)
+        self.register_buffer("count", torch.zeros(3, dtype=torch.int64))
+        self.last.bias.requires_grad_(False)
+        self.layers[1].weight.requires_grad_(False)
 
 
 class Small(Mlp):
@@ -186,6 +209,98 @@ class Names(CheckpointTest):
         self.assertIn("settings of the checkpoint are in force: lr of group 0 is 0.01, and not 0.005", line)
 
 
+class Earlier(CheckpointTest):
+    def refused(self, engine, kind, *words):
+        before = state_of(engine)
+        error = self.raised(kind, engine.load_checkpoint, self.folder, "t")
+        self.assertTrue(is_same(state_of(engine), before))
+        for word in words:
+            self.assertIn(word, str(error))
+        return error
+
+    def engine_for(self, name):
+        model = seeded(OfBefore) if name == "fp32" else seeded(OfBefore).bfloat16()
+        return engine_of(model, config_of(precision=name), log=lambda level, line: self.said.append(line))
+
+    def assert_told(self, engine, told):
+        self.assertEqual(engine.global_steps, told["steps"])
+        self.assertEqual(masters(engine), told["masters"])
+        states = engine.optimizer_state_dict()["state"].values()
+        moments = [[digest_of(value) for name, value in sorted(one.items()) if name != "step"] for one in states]
+        self.assertEqual(moments, told["moments"])
+        self.assertEqual([one["step"].item() for one in states], [told["steps"]] * len(states))
+        self.assertEqual({name: digest_of(one) for name, one in engine.module.state_dict().items()}, told["tensors"])
+        if told["average"]:
+            average = {name: digest_of(one) for name, one in engine.average.named_parameters()}
+            self.assertEqual(average, told["average"])
+
+    @isolated
+    def test_every_bit_of_one_from_before_is_loaded_and_saved_in_the_format_of_today(self):
+        for name in ("fp32", "bf16"):
+            with self.subTest(name):
+                place, told = copied_from_before(name, self.folder)
+                engine = self.engine_for(name)
+                if told["average"]:
+                    engine.averaged(0.5)
+                path, client_state = engine.load_checkpoint(self.folder, "t")
+                self.assertEqual((path, client_state), (str(place), {"epoch": 4}))
+                self.assert_told(engine, told)
+                engine.save_checkpoint(self.folder, "t", client_state)  # in its place
+                names = set(FILES) | {"frozen.bin"} | ({"average.safetensors"} if told["average"] else set())
+                self.assertEqual(set(os.listdir(place)), names)
+                other = self.engine_for(name)
+                if told["average"]:
+                    other.averaged(0.5)
+                self.assertEqual(other.load_checkpoint(self.folder, "t")[1], {"epoch": 4})
+                self.assert_told(other, told)
+                self.assertEqual(train(engine, 2, first=3), train(other, 2, first=3))
+                shutil.rmtree(place)
+
+    @isolated
+    def test_damage_of_one_from_before_is_named_and_nothing_is_loaded(self):
+        place, _ = copied_from_before("fp32", self.folder)
+        engine = self.engine_for("fp32")
+        train(engine, 1)
+        for name in ("manifest.json", "model.safetensors", "optimizer.safetensors", "progress.pt"):
+            raw = (place / name).read_bytes()
+            for at in (0, len(raw) // 3, len(raw) - 1):
+                (place / name).write_bytes(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :])
+                self.refused(engine, terrace.CorruptError, name)
+            (place / name).write_bytes(raw[:-1])
+            self.refused(engine, terrace.CorruptError, name)
+            (place / name).write_bytes(raw)
+        engine.load_checkpoint(self.folder, "t")
+
+    @isolated
+    def test_one_without_a_manifest_loads_with_a_warning_unless_a_type_is_another(self):
+        place, told = copied_from_before("fp32", self.folder)
+        (place / "manifest.json").unlink()
+        engine = self.engine_for("fp32")
+        engine.load_checkpoint(self.folder, "t")
+        self.assert_told(engine, dict(told, average=None))
+        self.assertTrue(any("has no manifest" in line for line in self.said))
+        path = place / "model.safetensors"
+        raw = path.read_bytes()
+        length = struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8 : 8 + length])
+        for dtype in ("I32", "U32", "F8_E4M3"):
+            for name in ("first.bias", "count"):
+                changed = {one: dict(value) for one, value in header.items()}
+                changed[name]["dtype"] = dtype
+                text = json.dumps(changed).encode()
+                path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+                self.refused(engine, terrace.Error, str(path) if "F8" in dtype or name == "count" else name)
+        for cut in (0, 4, length // 2, len(raw) - 5):
+            path.write_bytes(raw[:cut])
+            self.refused(engine, terrace.Error)
+        path.write_bytes(raw)
+        for text in (b"", b"no pickle", (place / "progress.pt").read_bytes()[:300]):
+            (place / "progress.pt").write_bytes(text)
+            self.refused(engine, terrace.CorruptError, "progress.pt")
+        torch.save({"steps": 3}, place / "progress.pt")
+        self.refused(engine, terrace.CorruptError, "progress.pt")
+
+
 class Damage(CheckpointTest):
     def refused(self, engine, kind=terrace.CorruptError, *words):
         before = state_of(engine)
@@ -223,13 +338,11 @@ class Damage(CheckpointTest):
         train(saved, 2)
         saved.save_checkpoint(self.folder, "t")
         train(loads, 1)
-        for name in FILES[1:3]:
-            path = pathlib.Path(self.folder, "t", name)
-            raw = path.read_bytes()
-            self.assertGreater(len(raw), 1 << 20, name)
-            path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-            self.assertIn(name, self.refused(loads).subject)
-            path.write_bytes(raw)
+        path = pathlib.Path(self.folder, "t", "states.bin")
+        raw = path.read_bytes()
+        self.assertGreater(len(raw), 1 << 20)
+        path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+        self.assertIn("states.bin", self.refused(loads).subject)
 
     @isolated
     def test_files_that_are_not_those_of_the_save_are_named(self):
@@ -246,7 +359,7 @@ class Damage(CheckpointTest):
             else:
                 (place / name).write_bytes(raw)
 
-        for name in FILES[:3]:
+        for name in ("manifest.json", "states.bin", "progress.pt"):
             with_(name, (other / name).read_bytes())
             self.refused(engine, terrace.CorruptError, str(place))
         for name in FILES:
@@ -259,44 +372,13 @@ class Damage(CheckpointTest):
         with_("more.safetensors", b"more")
         self.refused(engine, terrace.CorruptError, "more.safetensors")
         (place / "more.safetensors").unlink()
-        for name in FILES[1:3]:
-            for saved, wrong in (("F32", "I32"), ("F32", "U32")):
-                with_(name, kept[name].replace(f'"dtype":"{saved}"'.encode(), f'"dtype":"{wrong}"'.encode(), 1))
-                self.refused(engine, terrace.CorruptError, name)
+        for wrong in (b"F64", b"U64"):
+            name = "beside.safetensors"
+            with_(name, kept[name].replace(b'"dtype":"I64"', b'"dtype":"%s"' % wrong, 1))
+            self.refused(engine, terrace.CorruptError, name)
         with_(FILES[0], kept[FILES[0]])
         engine.load_checkpoint(self.folder, "t")
         self.assertEqual(engine.global_steps, 2)
-
-    @isolated
-    def test_one_without_a_manifest_loads_with_a_warning_unless_a_type_is_another(self):
-        expected = state_of(self.trained(2, "t"))
-        place = pathlib.Path(self.folder, "t")
-        (place / "manifest.json").unlink()
-        engine = self.engine()
-        engine.load_checkpoint(self.folder, "t")
-        self.assertTrue(is_same(state_of(engine), expected))
-        (line,) = self.said
-        self.assertIn("has no manifest", line)
-        path = place / "model.safetensors"
-        raw = path.read_bytes()
-        length = struct.unpack("<Q", raw[:8])[0]
-        header = json.loads(raw[8 : 8 + length])
-        for dtype in ("I32", "U32", "F8_E4M3"):
-            for name in ("first.bias", "count"):
-                changed = {one: dict(value) for one, value in header.items()}
-                changed[name]["dtype"] = dtype
-                text = json.dumps(changed).encode()
-                path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
-                self.refused(engine, terrace.Error, str(path) if "F8" in dtype or name == "count" else name)
-        for cut in (0, 4, length // 2, len(raw) - 5):
-            path.write_bytes(raw[:cut])
-            self.refused(engine, terrace.Error)
-        path.write_bytes(raw)
-        for text in (b"", b"no pickle", (place / "progress.pt").read_bytes()[:300]):
-            (place / "progress.pt").write_bytes(text)
-            self.refused(engine, terrace.CorruptError, "progress.pt")
-        torch.save({"steps": 3}, place / "progress.pt")
-        self.refused(engine, terrace.CorruptError, "progress.pt")
 
     @isolated
     def test_a_load_that_fails_in_its_middle_leaves_no_state_to_go_on_from(self):

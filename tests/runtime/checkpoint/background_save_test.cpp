@@ -18,12 +18,13 @@ using namespace checkpoint_tests;
 // A copy of the state as it was, given only as far as the test allows.
 class HeldSource final : public StateSource {
  public:
-  explicit HeldSource(Offloader& offloader) {
+  HeldSource(Offloader& offloader, const FlatSpace& flat_space) : space_(flat_space) {
     offloader.state().export_records(
         [&](auto run) { states_.insert(states_.end(), run.begin(), run.end()); });
     offloader.state().export_frozen([&](auto run) { frozen_.insert(frozen_.end(), run.begin(), run.end()); });
   }
 
+  const FlatSpace& space() const override { return space_; }
   RecordLayout layout() const override { return {}; }
   uint64_t states_bytes() const override { return states_.size(); }
   uint64_t frozen_bytes() const override { return frozen_.size(); }
@@ -52,6 +53,7 @@ class HeldSource final : public StateSource {
   void never_end() { endless_ = true; }
 
  private:
+  const FlatSpace& space_;
   std::vector<std::byte> states_, frozen_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -89,7 +91,7 @@ TEST(BackgroundSave, LeavesTheBytesOfASaveOfItsStepWhileTrainingGoesOn) {
     const ScratchFolder folder;
     TrainingRig rig(small_with_frozen());
     rig.initialise().train(1, 1).save(folder.path() / "waited", 1);
-    auto source = std::make_unique<HeldSource>(*rig.offloader);
+    auto source = std::make_unique<HeldSource>(*rig.offloader, rig.space);
     HeldSource& held = *source;
     if (cloned) held.let_clone();
     const CheckpointFolder saves(folder.path() / "meanwhile", rig.log);
@@ -110,7 +112,7 @@ TEST(BackgroundSave, FailsWhereItIsFinishedAndLeavesTheCheckpointBefore) {
   TrainingRig rig(small_with_frozen());
   rig.initialise().train(1, 1).save(folder.path(), 1);
   rig.train(2, 2);
-  auto source = std::make_unique<HeldSource>(*rig.offloader);
+  auto source = std::make_unique<HeldSource>(*rig.offloader, rig.space);
   HeldSource& held = *source;
   const CheckpointFolder saves(folder.path(), rig.log);
   BackgroundSave save(saves, info_of(rig, 2), std::move(source), rig.log);
@@ -125,7 +127,7 @@ TEST(BackgroundSave, ThatNobodyWaitsForLeavesNothing) {
   TrainingRig rig(small_with_frozen());
   rig.initialise().train(1, 1).save(folder.path(), 1);
   rig.train(2, 2);
-  auto source = std::make_unique<HeldSource>(*rig.offloader);
+  auto source = std::make_unique<HeldSource>(*rig.offloader, rig.space);
   source->never_end();
   const CheckpointFolder saves(folder.path(), rig.log);
   std::make_unique<BackgroundSave>(saves, info_of(rig, 2), std::move(source), rig.log).reset();

@@ -111,9 +111,11 @@ TEST_F(CheckpointDamage, OfLatestNamesTheCheckpointsThatAreThere) {
     expect_load_error(ErrorKind::corrupt, {"latest", fragment, "step-00000001"});
   };
   expect_for("step-00000009\n", "names step-00000009, which is not there");
-  for (const std::string text : {"", "\n", "step-1\n", "../run/step-00000001\n", "step-00000001/..",
-                                 "step-0000001x\n", "step-00000001\n\n", "STEP-00000001\n"})
+  for (const std::string text :
+       {"", "\n", "../run/step-00000001\n", "step-00000001/..", "step-00000001\n\n", ".step-00000001"})
     expect_for(text, "does not hold the name of a checkpoint");
+  for (const std::string text : {"step-1\n", "step-0000001x\n", "STEP-00000001\n"})
+    expect_for(text, "which is not there");
   expect_for(std::string(8, '\0'), "does not hold the name of a checkpoint");
   write_text(folder_.path() / "latest", std::string(5000, 's'));
   EXPECT_THROW(rig_.load(folder_.path()), Error);

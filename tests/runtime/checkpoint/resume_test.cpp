@@ -72,6 +72,17 @@ std::vector<Break> breaks() {
     pair.name += "_fp32";
     list.push_back(pair);
   }
+  // Tensors of the program lie apart from the others, so each is looked up by its name.
+  RigOptions apart = placed(cpu, cpu, 2, false);
+  apart.gradients = GradientOrigin::handed_over;
+  RigOptions together = apart;
+  apart.callers = true;
+  for (const bool with_frozen : {false, true}) {
+    apart.with_frozen = together.with_frozen = with_frozen;
+    const std::string end = with_frozen ? "_frozen" : "";
+    list.push_back({"together_to_apart" + end, together, apart});
+    list.push_back({"apart_to_together" + end, apart, together});
+  }
   const RecordLayout compact{MasterForm::remainder};
   RigOptions halves = placed(nvme, nvme, 2, true);
   halves.layout = compact;

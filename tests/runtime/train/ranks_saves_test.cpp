@@ -108,6 +108,7 @@ TEST_P(RanksSaves, AreTheBytesOfASaveThatTrainingWaitsForAndTrainingGoesOn) {
 TEST(RanksSaves, AreCopiedOnlyWhereTheFirstRankSeesTheFoldersOfAll) {
   const ScratchFolder folder, elsewhere;
   ThreadWorld world({.ranks = 2});
+  const FlatSpace space({{.name = "of which nothing is copied", .shape = {1}}}, kTileElements);
   std::mutex mutex;
   std::map<std::string, std::vector<bool>> possible;
   expect_no_failure(world, [&](Communicator& rank) {
@@ -118,7 +119,7 @@ TEST(RanksSaves, AreCopiedOnlyWhereTheFirstRankSeesTheFoldersOfAll) {
     const std::map<std::string, fs::path> places = {{"seen", own},
                                                     {"missing", rank.rank() == 0 ? own : elsewhere.path()}};
     for (const auto& [name, place] : places) {
-      const CommitCopies copies(offloader, std::span(&place, 1), ranks);
+      const CommitCopies copies(offloader, space, std::span(&place, 1), ranks);
       const std::scoped_lock lock(mutex);
       possible[name].push_back(copies.are_possible());
     }

@@ -99,7 +99,7 @@ class Parameters:
                 # Small ones begin with a tile of their own, as they do where they are not in the store's memory.
                 padding = -_aligned(place_in_tile.pop(one.type, 0)) % _TILE_ELEMENTS
                 if padding:
-                    specs.append(Tensor(f"padding of {one.type}", (padding,), one.type))
+                    specs.append(Tensor(f".padding.{one.type}", (padding,), one.type))
             elif one.is_trainable:
                 place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
             one.number = len(specs)

@@ -11,12 +11,11 @@ and in commits. One call at a time, as of the engine."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .... import safetensors
 from ....errors import CapacityError, ConfigError, Error, MisuseError
 from ....store import Store, plan
 from ....store.spec import SimulatedDevice, Tensor
@@ -29,17 +28,15 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..placeholders import Tracked
     from .export import Entries
+    from .saved_tensors import SavedTensors
+
+    # What a checkpoint has of an average: its tensors, and what is in none.
+    SavedAverage = tuple[SavedTensors, dict[str, Any]]
 
 # A tensor lies in the store in parts of so many elements, so that the store needs little room for one.
 PART_ELEMENTS = 1 << 20
 # Of host memory, where the average is on nvme: what blocks pass through.
 _LEAST_HOST_BYTES = 8 << 20
-
-
-# How elements of an entry are read: the entry, the first of them, and how many.
-ReadPart = Callable[[safetensors.Entry, int, int], torch.Tensor]
-# What a checkpoint has of an average: its entries, how they are read, and what is in no tensor.
-SavedAverage = tuple[Mapping[str, safetensors.Entry], ReadPart, dict[str, Any]]
 
 
 def begin_average(engine: Engine, decay: float | None, every: int, host_memory: int | None) -> Average:
@@ -250,11 +247,11 @@ class Average:
 
         return read
 
-    def require_entries(self, entries: Mapping[str, safetensors.Entry], path: str) -> None:
-        """Raises where those of a file of safetensors lack a parameter."""
+    def require_tensors(self, saved: SavedTensors, path: str) -> None:
+        """Raises where those of a file lack a parameter."""
         for one in self._trained:
-            entry = entries.get(f"{one.name}.average")
-            if entry is None or entry.shape != tuple(one.parameter.shape) or entry.dtype != "F32":
+            found = saved.get(f"{one.name}.average")
+            if found is None or found.shape != tuple(one.parameter.shape) or found.dtype != "F32":
                 raise ConfigError(
                     "cannot load an average",
                     one.name,
@@ -262,11 +259,11 @@ class Average:
                     "load the average of the same model",
                 )
 
-    def load(self, entries: Mapping[str, safetensors.Entry], read: ReadPart, state: Named) -> None:
-        """From a file that add_entries() has made; `read(entry, first, count)` gives elements of it."""
+    def load(self, saved: SavedTensors, state: Named) -> None:
+        """From a file that add_entries() has made."""
         for one in self._trained:
             for first, count in _parts_of(one):
-                self._write_part(one, first, count, read(entries[f"{one.name}.average"], first, count))
+                self._write_part(one, first, count, saved[f"{one.name}.average"].read(first, count))
         self.n_averaged = state["n_averaged"]
         self._steps, self._failure = self._engine.global_steps, None
         for name in ("decay", "every"):

@@ -16,7 +16,8 @@ from .... import safetensors
 from ....errors import ConfigError
 from ....saved_state import StateReader, StateWriter
 from ....system import failures, is_folder, is_there
-from .export import Entries, read_part
+from .export import Entries
+from .saved_tensors import tensors_in_file
 
 if TYPE_CHECKING:
     from ...._types import Named
@@ -116,21 +117,11 @@ class Snapshots:
                     "put back that of the commit, or resume without engine.averaged",
                 )
             saved.verify()
-            entries = _entries_of(saved)
-            self._average.require_entries(entries, os.path.join(path, _AVERAGE))
-            self._average.load(
-                entries, lambda entry, first, count: read_part(saved, _AVERAGE, entry, first, count), state
-            )
+            tensors = tensors_in_file(saved, _AVERAGE)
+            self._average.require_tensors(tensors, os.path.join(path, _AVERAGE))
+            self._average.load(tensors, state)
         self._begun, self._durable, self._retains = name, None, False
 
 
 def _facts_of(state: Named) -> str:
     return json.dumps({"format": "terrace-torch-average", "version": 1, **state}, sort_keys=True, ensure_ascii=True)
-
-
-def _entries_of(saved: StateReader) -> dict[str, safetensors.Entry]:
-    return safetensors.entries_of(
-        os.path.join(saved.path, _AVERAGE),
-        saved.size(_AVERAGE),
-        lambda offset, count: bytes(saved.read(_AVERAGE, offset, count)),
-    )[0]

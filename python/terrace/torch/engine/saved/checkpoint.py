@@ -14,6 +14,7 @@ import torch
 
 from ...._lib import in_words_of_the_configuration
 from ....errors import ConfigError, Error, MisuseError
+from ..schedule import EngineSchedule
 from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
 from .unpickle import pickled, unpickled
@@ -92,13 +93,23 @@ class Checkpoints:
         engine.skipped_steps = progress["skipped_steps"]
         engine.micro_steps = 0
         engine.scaler.restore(progress["loss_scale"])
-        if with_scheduler:
+        if with_scheduler and progress["groups"] is None:
+            self._go_on_at(progress["steps"])
+        elif with_scheduler:
             for group, saved in zip(engine.optimizer.param_groups, progress["groups"]):
                 group.update(
                     {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
                 )
             if progress["scheduler"] is not None and hasattr(engine.lr_scheduler, "load_state_dict"):
                 engine.lr_scheduler.load_state_dict(progress["scheduler"])
+
+    def _go_on_at(self, updates: int) -> None:
+        """The schedule, from what a program without schedules of torch has saved."""
+        scheduler = self._engine.lr_scheduler
+        if isinstance(scheduler, EngineSchedule):
+            scheduler.step(updates)
+        elif scheduler is not None:
+            self._say("warning", "the checkpoint knows nothing of a scheduler of torch, which stays where it is")
 
     # --- Commits ---
 
@@ -217,11 +228,11 @@ class Checkpoints:
             )
         return average.snapshots.load(state)
 
-    def tell_of_other_settings(self, groups: Sequence[Named], where: str) -> None:
+    def tell_of_other_settings(self, groups: Sequence[Named] | None, where: str) -> None:
         """Rates that a schedule sets differ in any case."""
         is_scheduled: set[str] = {"lr", "initial_lr"} if self._engine.lr_scheduler is not None else set()
         others = []
-        for number, (group, saved) in enumerate(zip(self._engine.optimizer.param_groups, groups)):
+        for number, (group, saved) in enumerate(zip(self._engine.optimizer.param_groups, groups or ())):
             for name, value in saved.items():
                 if name not in is_scheduled and name in group and not _is_same(group[name], value):
                     others.append(f"{name} of group {number} is {value}, and not {group[name]}")

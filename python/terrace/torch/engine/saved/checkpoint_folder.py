@@ -5,18 +5,21 @@ it changes anything."""
 
 from __future__ import annotations
 
-import json
 import numbers
 import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .... import safetensors
-from ....errors import ConfigError, CorruptError, IoError
+from ...._declarations import ENUMS
+from ...._lib import raw_of
+from ....errors import ConfigError, IoError
 from ....saved_state import StateReader, StateWriter
 from ....system import failures, is_folder, is_there
 from ..schedule import EngineSchedule
-from .export import folder_of, read_part
-from .unpickle import pickled, unpickled
+from .export import Entries, folder_of
+from .saved_checkpoint import saved_checkpoint
+from .unpickle import pickled
 
 if TYPE_CHECKING:
     from ...._types import Log, Named, Path
@@ -24,21 +27,17 @@ if TYPE_CHECKING:
     from ..values import Values
     from .averages import SavedAverage
     from .checkpoint import Checkpoints
-    from .export import Entries, Exports, FoundMoment, FoundWeight
+    from .export import Exports, FoundMoment, FoundWeight
+    from .saved_checkpoint import SavedCheckpoint
 
-_WEIGHTS, _MOMENTS, _PROGRESS = FILES = "model.safetensors", "optimizer.safetensors", "progress.pt"
+_STATES, _FROZEN, _BESIDE, _AVERAGE, _PROGRESS = (
+    "states.bin",
+    "frozen.bin",
+    "beside.safetensors",
+    "average.safetensors",
+    "progress.pt",
+)
 _SAVE, _LOAD = "cannot save a checkpoint", "cannot load a checkpoint"
-# What a progress has to have, and of which types.
-_MEMBERS = {
-    "steps": int,
-    "skipped_steps": int,
-    "loss_scale": object,
-    "groups": list,
-    "scheduler": object,
-    "client_state": object,
-    "kind": str,
-    "tensor_steps": dict,
-}
 _OF_DEEPSPEED = ("mp_rank_", "zero_pp_rank_", "bf16_zero_pp_rank_", "layer_")
 
 
@@ -58,39 +57,51 @@ class CheckpointFolder:
         folder = folder_of(folder, _SAVE)
         tag = f"global_step{self._engine.global_steps}" if tag is None else _tag_of(tag, _SAVE)
         self._values.come_to_rest("save a checkpoint")
-        weights = self._exports.weights(with_masters=True)
-        moments = self._exports.moments(self._engine.optimizer.kind)
+        engine, exports = self._engine, self._exports
+        beside, average = exports.beside(), engine.average
+        average_files = () if average is None else (_AVERAGE,)
+        frozen_files = () if all(one.is_trainable for one in exports.tracked) else (_FROZEN,)
         progress = self._packed_progress(client_state)
-        with StateWriter(folder, tag, FILES, self._say) as state:
-            state.file(_WEIGHTS, safetensors.parts(weights.tensors, weights.values, {"format": "pt"}))
-            state.file(_MOMENTS, safetensors.parts(moments.tensors, moments.values))
+        files = (_STATES, *frozen_files, _BESIDE, *average_files, _PROGRESS)
+        with StateWriter(folder, tag, files, self._say, is_checkpoint=True) as state:
+            state.checkpoint(engine.store, self._scale(), **self._facts())
+            state.file(_BESIDE, safetensors.parts(beside.tensors, beside.values))
+            if average is not None:
+                entries = average.add_entries(Entries())
+                state.file(_AVERAGE, safetensors.parts(entries.tensors, entries.values))
             state.file(_PROGRESS, [progress])
-            state.complete(self._facts(weights, moments), save_latest)
+            state.complete(None, save_latest)
         return os.path.join(folder, tag)
 
     def _packed_progress(self, client_state: Any) -> bytes:
-        progress = dict(
-            self._progress.of_now(),
-            client_state=client_state,
-            kind=self._engine.optimizer.kind,
-            tensor_steps=self._exports.steps_by_name(),
-        )
+        progress = dict(self._progress.of_now(), client_state=client_state, kind=self._engine.optimizer.kind)
         return pickled(progress, _SAVE, "client_state or the state of the scheduler")
 
-    def _facts(self, weights: Entries, moments: Entries) -> str:
+    def _facts(self) -> Named:
         """Whose state it is, as docs/checkpoint_format.md has it."""
-        facts = {
-            "format": "terrace-torch-checkpoint",
-            "version": 1,
-            "run": self._progress.run,
-            "step": self._engine.global_steps,
-            "optimizer": self._engine.optimizer.kind,
-            "precision": self._engine.config.precision,
-            "weights": [[name, dtype, list(shape)] for name, dtype, shape in weights.tensors],
-            "trained": [one.name for one in self._exports.tracked if one.is_trainable],
-            "moments": len(moments.tensors),
+        engine = self._engine
+        return {
+            "run": int(self._progress.run, 16),
+            "step": engine.global_steps + engine.skipped_steps,
+            "samples": engine.global_samples,
+            "precision": ENUMS["terrace_type"][engine.config.precision],
+            "optimizer": ENUMS["terrace_optimizer_kind"][engine.optimizer.kind],
+            "model": raw_of(type(engine.module).__name__, "name of the model"),
         }
-        return json.dumps(facts, ensure_ascii=True)
+
+    def _scale(self) -> Mapping[str, float] | None:
+        """Of the loss, where it is scaled."""
+        engine = self._engine
+        if engine.config.precision != "fp16":
+            return None
+        scale, hysteresis, good_steps, in_a_row = engine.scaler.state()
+        return {
+            "scale": scale,
+            "hysteresis": int(hysteresis),
+            "good_steps": int(good_steps),
+            "skipped_steps": engine.skipped_steps,
+            "skipped_in_a_row": int(in_a_row),
+        }
 
     # --- Loading ---
 
@@ -109,21 +120,20 @@ class CheckpointFolder:
                     "bytes",
                 )
             state.verify()
-            facts = _facts_of(state)
-            progress = _progress_of(state)
-            weights, moments = self._require_fit(state, facts, progress, with_optimizer, with_scheduler)
-            average = self._average_in(state, progress.get("average")) if with_optimizer else None
+            saved = saved_checkpoint(state, self._engine)
+            weights, moments = self._require_fit(saved, with_optimizer, with_scheduler)
+            average = self._average_in(saved) if with_optimizer else None
             self._values.come_to_rest("load a checkpoint", is_load=with_optimizer)
             with self._values.replaced_or_lost(f"a load of {state.path}"):
-                self._exports.load_weights(state, _WEIGHTS, weights)
+                self._exports.load_weights(weights)
                 if with_optimizer:
-                    self._exports.load_moments(state, _MOMENTS, moments, progress["tensor_steps"])
-                    self._progress.tell_of_other_settings(progress["groups"], "checkpoint")
-                    self._progress.restore(progress, with_scheduler)
-                    self._progress.run = facts.get("run") or self._progress.run
+                    self._exports.load_moments(moments, saved.steps)
+                    self._progress.tell_of_other_settings(saved.progress["groups"], "checkpoint")
+                    self._progress.restore(saved.progress, with_scheduler)
+                    self._progress.run = saved.run or self._progress.run
                     if self._engine.average is not None:
                         self._engine.average.take(average)
-            return state.path, progress["client_state"]
+            return state.path, saved.progress["client_state"]
 
     def _open(self, folder: str, tag: str | None) -> StateReader | None:
         """None where there is nothing, which is said."""
@@ -131,7 +141,7 @@ class CheckpointFolder:
         if named is not None:
             _refuse_deepspeed(os.path.join(folder, named))
         try:
-            return StateReader(folder, tag, FILES)
+            return StateReader(folder, tag, (), is_checkpoint=True)
         except IoError:
             if tag is not None or is_there(os.path.join(folder, "latest")):
                 raise
@@ -139,45 +149,41 @@ class CheckpointFolder:
         return None
 
     def _require_fit(
-        self, state: StateReader, facts: Named, progress: Named, with_optimizer: bool, with_scheduler: bool
+        self, saved: SavedCheckpoint, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[list[FoundWeight], list[FoundMoment]]:
-        """(entries of weights, entries of moments); raises where something is of another model or optimizer."""
-        engine = self._engine
-        if with_optimizer and progress["kind"] != engine.optimizer.kind:
+        """(weights, moments); raises where something is of another model or optimizer."""
+        engine, kind = self._engine, saved.progress["kind"]
+        if with_optimizer and kind != engine.optimizer.kind:
             raise ConfigError(
                 _LOAD,
-                state.path,
-                f"its optimizer is {progress['kind']}, and that of the engine {engine.optimizer.kind}",
+                saved.path,
+                f"its optimizer is {kind}, and that of the engine {engine.optimizer.kind}",
                 "load it with load_optimizer_states=False",
             )
-        entries = _entries_of(state, _WEIGHTS)
-        weights = self._exports.weights_of(entries)
-        if facts and [[name, one.dtype, list(one.shape)] for name, one in entries.items()] != facts["weights"]:
-            state.refuse(_WEIGHTS, "its tensors are not those that the manifest names")
+        weights = self._exports.weights_of(saved.weights, saved.may_lack_beside)
         if not with_optimizer:
             return weights, []
-        strange = sorted(set(facts["trained"]) - set(self._exports.trained_names())) if facts else []
+        strange = sorted(set(saved.trained) - set(self._exports.trained_names()))
         if strange:
             raise ConfigError(
                 _LOAD,
-                state.path,
+                saved.path,
                 f'it has optimizer states of "{strange[0]}", which is not trained here',
                 "load a checkpoint of the same model, or load it with load_optimizer_states=False",
             )
-        moments = self._exports.moments_of(_entries_of(state, _MOMENTS), progress["kind"])
-        self._require_groups(state.path, progress, with_scheduler)
+        moments = self._exports.moments_of(saved.moments, kind)
+        self._require_groups(saved.path, saved.progress, with_scheduler)
         return weights, moments
 
-    def _average_in(self, state: StateReader, saved: Named | None) -> SavedAverage | None:
-        """(entries, how to read them, its state) of a checkpoint; None where it has no average."""
-        average = self._engine.average
-        if average is not None and saved is not None:
-            entries = _entries_of(state, _MOMENTS)
-            average.require_entries(entries, os.path.join(state.path, _MOMENTS))
-            return entries, lambda entry, first, count: read_part(state, _MOMENTS, entry, first, count), saved
+    def _average_in(self, saved: SavedCheckpoint) -> SavedAverage | None:
+        """(tensors, its state) of a checkpoint; None where it has no average."""
+        average, state = self._engine.average, saved.progress.get("average")
+        if average is not None and state is not None:
+            average.require_tensors(saved.average, saved.path)
+            return saved.average, state
         if average is not None:
             self._say("warning", "the checkpoint has no average of the weights: it begins anew")
-        elif saved is not None:
+        elif state is not None:
             self._say(
                 "warning",
                 "the average of the weights in the checkpoint is left out: call engine.averaged before load_checkpoint",
@@ -186,6 +192,8 @@ class CheckpointFolder:
 
     def _require_groups(self, place: str, progress: Named, with_scheduler: bool) -> None:
         engine, saved = self._engine, progress["scheduler"]
+        if progress["groups"] is None:  # of a program that has none
+            return
         counts = len(progress["groups"]), len(engine.optimizer.param_groups)
         if counts[0] != counts[1]:
             raise ConfigError(
@@ -210,13 +218,17 @@ def _why_nothing(folder: str) -> str:
     with failures(_LOAD, folder):
         names = os.listdir(folder)
     # A neighbour that may not be looked into, such as lost+found, is no failure.
-    states = sorted(name for name in names if os.path.exists(os.path.join(folder, name, _PROGRESS)))
+    states = sorted(name for name in names if _holds_checkpoint(os.path.join(folder, name), os.path.exists))
     if states:
         return f"{folder} has no file latest; give tag= one of {', '.join(states[-5:])}"
-    if is_there(os.path.join(folder, _PROGRESS)):
+    if _holds_checkpoint(folder, is_there):
         parent, name = os.path.split(os.path.abspath(folder))
         return f'{folder} is a checkpoint itself; load it as load_checkpoint("{parent}", tag="{name}")'
     return f"{folder} holds none"
+
+
+def _holds_checkpoint(place: str, has: Callable[[str], bool]) -> bool:
+    return any(has(os.path.join(place, name)) for name in (_STATES, _PROGRESS))
 
 
 def _latest_in(folder: str) -> str | None:
@@ -241,49 +253,3 @@ def _refuse_deepspeed(place: str) -> None:
             "make one file of its weights with the zero_to_fp32.py that lies beside it, and give that to "
             "engine.load_state_dict; its optimizer states do not come along",
         )
-
-
-def _facts_of(state: StateReader) -> Named:
-    """{} of a state without a manifest."""
-    if not state.facts:
-        return {}
-    try:
-        facts = json.loads(state.facts)
-        if facts["format"] != "terrace-torch-checkpoint":
-            raise ValueError(f"the format is {facts['format']!r}")
-        if facts["version"] != 1:
-            raise ConfigError(
-                _LOAD,
-                state.path,
-                f"its version is {facts['version']!r}, and this Terrace reads version 1",
-                "load it with the Terrace that saved it, or a later one",
-            )
-        facts["weights"], facts["trained"] = list(facts["weights"]), list(facts["trained"])
-        return facts
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(
-            _LOAD,
-            os.path.join(state.path, "manifest.json"),
-            f"its facts are not those of an engine: {error}",
-            "load a checkpoint that engine.save_checkpoint has written",
-        ) from None
-
-
-def _progress_of(state: StateReader) -> Named:
-    try:
-        progress = unpickled(state.read(_PROGRESS))
-    except ValueError as error:
-        state.refuse(_PROGRESS, str(error))
-    if not isinstance(progress, dict) or not all(
-        name in progress and isinstance(progress[name], kind) for name, kind in _MEMBERS.items()
-    ):
-        state.refuse(_PROGRESS, "it is not what save_checkpoint writes")
-    if not all(isinstance(group, dict) for group in progress["groups"]):
-        state.refuse(_PROGRESS, "its groups are not those of an optimizer")
-    return progress
-
-
-def _entries_of(state: StateReader, file: str) -> dict[str, safetensors.Entry]:
-    return safetensors.entries_of(
-        os.path.join(state.path, file), state.size(file), lambda offset, count: bytes(state.read(file, offset, count))
-    )[0]

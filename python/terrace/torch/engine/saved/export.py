@@ -17,7 +17,6 @@ from ...mapped import MOST_IN_MEMORY, mapped_empty
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
 
-MOMENT_WHATS = ("first_moment", "second_moment")
 _PART_ELEMENTS = 4 << 20
 _SAVE = "cannot save the weights"
 _DTYPES = {
@@ -32,23 +31,23 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
+TORCH_TYPES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ...._types import Buffer, Named, Path
-    from ....saved_state import StateReader
     from ....store import Store
     from ...optimizer.state_store import Parsed
     from ..optimizer import EngineOptimizer
     from ..placeholders import Tracked
     from ..values import Values
     from .averages import Average
+    from .saved_tensors import SavedTensor, SavedTensors
 
-    FoundWeight = tuple[torch.Tensor, safetensors.Entry]
-    FoundMoment = tuple[Tracked, str, safetensors.Entry]
+    FoundWeight = tuple[torch.Tensor, SavedTensor]
+    FoundMoment = tuple[Tracked, str, SavedTensor]
 
 
 class Entries:
@@ -89,11 +88,10 @@ class Exports:
     def weights(
         self,
         dtype: torch.dtype | None = None,
-        with_masters: bool = False,
         leave_out_frozen: bool = False,
         averaged: bool = False,
     ) -> Entries:
-        """Parameters in their type or in `dtype`, or trained ones as fp32 masters or as the average has them, and
+        """Parameters in their type or in `dtype`, trained ones that come in fp32 as masters or as the average has them, and
         the buffers of state dicts. A tied parameter is there once, under its first name."""
         entries, seen = Entries(), set()
         for name, tensor in named_tensors(self._model):
@@ -109,7 +107,7 @@ class Exports:
             if one is None:
                 entries.add(name, wanted, tensor.shape, _parts_of_tensor(tensor, wanted))
                 continue
-            is_master = one.is_trainable and (with_masters or wanted == torch.float32)
+            is_master = one.is_trainable and wanted == torch.float32
             wanted = torch.float32 if is_master else wanted
             what = "average" if averaged and one.is_trainable else "master" if is_master else "parameter"
             entries.add(name, wanted, tensor.shape, self._parts(one, what, wanted))
@@ -165,21 +163,8 @@ class Exports:
 
     # --- Optimizer states ---
 
-    def moments(self, kind: str) -> Entries:
-        """Every moment as "<parameter>.first_moment" or "<parameter>.second_moment", and where there is an average
-        "<parameter>.average"."""
-        entries = Entries()
-        for one in self._tracked:
-            for what in self.moment_whats(kind) if one.is_trainable else ():
-                entries.add(
-                    f"{one.name}.{what}", torch.float32, one.parameter.shape, self._parts(one, what, torch.float32)
-                )
-        if self.average is not None:
-            self.average.add_entries(entries)
-        return entries
-
     def moment_whats(self, kind: str) -> tuple[str, ...]:
-        return MOMENT_WHATS[: self.moment_count(kind)]
+        return ("first_moment", "second_moment")[: self.moment_count(kind)]
 
     def moment_count(self, kind: str) -> int:
         row = optimizer_kinds()[kind]
@@ -266,83 +251,80 @@ class Exports:
 
     # --- Checkpoints ---
 
-    def steps_by_name(self) -> dict[str, int]:
-        steps = self._steps()
-        return {one.name: steps[one.number] for one in self._tracked}
+    def beside(self) -> Entries:
+        """Tensors of a state dict that are in no store: buffers, and parameters too small for it that are frozen."""
+        entries, seen = Entries(), set()
+        for name, tensor in named_tensors(self._model):
+            if id(tensor) not in self._of and id(tensor) not in seen:
+                seen.add(id(tensor))
+                entries.add(name, tensor.dtype, tensor.shape, _parts_of_tensor(tensor, tensor.dtype))
+        return entries
 
     def trained_names(self) -> list[str]:
         return [one.name for one in self._tracked if one.is_trainable]
 
-    def weights_of(self, entries: Mapping[str, safetensors.Entry]) -> list[FoundWeight]:
-        """[(tensor of the model, its entry)] of the entries of a file of safetensors; raises where one does not fit."""
+    def weights_of(self, saved: SavedTensors, may_lack_beside: bool) -> list[FoundWeight]:
+        """[(tensor of the model, the saved one)]; raises where one does not fit, or where one is not there. Those that
+        are in no store may lack in a checkpoint of another program."""
         found = []
         for name, tensor in named_tensors(self._model):
             one = self._of.get(id(tensor))
+            if one is None and may_lack_beside and name not in saved:
+                continue
             if one is None or name == one.name:
-                found.append((tensor, self._found(entries, name, tensor)))
+                found.append((tensor, self._found(saved, name, tensor)))
         return found
 
-    def moments_of(self, entries: Mapping[str, safetensors.Entry], kind: str) -> list[FoundMoment]:
-        """[(tracked parameter, which moment, its entry)]; raises where one does not fit."""
+    def moments_of(self, saved: SavedTensors, kind: str) -> list[FoundMoment]:
+        """[(tracked parameter, which moment, the saved one)]; raises where one does not fit."""
         return [
-            (one, what, self._found(entries, f"{one.name}.{what}", one.parameter))
+            (one, what, self._found(saved, f"{one.name}.{what}", one.parameter))
             for one in self._tracked
             for what in (self.moment_whats(kind) if one.is_trainable else ())
         ]
 
-    def load_weights(self, state: StateReader, file: str, weights: Iterable[FoundWeight]) -> None:
-        for tensor, entry in weights:
+    def load_weights(self, weights: Iterable[FoundWeight]) -> None:
+        for tensor, saved in weights:
             one = self._of.get(id(tensor))
             if one is None:
-                tensor.data.copy_(read_part(state, file, entry, 0, tensor.numel()).view(entry.shape))
+                tensor.data.copy_(saved.read(0, tensor.numel()).view(tensor.shape))
             else:
-                self._load(one, None, state, file, entry)
+                self._load(one, None, saved)
 
-    def load_moments(
-        self, state: StateReader, file: str, moments: Iterable[FoundMoment], steps: Mapping[str, int]
-    ) -> None:
-        for one, what, entry in moments:
-            self._load(one, what, state, file, entry)
+    def load_moments(self, moments: Iterable[FoundMoment], steps: Mapping[str, int]) -> None:
+        for one, what, saved in moments:
+            self._load(one, what, saved)
         counts = self._steps()
         for one in self._tracked:
             counts[one.number] = steps.get(one.name, 0)
         self._store.set_tensor_steps(counts)
 
-    def _load(self, one: Tracked, what: str | None, state: StateReader, file: str, entry: safetensors.Entry) -> None:
+    def _load(self, one: Tracked, what: str | None, saved: SavedTensor) -> None:
         """A part at a time, where the store holds all of it."""
         count = one.parameter.numel()
         if not one.is_managed:
-            return self._values.write(one, read_part(state, file, entry, 0, count).view(entry.shape), what)
+            return self._values.write(one, saved.read(0, count).view(one.parameter.shape), what)
         what = what or ("master" if one.is_trainable else "parameter")
         for first in range(0, count, _PART_ELEMENTS):
-            part = read_part(state, file, entry, first, min(_PART_ELEMENTS, count - first)).float()
+            part = saved.read(first, min(_PART_ELEMENTS, count - first)).float()
             self._store.write_values(one.number, part.data_ptr(), what=what, first=first, count=part.numel())
 
-    def _found(self, entries: Mapping[str, safetensors.Entry], name: str, tensor: torch.Tensor) -> safetensors.Entry:
-        entry = entries.get(name)
+    def _found(self, saved: SavedTensors, name: str, tensor: torch.Tensor) -> SavedTensor:
+        one = saved.get(name)
         reason = ""
-        if entry is None:
+        if one is None:
             reason = "it is not there"
-        elif entry.shape != tuple(tensor.shape):
-            reason = f"its shape is {entry.shape}, and that of the model {tuple(tensor.shape)}"
+        elif (one.shape or (1,)) != (tuple(tensor.shape) or (1,)):  # a store has no tensors without dimensions
+            reason = f"its shape is {one.shape}, and that of the model {tuple(tensor.shape)}"
         else:
-            saved = _TORCH.get(entry.dtype)
-            fits = saved is not None and (
-                saved.is_floating_point if tensor.is_floating_point() else saved == tensor.dtype
+            dtype = TORCH_TYPES.get(one.dtype)
+            fits = dtype is not None and (
+                dtype.is_floating_point if tensor.is_floating_point() else dtype == tensor.dtype
             )
-            reason = "" if fits else f"its type is {entry.dtype}, and that of the model {tensor.dtype}"
-        if reason or entry is None:
+            reason = "" if fits else f"its type is {one.dtype}, and that of the model {tensor.dtype}"
+        if reason or one is None:
             raise ConfigError("cannot load a checkpoint", name, reason, "load a checkpoint of the same model")
-        return entry
-
-
-def read_part(state: StateReader, file: str, entry: safetensors.Entry, first: int, count: int) -> torch.Tensor:
-    """Elements of a tensor in a file of a saved state, as a flat tensor."""
-    part = torch.empty(count, dtype=_TORCH[entry.dtype])
-    size = part.element_size()
-    if count:
-        state.read_into(file, entry.offset + first * size, count * size, part.data_ptr())
-    return part
+        return one
 
 
 def folder_of(folder: object, what: str) -> str:
