@@ -29,7 +29,6 @@
 #include <string_view>
 
 #include <terrace/base/error.h>
-#include <terrace/base/log.h>
 #include <terrace/base/units.h>
 
 namespace terrace::io {
@@ -90,12 +89,6 @@ struct EngineOptions {
   uint64_t block_bytes = kMiB;   // a multiple of 4 KiB, at most 1 GiB
   uint32_t thread_count = 2;     // threads only: 1 to 256
   uint32_t backlog_count = 256;  // requests that may wait for a place in flight: 1 to 65536
-  // io_uring only: a kernel thread takes new pieces, which saves system calls and costs a core while it is
-  // busy. Where the kernel refuses, the engine works without one and says why.
-  bool io_uring_sqpoll = false;
-  // io_uring only: the engine polls the drive for completions, without interrupts; wait() keeps its core
-  // busy. Files whose drive refuses are served without polling, and the reason is logged once.
-  bool io_uring_iopoll = false;
 };
 
 struct EngineStats {
@@ -106,7 +99,7 @@ struct EngineStats {
   uint64_t pieces = 0;                   // handed to the system, continuations included
   uint64_t registered_pieces = 0;        // pieces through a registered buffer
   uint64_t registered_file_pieces = 0;   // pieces through a registered file
-  uint64_t submit_calls = 0;             // system calls that handed pieces over; none with sqpoll or threads
+  uint64_t submit_calls = 0;             // system calls that handed pieces over; none with threads
   uint64_t short_transfers = 0;          // continued
   uint64_t retries = 0;                  // after EINTR and EAGAIN
   uint32_t peak_pieces_in_flight = 0;    // never above queue_depth
@@ -179,9 +172,7 @@ struct EngineChoice {
 // an explicitly wanted kind does not work.
 EngineChoice choose_engine(std::optional<EngineKind> wanted);
 
-// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. Options of
-// io_uring that the system refuses and the engine does without are reported to `log`, which must outlive an
-// engine with io_uring_iopoll.
-std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
+// Throws Error(config) for options out of range and Error(io) when the engine cannot be created.
+std::unique_ptr<Engine> make_engine(const EngineOptions& options);
 
 }  // namespace terrace::io

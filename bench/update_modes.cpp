@@ -114,7 +114,7 @@ struct Run {
     if (bytes_per_second > 0) {
       plan = std::make_unique<io::FaultPlan>(std::vector<io::Fault>{
           parse_fault_spec(fmt::format("rate={}B/s", static_cast<uint64_t>(bytes_per_second)))});
-      setup.offload.hooks.decorate_engine = engines_with_faults(*plan, log);
+      setup.offload.hooks.decorate_engine = engines_with_faults(*plan);
     }
     trainer = std::make_unique<Trainer>(options, std::move(setup), data, log);
   }

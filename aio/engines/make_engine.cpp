@@ -52,10 +52,10 @@ Reason use_once(Transport& transport) {
 }
 
 // Null with the reason in `words`.
-std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Log& log, Reason& words) {
+std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Reason& words) {
   switch (options.kind) {
     case EngineKind::io_uring:
-      return make_uring_transport(options, log, words);
+      return make_uring_transport(options.queue_depth, words);
     case EngineKind::libaio:
       return make_libaio_transport(options.queue_depth, words);
     case EngineKind::threads:
@@ -85,9 +85,9 @@ std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log) {
+std::unique_ptr<Transport> make_transport(const EngineOptions& options) {
   Reason words;
-  std::unique_ptr<Transport> transport = make_transport_of_kind(options, log, words);
+  std::unique_ptr<Transport> transport = make_transport_of_kind(options, words);
   if (transport == nullptr) {
     throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
                                 "use another engine: \"threads\" works wherever files do"});
@@ -95,17 +95,16 @@ std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log
   return transport;
 }
 
-std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
+std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   check_options(options);
-  return make_engine_over(make_transport(options, log), options);
+  return make_engine_over(make_transport(options), options);
 }
 
 ProbeResult probe_engine(EngineKind kind) {
   try {
     Reason words;
-    MemoryLog log;
     const std::unique_ptr<Transport> transport =
-        make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, log, words);
+        make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, words);
     if (transport == nullptr) return {false, words};
     const Reason reason = use_once(*transport);
     return {reason.text.empty(), reason};

@@ -35,7 +35,7 @@ struct Reaped {
 struct TransportStats {
   uint64_t registered_pieces = 0;       // started through a registered buffer
   uint64_t registered_file_pieces = 0;  // started through a registered file
-  uint64_t submit_calls = 0;            // system calls that handed pieces over; none with sqpoll
+  uint64_t submit_calls = 0;            // system calls that handed pieces over
 };
 
 // One thread at a time uses a transport, wake() apart, and not always the same one. The engine above never
@@ -68,7 +68,7 @@ class Transport {
 void check_options(const EngineOptions& options);
 
 // Makes the transport of options.kind. Throws as make_engine() does.
-std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log);
+std::unique_ptr<Transport> make_transport(const EngineOptions& options);
 
 // Makes the engine that all kinds share, over any transport. Throws Error(config) for options out of range.
 std::unique_ptr<Engine> make_engine_over(std::unique_ptr<Transport> transport, const EngineOptions& options);

@@ -24,22 +24,6 @@ constexpr uint32_t kBufferPlaces = 4096;  // of at most 1 GiB each
 constexpr uint64_t kBufferBytes = kGiB;   // the kernel's limit for one fixed buffer
 // A run has a handful of tier files; every piece looks through those that are registered.
 constexpr uint32_t kFilePlaces = 64;
-// How long the kernel thread of a ring by_kernel_thread looks for work before it sleeps: longer than a stream
-// pauses between blocks, shorter than the compute phases between streams.
-constexpr unsigned kKernelThreadIdleMs = 20;
-
-constexpr unsigned flags_of(RingMode mode) {
-  switch (mode) {
-    case RingMode::by_interrupt:
-      return 0;
-    case RingMode::by_kernel_thread:
-      return IORING_SETUP_SQPOLL;
-    case RingMode::by_polling:
-      return IORING_SETUP_IOPOLL;
-  }
-  return 0;
-}
-
 std::string memlock_words() {
   rlimit limit;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "";
@@ -73,7 +57,7 @@ std::string why_no_reads(io_uring* ring) {
 
 }  // namespace
 
-UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uring>()) {}
+UringRing::UringRing() : ring_(std::make_unique<io_uring>()) {}
 
 UringRing::~UringRing() {
   for (const int end : end_) {
@@ -86,17 +70,14 @@ UringRing::~UringRing() {
   io_uring_queue_exit(ring_.get());
 }
 
-std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, Reason& words) {
-  std::unique_ptr<UringRing> made(new UringRing(mode));
+std::unique_ptr<UringRing> UringRing::create(uint32_t most_in_flight, Reason& words) {
+  std::unique_ptr<UringRing> made(new UringRing());
   if (pipe2(made->end_.data(), O_CLOEXEC) != 0) {
     words = "pipe: " + system_reason(errno);
     return nullptr;
   }
   io_uring* const ring = made->ring_.get();
-  io_uring_params params{};
-  params.flags = flags_of(mode);
-  params.sq_thread_idle = kKernelThreadIdleMs;
-  const int result = io_uring_queue_init_params(most_in_flight, ring, &params);
+  const int result = io_uring_queue_init(most_in_flight, ring, 0);
   if (result < 0) {
     words = "io_uring_setup: " + system_reason(-result);
     return nullptr;
@@ -139,18 +120,9 @@ void UringRing::retire() {
   }
 }
 
-// A place in the submission queue. The kernel thread gives places back some time after it has started what
-// was in them, possibly after that has completed.
 io_uring_sqe* UringRing::next_entry() {
   if (failure_ != 0) return nullptr;
-  io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
-  while (entry == nullptr && mode_ == RingMode::by_kernel_thread) {
-    submit();
-    if (failure_ != 0) return nullptr;
-    const int result = io_uring_sqring_wait(ring_.get());
-    if (result < 0 && result != -EINTR) failure_ = patience_.failed(-result);
-    entry = io_uring_get_sqe(ring_.get());
-  }
+  io_uring_sqe* const entry = io_uring_get_sqe(ring_.get());
   TERRACE_ASSERT(entry != nullptr, "more was started than the submission queue holds");
   return entry;
 }
@@ -181,7 +153,6 @@ UringRing::Registered UringRing::add(const Piece& piece) {
 
 // A poll and not a read: it leaves nothing in memory that a ring being closed could still write to.
 void UringRing::add_wake(int event_fd) {
-  TERRACE_ASSERT(mode_ != RingMode::by_polling, "a ring that polls takes reads and writes only");
   io_uring_sqe* entry = next_entry();
   if (entry == nullptr) return;
   io_uring_prep_poll_add(entry, event_fd, POLLIN);
@@ -189,23 +160,20 @@ void UringRing::add_wake(int event_fd) {
 }
 
 uint64_t UringRing::submit() {
-  const bool by_kernel_thread = mode_ == RingMode::by_kernel_thread;
   uint64_t calls = 0;
   while (failure_ == 0 && io_uring_sq_ready(ring_.get()) > 0) {
     ++calls;
     const int result = io_uring_submit(ring_.get());
     if (result >= 0) {
       patience_.succeeded();
-      if (by_kernel_thread) break;  // which takes them when it can
     } else if (result != -EINTR) {
       failure_ = patience_.failed(-result);
     }
   }
-  return by_kernel_thread ? 0 : calls;
+  return calls;
 }
 
 bool UringRing::take(Taken& taken, bool block) {
-  TERRACE_ASSERT(!block || mode_ != RingMode::by_polling, "a ring that polls cannot be waited for and woken");
   if (failure_ != 0) return false;
   io_uring_cqe* entry = nullptr;
   const int result = block ? io_uring_wait_cqe(ring_.get(), &entry) : io_uring_peek_cqe(ring_.get(), &entry);

@@ -10,12 +10,6 @@
 // Any thread may use the ring, one at a time: it has neither SINGLE_ISSUER nor DEFER_TASKRUN, which bind a
 // ring to one thread and were not measurably faster (docs/benchmarks.md), nor COOP_TASKRUN, without which a
 // completion soon reaches a thread that waits for what another one has started.
-//
-// mode             | who submits     | how completions come     | accepted requests
-// by_interrupt     | submit()        | the drive interrupts     | all
-// by_kernel_thread | a kernel thread | the drive interrupts     | all
-// by_polling       | submit()        | take() asks the drive    | direct reads and writes; others come back
-//                  |                 |                          | with EOPNOTSUPP, and no wake is possible
 #pragma once
 
 #include <array>
@@ -36,8 +30,6 @@ struct io_uring_sqe;
 
 namespace terrace::io {
 
-enum class RingMode : uint8_t { by_interrupt, by_kernel_thread, by_polling };
-
 class UringRing {
  public:
   struct Taken {
@@ -47,7 +39,7 @@ class UringRing {
   static constexpr uint64_t kWakeId = UINT64_MAX;
 
   // Returns null, with the reason in `words`, when io_uring does not work here.
-  static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, Reason& words);
+  static std::unique_ptr<UringRing> create(uint32_t most_in_flight, Reason& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
@@ -67,10 +59,10 @@ class UringRing {
   // Queues a wait that completes with kWakeId once `event_fd` can be read.
   void add_wake(int event_fd);
   // Hands over all that was added, in one system call unless the kernel refuses for a moment and is asked
-  // again. Returns the number of calls; 0 by_kernel_thread, where a call only wakes a thread that sleeps.
+  // again. Returns the number of calls.
   uint64_t submit();
-  // Takes the next completion; with `block`, which by_polling does not have, it waits for one. Returns false
-  // when there is none, the wait was interrupted, or the kernel refused it.
+  // Takes the next completion; with `block` it waits for one. Returns false when there is none, the wait was
+  // interrupted, or the kernel refused it.
   bool take(Taken& taken, bool block);
 
   // These do what Transport's functions of the same names do.
@@ -93,7 +85,7 @@ class UringRing {
     uint32_t index;
   };
 
-  explicit UringRing(RingMode mode);
+  UringRing();
   Reason make_file_table();
   io_uring_sqe* next_entry();  // null once the ring has failed
   const RegisteredMemory* memory_of(const Piece& piece) const;
@@ -101,7 +93,6 @@ class UringRing {
   bool make_buffer_table();
   int update_buffer(uint32_t index, std::byte* data, uint64_t bytes);
 
-  const RingMode mode_;
   std::unique_ptr<io_uring> ring_;
   // The pipe in which retire() sees the end. It is there, and in the table of files, from the beginning: when
   // a ring has failed, the system may refuse a descriptor, or another registration.

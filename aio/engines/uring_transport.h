@@ -1,6 +1,5 @@
 // UringTransport: pieces through io_uring, and wake() through an eventfd that the ring itself polls, so that
-// both kinds of news arrive in one completion queue. It must never busy-wait, except for pieces on a ring
-// that polls the drive (EngineOptions::io_uring_iopoll).
+// both kinds of news arrive in one completion queue. It must never busy-wait.
 //
 // A thread that ends leaves its pieces in flight. The kernel moves most of them all the same and gives the
 // others up; whoever goes on starts those again.
@@ -14,8 +13,7 @@
 
 namespace terrace::io {
 
-// Returns null, with the reason in `words`, when io_uring does not work here. `log` hears when polling is
-// refused, and must outlive a transport that polls.
-std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, Reason& words);
+// Returns null, with the reason in `words`, when io_uring does not work here.
+std::unique_ptr<Transport> make_uring_transport(uint32_t queue_depth, Reason& words);
 
 }  // namespace terrace::io

@@ -63,7 +63,7 @@ std::vector<uint64_t> of_every_chunk(const FlatSpace& space, FunctionRef<uint64_
 
 std::unique_ptr<io::Engine> TierStores::make_engine(std::string_view purpose) {
   std::unique_ptr<io::Engine> made =
-      options_.dry ? std::make_unique<DryEngine>(options_.io) : io::make_engine(options_.io, log_);
+      options_.dry ? std::make_unique<DryEngine>(options_.io) : io::make_engine(options_.io);
   if (options_.hooks.decorate_engine) made = options_.hooks.decorate_engine(std::move(made));
   if (options_.hooks.step_events != nullptr)
     made = std::make_unique<TracedEngine>(std::move(made), *options_.hooks.step_events, purpose);

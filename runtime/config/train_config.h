@@ -191,9 +191,7 @@ struct TerraceConfig {
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements
   PolicyKind policy = PolicyKind::opt;
   std::optional<io::EngineKind> engine;  // nullopt: the best that works here
-  bool io_uring_sqpoll = false;          // io_uring only: see io::EngineOptions
-  bool io_uring_iopoll = false;
-  uint32_t prefetch_uses = 16;  // 0 fetches on demand only
+  uint32_t prefetch_uses = 16;           // 0 fetches on demand only
   bool strict = false;
   bool verify_checksums = true;
   // bf16 parameters are the upper halves of their master weights, and records keep only the lower ones.

@@ -224,11 +224,11 @@ io::Fault parse_fault_spec(std::string_view spec) {
 }
 
 std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> engines_with_faults(
-    io::FaultPlan& plan, Log& log) {
-  return [&plan, &log](std::unique_ptr<io::Engine> engine) {
+    io::FaultPlan& plan) {
+  return [&plan](std::unique_ptr<io::Engine> engine) {
     const io::EngineOptions options = engine->options();
     engine.reset();
-    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(options, log), plan),
+    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(options), plan),
                                 options);
   };
 }

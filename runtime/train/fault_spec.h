@@ -30,7 +30,6 @@
 #include <string_view>
 
 #include <terrace/aio/engines/fault_plan.h>
-#include <terrace/base/log.h>
 
 namespace terrace {
 
@@ -40,6 +39,6 @@ io::Fault parse_fault_spec(std::string_view spec);
 // Returns a function for OffloadHooks::decorate_engine. It makes an engine of the same options over a
 // transport with the faults of `plan`, which outlives it.
 std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> engines_with_faults(
-    io::FaultPlan& plan, Log& log);
+    io::FaultPlan& plan);
 
 }  // namespace terrace

@@ -84,13 +84,11 @@ inline Completion run(Engine& engine, Collector& collector, const Request& reque
 
 inline std::unique_ptr<Engine> engine_of(EngineKind kind, uint32_t queue_depth = 32,
                                          uint64_t block_bytes = kMiB, uint32_t backlog_count = 256) {
-  MemoryLog log;
   return make_engine({.kind = kind,
                       .queue_depth = queue_depth,
                       .block_bytes = block_bytes,
                       .thread_count = 2,
-                      .backlog_count = backlog_count},
-                     log);
+                      .backlog_count = backlog_count});
 }
 
 inline size_t open_descriptors() {

@@ -319,8 +319,7 @@ TEST(IoThread, WithoutAThreadCompletesWhatItIsGivenBeforeSubmitReturns) {
   const ScratchFolder folder;
   const File file =
       File::open(folder / "file", {.access = FileAccess::read_write, .create = true, .direct = false});
-  MemoryLog log;
-  IoThread io(make_engine({.kind = EngineKind::threads, .queue_depth = 2}, log), {.without_thread = true});
+  IoThread io(make_engine({.kind = EngineKind::threads, .queue_depth = 2}), {.without_thread = true});
   struct Twice {
     IoThread& io;
     Request request;

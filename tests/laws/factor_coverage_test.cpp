@@ -120,7 +120,6 @@ const Standings& standing_of_enums() {
       {"FaultKind", Reason{"the attacks of KeptStateLaw"}},
       {"FileAccess", kInside},
       {"StreamKind", Reason{"of a measurement"}},
-      {"RingMode", kNoLayout},
       {"Resource", kInside},
       {"DecisionKind", kInside},
       {"SlotFilling", kInside},

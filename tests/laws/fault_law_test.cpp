@@ -173,7 +173,7 @@ TEST(FaultLaw, WhatTheSystemMayAskToTryAgainChangesNoBit) {
         "short=20KiB,probability=0.5", "error=EAGAIN,probability=0.5,seed=3"}) {
     MemoryLog log;
     io::FaultPlan plan({parse_fault_spec(spec)});
-    const Ending ending = train_decorated(engines_with_faults(plan, log));
+    const Ending ending = train_decorated(engines_with_faults(plan));
     ASSERT_FALSE(ending.kind) << spec << ": " << ending.text;
     EXPECT_TRUE(ending.state == well.state) << spec;
     EXPECT_GT(plan.faults_done(), 50u) << spec;

@@ -140,7 +140,7 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
   Ending ending;
   std::optional<LawTraining> training;
   try {
-    training.emplace(c, LawSurroundings{.folder = folder, .decorate = engines_with_faults(plan, log)});
+    training.emplace(c, LawSurroundings{.folder = folder, .decorate = engines_with_faults(plan)});
     train_on(
         *training, ending, [&] { ending.transfers.push_back(plan.transfers()); }, poisoned_step);
     training->offloader().finish_update();

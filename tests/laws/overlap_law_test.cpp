@@ -43,7 +43,7 @@ SimulatedUpdate update_with(uint32_t depth) {
     if (engine != nullptr) return made;
     const io::EngineOptions io = made->options();
     auto slowed =
-        io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io, log), slow), io);
+        io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io), slow), io);
     engine = slowed.get();
     return slowed;
   };

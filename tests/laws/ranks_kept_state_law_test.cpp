@@ -98,7 +98,7 @@ Ending train(const Combination& c, const fs::path& folder, uint32_t faulty,
   Ending ending;
   ending.failures = testing::on_every_rank(*world, [&](Communicator& rank) {
     LawTraining training(c, {.folder = folder_of_rank(c, folder, rank.rank()),
-                             .decorate = engines_with_faults(*plans[rank.rank()], log),
+                             .decorate = engines_with_faults(*plans[rank.rank()]),
                              .ranks = &rank});
     std::exception_ptr failure;
     try {

@@ -51,8 +51,7 @@ class SlowRead {
     options.hooks.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
       if (++made != 2) return engine;  // that of the parameter reads
       const io::EngineOptions io = engine->options();
-      return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io, log_), plan_),
-                                  io);
+      return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io), plan_), io);
     };
     device_ = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
     offloader_ = std::make_unique<Offloader>(space_, options, uses, *device_, workers_, log_);
@@ -170,7 +169,7 @@ TEST(StepTime, IsAWaitForTheDiskWhereAnUpdateOnTheStepThreadWaitsForIt) {
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     if (!std::exchange(first, false)) return engine;
     const io::EngineOptions io = engine->options();
-    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io, log), slow), io);
+    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io), slow), io);
   };
   Rig rig(c);
   for (uint64_t number = 1; number <= 2; ++number) {
@@ -210,7 +209,7 @@ TEST(StepTime, IsAWaitForTheDiskWhereTheUpdateBesideTheStepWaitsForIt) {
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     if (++made != 2) return engine;  // that of the updates
     const io::EngineOptions io = engine->options();
-    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io, log), slow), io);
+    return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io), slow), io);
   };
   Rig rig(c);
   offloader = rig.offloader.get();

@@ -68,7 +68,7 @@ struct IoFlags {
   uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
   double runtime = 0;
   bool time_based = false, overwrite = false, json = false;
-  bool sqpoll = false, iopoll = false, sweep = false, no_device_token = false;
+  bool sweep = false, no_device_token = false;
   uint64_t rounds = 5;
   uint64_t fixedbufs = 1, registerfiles = 1;
 };
@@ -175,9 +175,6 @@ void BenchIo::add_engine_flags(Command& command) {
   add_whole_number(
       command, "--registerfiles", 0, [this](uint64_t value) { flags_.registerfiles = value; },
       "1: register the file, where that works (default)", kIoHow);
-  command.add_flag("--sqthread-poll", flags_.sqpoll, "io_uring: a kernel thread takes new blocks")
-      .group(kIoHow);
-  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kIoHow);
   command
       .add_flag("--no-device-token", flags_.no_device_token,
                 "Do not wait for other measurements of the drive, nor have them wait")
@@ -284,14 +281,10 @@ void BenchIo::plan_engine(IoPlan& plan) const {
   if (!wanted && flags_.engine != "auto")
     refuse("--ioengine " + flags_.engine, "there is no such engine",
            "give auto, io_uring, libaio or threads");
-  if (wanted && *wanted != io::EngineKind::io_uring && (flags_.sqpoll || flags_.iopoll))
-    refuse("--sqthread-poll or --hipri", "only io_uring has it", "leave it out, or --ioengine");
   plan.engine.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(depth(), io::kLargestQueueDepth + 1));
   plan.engine.block_bytes = plan.stream.block_bytes;
   plan.engine.thread_count =
       static_cast<uint32_t>(std::min<uint64_t>(flags_.threads, io::kMostEngineThreads + 1));
-  plan.engine.io_uring_sqpoll = flags_.sqpoll;
-  plan.engine.io_uring_iopoll = flags_.iopoll;
   io::check_options(plan.engine);
   const io::EngineChoice choice = io::choose_engine(wanted);
   plan.engine.kind = choice.kind;

@@ -83,7 +83,7 @@ class MeasuringTurn {
 };
 
 IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& file, Console& console) {
-  const std::unique_ptr<io::Engine> engine = io::make_engine(plan.engine, console);
+  const std::unique_ptr<io::Engine> engine = io::make_engine(plan.engine);
   IoReport report;
   const bool has_memory = plan.register_memory && engine->register_buffer(ring.memory());
   if (!has_memory)

@@ -90,11 +90,11 @@ std::vector<std::byte> gradient_noise(uint64_t elements, DataType type) {
 // as it was.
 class BareStream {
  public:
-  BareStream(const StepPlan& plan, const MemoryPlan& memory, uint64_t bytes, Log& log)
+  BareStream(const StepPlan& plan, const MemoryPlan& memory, uint64_t bytes)
       : ring_({.slot_bytes = memory.ring_slot_bytes, .slot_count = memory.ring_slots}),
         path_(plan.options.state_paths.front().path / kRecordsFile),
         file_(io::File::open(path_, {.access = io::FileAccess::read_write, .direct = true})),
-        engine_(io::make_engine(plan.options.io, log)) {
+        engine_(io::make_engine(plan.options.io)) {
     stream_.kind = io::StreamKind::update;
     stream_.block_bytes = memory.ring_slot_bytes;
     stream_.region_bytes = bytes / memory.ring_slot_bytes * memory.ring_slot_bytes;
@@ -154,7 +154,7 @@ class StepRun {
     report.threads = static_cast<uint32_t>(workers_.thread_count());
     report.bound = offloader_.report().traffic_bound();
     std::optional<BareStream> stream;
-    if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes, console_);
+    if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes);
     if (stream) report.stream_bytes = stream->bytes();
     for (uint32_t r = 0; r <= plan_.rounds; ++r) {
       step_of_the_way(r == 0 ? "a step that is not counted" : fmt::format("round {} of {}", r, plan_.rounds));

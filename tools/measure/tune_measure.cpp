@@ -74,7 +74,7 @@ double TuneMeasure::rate(io::StreamKind kind, const io::EngineOptions& options, 
 
 io::StreamResult TuneMeasure::stream(const io::EngineOptions& engine_options,
                                      const io::StreamOptions& options) {
-  const std::unique_ptr<io::Engine> engine = io::make_engine(engine_options, log_);
+  const std::unique_ptr<io::Engine> engine = io::make_engine(engine_options);
   const bool memory = engine->register_buffer(ring_.memory());
   const bool file = engine->register_file(file_.fd());
   // Another process on the drive would be measured as well; a training run waits for the turn to end.

@@ -23,7 +23,7 @@ void InjectedFaults::apply_to(OffloadOptions& options, Log& log) {
     log.warning(
         fmt::format("FAULT ON PURPOSE: --inject {}: this is a rehearsal, not a training to keep", spec));
   }
-  options.hooks.decorate_engine = engines_with_faults(*plan_, log);
+  options.hooks.decorate_engine = engines_with_faults(*plan_);
 }
 
 void InjectedFaults::ended(const RunEnd&) {

@@ -14,8 +14,6 @@ namespace {
 constexpr std::string_view kStage = "zero_optimization.stage";
 constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
 constexpr std::string_view kPrefetchBucket = "zero_optimization.stage3_prefetch_bucket_size";
-constexpr std::string_view kSqpoll = "terrace.io_uring_sqpoll";
-constexpr std::string_view kIopoll = "terrace.io_uring_iopoll";
 constexpr std::string_view kCompact = "terrace.compact_state";
 constexpr std::string_view kUpdate = "terrace.update";
 constexpr std::string_view kGpuProducts = "terrace.gpu_products";
@@ -261,17 +259,9 @@ void Resolver::resolve_terrace() {
   TerraceConfig& own = config_.terrace;
   resolve_store();
   own.policy = *policy_from_name(text("terrace.policy", "opt"));
-  own.io_uring_sqpoll = boolean(kSqpoll, own.io_uring_sqpoll);
-  own.io_uring_iopoll = boolean(kIopoll, own.io_uring_iopoll);
   own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
   own.bind_threads = boolean("terrace.bind_threads", own.bind_threads);
   own.seed = integer("terrace.seed", own.seed);
-  if (own.engine && *own.engine != io::EngineKind::io_uring) {
-    for (const std::string_view key : {kSqpoll, kIopoll}) {
-      if (const ConfigEntry* entry = given(key))
-        idle_.push_back({entry->written_key, fmt::format("terrace.engine is {}", io::name_of(*own.engine))});
-    }
-  }
   const ConfigEntry* depth = given("terrace.prefetch_depth");
   if (depth != nullptr && own.prefetch_uses > 0 && config_.max_prefetch_elements == uint64_t{0}) {
     problems_.add(*depth, fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,

@@ -38,8 +38,6 @@ constexpr auto kEngineKeys = std::to_array<EngineKey>({
     {"terrace.compute", Effect::refused, "leave it out: the model computes"},
     {"terrace.gpu_products", Effect::idle},
     {"terrace.policy", Effect::idle},
-    {"terrace.io_uring_sqpoll", Effect::idle},
-    {"terrace.io_uring_iopoll", Effect::idle},
     {"terrace.prefetch_depth", Effect::idle},
     {"terrace.memory_pressure", Effect::idle},
     {"terrace.ranks", Effect::idle},

@@ -164,8 +164,6 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
   if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;
   if (config.aio.thread_count) options.io.thread_count = *config.aio.thread_count;
-  options.io.io_uring_sqpoll = config.terrace.io_uring_sqpoll;
-  options.io.io_uring_iopoll = config.terrace.io_uring_iopoll;
   return options;
 }
 
@@ -202,8 +200,6 @@ TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& t
     const io::EngineChoice choice = io::choose_engine(config.terrace.engine);
     options.io.kind = choice.kind;
     plan.engine = choice.reason;
-    if (choice.kind != io::EngineKind::io_uring && (options.io.io_uring_sqpoll || options.io.io_uring_iopoll))
-      plan.engine += "; io_uring_sqpoll and io_uring_iopoll have no effect";
   }
   return plan;
 }

@@ -20,8 +20,6 @@ struct Way {
   const char* name;
   EngineKind kind;
   bool direct = true;
-  bool sqpoll = false;
-  bool iopoll = false;
 };
 
 // On a thread that is over when this returns.
@@ -37,12 +35,7 @@ class ChangingThreads : public ::testing::TestWithParam<Way> {
     if (!probe.works)
       GTEST_SKIP() << name_of(GetParam().kind) << " does not work here: " << probe.reason.text;
     on_a_thread([&] {
-      engine_ = make_engine({.kind = GetParam().kind,
-                             .queue_depth = kDepth,
-                             .block_bytes = kBlock,
-                             .io_uring_sqpoll = GetParam().sqpoll,
-                             .io_uring_iopoll = GetParam().iopoll},
-                            log_);
+      engine_ = make_engine({.kind = GetParam().kind, .queue_depth = kDepth, .block_bytes = kBlock});
     });
   }
   std::vector<Request> requests(OpKind kind, const Bytes& bytes) {
@@ -64,7 +57,6 @@ class ChangingThreads : public ::testing::TestWithParam<Way> {
     collector_.completions.clear();
   }
 
-  MemoryLog log_;
   ScratchFolder folder_;
   Collector collector_;
   File file_ = File::open(folder_ / "file",
@@ -179,9 +171,6 @@ TEST_P(ChangingThreads, AnAddressThatIsNoneFailsWhoeverWaits) {
 INSTANTIATE_TEST_SUITE_P(Ways, ChangingThreads,
                          ::testing::Values(Way{"io_uring", EngineKind::io_uring},
                                            Way{"io_uring_buffered", EngineKind::io_uring, false},
-                                           Way{"io_uring_sqpoll", EngineKind::io_uring, true, true},
-                                           Way{"io_uring_sqpoll_buffered", EngineKind::io_uring, false, true},
-                                           Way{"io_uring_iopoll", EngineKind::io_uring, true, false, true},
                                            Way{"libaio", EngineKind::libaio},
                                            Way{"libaio_buffered", EngineKind::libaio, false},
                                            Way{"threads", EngineKind::threads},

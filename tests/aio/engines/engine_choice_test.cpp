@@ -88,8 +88,7 @@ void forbid(uint32_t system_call) {
     std::cerr << "refused: " << error.what() << "\n";
   }
   try {
-    MemoryLog log;
-    make_engine({.kind = EngineKind::io_uring}, log);
+    make_engine({.kind = EngineKind::io_uring});
   } catch (const Error& error) {
     std::cerr << "not made: " << error.what() << "\n";
   }

@@ -39,9 +39,8 @@ class EngineFaultLaws : public ::testing::TestWithParam<EngineKind> {
   }
 
   std::unique_ptr<Engine> engine_with(std::vector<Fault> faults, uint64_t block_bytes = kBlock) {
-    MemoryLog log;
     const EngineOptions options{.kind = GetParam(), .queue_depth = kDepth, .block_bytes = block_bytes};
-    return make_engine_over(std::make_unique<FaultTransport>(make_transport(options, log), std::move(faults)),
+    return make_engine_over(std::make_unique<FaultTransport>(make_transport(options), std::move(faults)),
                             options);
   }
 

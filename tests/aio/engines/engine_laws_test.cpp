@@ -277,8 +277,7 @@ TEST_P(EngineLaws, ACallbackMaySubmitMoreThanThereIsRoomFor) {
 
 // Without the wake these would wait for ever.
 TEST_P(EngineLaws, WakeEndsATransportsWaitFromAnotherThreadAndBeforehand) {
-  MemoryLog log;
-  const std::unique_ptr<Transport> transport = make_transport({.kind = GetParam(), .queue_depth = 1}, log);
+  const std::unique_ptr<Transport> transport = make_transport({.kind = GetParam(), .queue_depth = 1});
   PieceResult result{};
   for (int i = 0; i < 3; ++i) {
     transport->wake();

@@ -265,7 +265,6 @@ TEST(FaultEngine, AWokenWaitForADelayedRequestReturnsAtOnce) {
     std::atomic<bool> over{false};
     const std::vector<Fault> plan = {{.kind = FaultKind::delay, .delay_ns = 3'600'000'000'000}};
     std::unique_ptr<Engine> engine;
-    MemoryLog log;
     const EngineOptions options{.kind = EngineKind::threads};
     struct Hurried final : Clock {
       explicit Hurried(std::atomic<bool>& end) : over(end) {}
@@ -275,8 +274,8 @@ TEST(FaultEngine, AWokenWaitForADelayedRequestReturnsAtOnce) {
     } hurried(over);
     time.clock = &hurried;
     if (below) {
-      engine = make_engine_over(std::make_unique<FaultTransport>(make_transport(options, log), plan, time),
-                                options);
+      engine =
+          make_engine_over(std::make_unique<FaultTransport>(make_transport(options), plan, time), options);
     } else {
       engine = std::make_unique<FaultEngine>(engine_of(EngineKind::threads), plan, time);
     }
@@ -311,11 +310,10 @@ TEST(SeededFaults, AreTheSameForTheSameSeedAndAboutAsManyAsAskedFor) {
 class FaultTransportTest : public ::testing::TestWithParam<EngineKind> {
  protected:
   std::unique_ptr<Engine> make(std::vector<Fault> plan) {
-    MemoryLog log;
     const EngineOptions options{.kind = GetParam(), .queue_depth = 4, .block_bytes = kBlock};
-    return make_engine_over(std::make_unique<FaultTransport>(make_transport(options, log), std::move(plan),
-                                                             simulated_time(clock_)),
-                            options);
+    return make_engine_over(
+        std::make_unique<FaultTransport>(make_transport(options), std::move(plan), simulated_time(clock_)),
+        options);
   }
   void SetUp() override {
     const ProbeResult probe = probe_engine(GetParam());

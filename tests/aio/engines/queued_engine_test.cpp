@@ -302,8 +302,7 @@ TEST(QueuedEngine, KnowsTheEndOfADirectFileWhoseFileSystemAnswersEinvalThere) {
 TEST(QueuedEngine, RefusesOptionsOutOfRange) {
   const auto refused = [](EngineOptions options) {
     try {
-      MemoryLog log;
-      make_engine(options, log);
+      make_engine(options);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::config);
       return error.parts().subject.in(Door::cpp);
@@ -351,13 +350,11 @@ TEST_P(SimulatedDisk, ReachesItsQueueDepthAndOverlapsThatMuch) {
   if (!probe.works) GTEST_SKIP() << probe.reason.text;
   constexpr uint64_t kRequestNs = 20'000'000;
   FakeClock clock;
-  MemoryLog log;
   const EngineOptions options{.kind = GetParam(), .queue_depth = 4, .block_bytes = 4096};
   const Fault slow{.index = kEveryIndex, .kind = FaultKind::delay, .delay_ns = kRequestNs};
-  const std::unique_ptr<Engine> engine =
-      make_engine_over(std::make_unique<FaultTransport>(make_transport(options, log), std::vector{slow},
-                                                        simulated_time(clock)),
-                       options);
+  const std::unique_ptr<Engine> engine = make_engine_over(
+      std::make_unique<FaultTransport>(make_transport(options), std::vector{slow}, simulated_time(clock)),
+      options);
   ScratchFolder folder;
   const File file = File::open(folder / "file", {.access = FileAccess::read_write, .create = true});
   Collector collector;

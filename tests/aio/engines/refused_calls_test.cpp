@@ -48,8 +48,6 @@ struct Refusal {
   EngineKind kind;
   int call;
   int error;
-  bool sqpoll = false;
-  bool iopoll = false;
 };
 
 class RefusedCalls : public ::testing::TestWithParam<Refusal> {
@@ -61,16 +59,10 @@ class RefusedCalls : public ::testing::TestWithParam<Refusal> {
     if (!works) GTEST_SKIP() << "seccomp does not work here";
   }
   std::unique_ptr<Engine> make() {
-    return make_engine({.kind = GetParam().kind,
-                        .queue_depth = kDepth,
-                        .block_bytes = kBlock,
-                        .io_uring_sqpoll = GetParam().sqpoll,
-                        .io_uring_iopoll = GetParam().iopoll},
-                       log_);
+    return make_engine({.kind = GetParam().kind, .queue_depth = kDepth, .block_bytes = kBlock});
   }
   static bool refuse_its_call() { return refuse(GetParam().call, GetParam().error); }
 
-  MemoryLog log_;
   ScratchFolder folder_;
   Collector collector_;
 };
@@ -121,8 +113,6 @@ INSTANTIATE_TEST_SUITE_P(
     Calls, RefusedCalls,
     ::testing::Values(Refusal{"io_uring_enter_EIO", EngineKind::io_uring, SYS_io_uring_enter, EIO},
                       Refusal{"io_uring_enter_EBUSY", EngineKind::io_uring, SYS_io_uring_enter, EBUSY},
-                      Refusal{"io_uring_enter_EIO_polling", EngineKind::io_uring, SYS_io_uring_enter, EIO,
-                              false, true},
                       Refusal{"io_getevents_EIO", EngineKind::libaio, SYS_io_getevents, EIO}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
@@ -193,9 +183,7 @@ TEST_P(RefusedCallsOfRings, EndWhereNothingMoreCanBeRegistered) {
 
 INSTANTIATE_TEST_SUITE_P(Calls, RefusedCallsOfRings,
                          ::testing::Values(Refusal{"EIO", EngineKind::io_uring, SYS_io_uring_enter, EIO},
-                                           Refusal{"EBUSY", EngineKind::io_uring, SYS_io_uring_enter, EBUSY},
-                                           Refusal{"EIO_of_a_kernel_thread", EngineKind::io_uring,
-                                                   SYS_io_uring_enter, EIO, true}),
+                                           Refusal{"EBUSY", EngineKind::io_uring, SYS_io_uring_enter, EBUSY}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 // Calls on every descriptor are refused, and so those on the eventfd that wakes a thread.
@@ -212,9 +200,8 @@ TEST_P(RefusedWakes, DelayWhatIsSubmittedAndLoseNothing) {
   const auto count = [](void* context, const Completion& completion) noexcept {
     if (completion.error == 0) ++*static_cast<std::atomic<int>*>(context);
   };
-  MemoryLog log;
   on_a_thread([&] {
-    IoThread io(make_engine({.kind = GetParam(), .queue_depth = kDepth}, log));
+    IoThread io(make_engine({.kind = GetParam(), .queue_depth = kDepth}));
     ASSERT_TRUE(refuse(SYS_write, EIO));
     for (uint64_t i = 0; i < 256; ++i) {
       io.submit(Request{OpKind::write, file.fd(), i * 4096, bytes.data() + i * 4096, 4096, count, &done, i},
@@ -228,9 +215,7 @@ TEST_P(RefusedWakes, DelayWhatIsSubmittedAndLoseNothing) {
 TEST_P(RefusedWakes, AreSeenByTheNextReapOnce) {
   if (!probe_engine(GetParam()).works) GTEST_SKIP() << "the engine does not work here";
   on_a_thread([] {
-    MemoryLog log;
-    const std::unique_ptr<Transport> transport =
-        make_transport({.kind = GetParam(), .queue_depth = kDepth}, log);
+    const std::unique_ptr<Transport> transport = make_transport({.kind = GetParam(), .queue_depth = kDepth});
     std::array<PieceResult, kDepth> results;
     EXPECT_FALSE(transport->reap(results, false).woken);
     ASSERT_TRUE(refuse(SYS_write, EIO));
@@ -247,9 +232,8 @@ TEST_P(RefusedWakes, ThatCannotBeTakenHoldNothingUp) {
       File::open(folder / "file", {.access = FileAccess::read_write, .create = true, .direct = true});
   const Bytes bytes(kBlock);
   on_a_thread([&] {
-    MemoryLog log;
     Collector collector;
-    const std::unique_ptr<Engine> engine = make_engine({.kind = GetParam(), .queue_depth = kDepth}, log);
+    const std::unique_ptr<Engine> engine = make_engine({.kind = GetParam(), .queue_depth = kDepth});
     ASSERT_TRUE(refuse(SYS_read, EIO));
     for (int i = 0; i < 3; ++i) {
       engine->wake();

@@ -44,7 +44,7 @@ class BlockStoreRig {
   explicit BlockStoreRig(size_t path_count = 1) : places(path_count) { make_engine({}); }
 
   void make_engine(std::vector<io::Fault> faults) {
-    engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}, log),
+    engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}),
                                                std::move(faults));
   }
   std::vector<TierPath> paths() const {

@@ -31,19 +31,19 @@ std::vector<uint32_t> backwards() {
   return order;
 }
 
-std::unique_ptr<io::Engine> threads_engine(Log& log) {
+std::unique_ptr<io::Engine> threads_engine() {
   io::EngineOptions options;
   options.kind = io::EngineKind::threads;
-  return io::make_engine(options, log);
+  return io::make_engine(options);
 }
 
 class Rig {
  public:
   explicit Rig(std::vector<uint32_t> order = backwards(), std::vector<io::Fault> faults = {})
       : tier_({.paths = {{folder_.path()}}}, log_),
-        engine_(threads_engine(log_)),
+        engine_(threads_engine()),
         store_(tier_, options(), *engine_, log_),
-        io_(std::make_unique<io::FaultEngine>(threads_engine(log_), std::move(faults))),
+        io_(std::make_unique<io::FaultEngine>(threads_engine(), std::move(faults))),
         arena_({kSlots * kEntryBytes, false}, log_),
         activations_(arena_.take(kSlots * kEntryBytes, "slots"), std::move(order),
                      {store_, io_, device_, watch_}) {}

@@ -34,7 +34,7 @@ void expect_written_next(bool is_asked_for) {
   MemoryLog log;
   StepWatch watch;
   TierSpace space({.paths = {{folder.path(), 0}}}, log);
-  const std::unique_ptr<io::Engine> engine = io::make_engine({.kind = io::EngineKind::threads}, log);
+  const std::unique_ptr<io::Engine> engine = io::make_engine({.kind = io::EngineKind::threads});
   BlockStoreOptions options;
   options.name = "records";
   options.block_bytes = kBlock;
@@ -47,8 +47,7 @@ void expect_written_next(bool is_asked_for) {
 
   std::vector<const std::byte*> written;
   std::atomic<bool> waits{false}, open{false};
-  auto noting =
-      std::make_unique<NotingEngine>(io::make_engine({.kind = io::EngineKind::threads}, log), written);
+  auto noting = std::make_unique<NotingEngine>(io::make_engine({.kind = io::EngineKind::threads}), written);
   auto gated = std::make_unique<GateEngine>(std::move(noting), [&] {
     waits = true;
     while (!open) std::this_thread::yield();

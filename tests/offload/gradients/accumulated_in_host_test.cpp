@@ -32,7 +32,7 @@ struct AccumulatedInHostTest : ::testing::Test {
     rig.plan.spill_slots = 2;
     rig.plan.spill_slot_bytes = rig.plan.accumulator_slot_bytes;
     rig.make_store_of(rig.plan.accumulator_slot_bytes);
-    io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
+    io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}));
   }
   // Micro-batch m has gradients of m + 1 in every chunk, but for zeros in `zero`.
   void step(GradientStore& gradients, std::optional<uint32_t> zero = std::nullopt,

@@ -35,7 +35,7 @@ struct GradientsInHostTest : ::testing::Test {
     rig.plan.spill_slots = 1;
     rig.plan.spill_slot_bytes = rig.plan.slot_bytes;
     rig.make_store_of(rig.plan.slot_bytes);
-    io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
+    io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}));
   }
 
   StoreRig rig;

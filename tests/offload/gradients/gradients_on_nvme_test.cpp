@@ -24,7 +24,7 @@ class GradientsOnNvmeTest : public ::testing::Test {
     place.reset();
     io.reset();
     io = std::make_unique<io::IoThread>(std::make_unique<io::FaultEngine>(
-        io::make_engine({.kind = io::EngineKind::threads}, rig.log), std::move(faults)));
+        io::make_engine({.kind = io::EngineKind::threads}), std::move(faults)));
     place = std::make_unique<GradientsOnNvme>(rig.run, rig.arena, SpillTier{rig.store.get(), io.get()},
                                               *arithmetic, AccumulationRules{DataType::fp32, {2}});
   }

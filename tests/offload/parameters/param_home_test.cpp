@@ -22,7 +22,7 @@ struct ParamHomeTest : ::testing::Test {
       rig.make_store_of(rig.plan.slot_bytes);
       rig.fill_store();
       reader = std::make_unique<io::IoThread>(std::make_unique<io::FaultEngine>(
-          io::make_engine({.kind = io::EngineKind::threads}, rig.log), std::move(faults)));
+          io::make_engine({.kind = io::EngineKind::threads}), std::move(faults)));
     }
     rig.wishes.parameters = placement;
     home = std::make_unique<ParamHome>(rig.run, rig.arena,

@@ -157,7 +157,7 @@ TEST_F(BlockTransferTest, TellsWhoeverWantsToKnowInsteadOfThrowing) {
 
 TEST_F(ChunkTransferTest, MovesEveryBlockThroughTheThreadOfAnEngine) {
   const auto store = make_store();
-  io::IoThread thread(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
+  io::IoThread thread(io::make_engine({.kind = io::EngineKind::threads}));
   ChunkTransfer transfer;
   transfer.prepare(kBlocks);
   fill_random(source(), 9);

@@ -19,7 +19,7 @@ struct OptimizerPipelineTest : ::testing::Test {
     tiles.emplace(rig->make_tiles());
     memory = PageMapping::populated(4 * rig->plan.ring_slot_bytes, false, "a ring");
     ring = std::make_unique<io::RingBuffer>(memory.memory(), rig->plan.ring_slot_bytes);
-    engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}, rig->log),
+    engine = std::make_unique<io::FaultEngine>(io::make_engine({.kind = io::EngineKind::threads}),
                                                std::move(faults));
     pipeline = std::make_unique<OptimizerPipeline>(
         rig->shards, OptimizerPipeline::Homes{*records, rig->gradients, *rig->home}, *tiles, progress,

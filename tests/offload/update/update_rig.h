@@ -59,7 +59,7 @@ struct UpdateRig : HomesRig {
       for (uint64_t e = 0; e < kTiles * kTileElements; ++e) set_gradient(c, e);
     }
     if (parameters == Placement::nvme) {
-      reader = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, log));
+      reader = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}));
       params = make_store_named("params", plan.slot_bytes / kTiles, plan.slot_bytes);
     }
     wishes.parameters = parameters;

@@ -208,12 +208,11 @@ TEST(TrainConfigRules, ListsWhatIsSaidOfCommitsWhereThereAreNone) {
   EXPECT_THAT(parse(R"({"terrace": {"durable": false}, )" + states_on + nvme).warnings, ElementsAre());
 }
 
-TEST(TrainConfigRules, ListsWhatIsSaidOfIoUringWhereAnotherEngineIsAskedFor) {
+TEST(TrainConfigRules, SaysThatIoUringPollsNothing) {
   EXPECT_THAT(
-      parse(R"({"terrace": {"engine": "threads", "io_uring_sqpoll": true, "io_uring_iopoll": true}})")
+      parse(R"({"terrace": {"engine": "io_uring", "io_uring_sqpoll": true, "io_uring_iopoll": true}})")
           .warnings,
-      ElementsAre(HasSubstr("terrace (terrace.engine is threads): io_uring_sqpoll, io_uring_iopoll")));
-  EXPECT_THAT(parse(R"({"terrace": {"engine": "auto", "io_uring_sqpoll": true}})").warnings, ElementsAre());
+      ElementsAre(HasSubstr("terrace: io_uring_sqpoll, io_uring_iopoll")));
 }
 
 TEST(TrainConfigRules, HonoursNvmeStatesInEveryStageAndSaysSo) {
