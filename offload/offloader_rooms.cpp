@@ -105,7 +105,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       plan(plan_with_disk(space, trace, options)),
       account(options.hooks.clock != nullptr ? *options.hooks.clock : clock),
       watch(&account, options.hooks.step_events),
-      decisions(options.hooks.decisions, options.hooks.replay, user_log),
+      decisions(options.hooks.decisions),
       run{space,
           shards,
           options,

@@ -1,9 +1,7 @@
 #include <terrace/sim/simulation.h>
 
 #include <algorithm>
-#include <functional>
 
-#include <terrace/base/assert.h>
 #include <terrace/sim/internal/choose_plan.h>
 #include <terrace/sim/internal/step_time.h>
 
@@ -28,9 +26,14 @@ SimTraffic mean_traffic(const sim::LevelTotals& totals, double steps, const SimL
   return mean;
 }
 
-// Level by level, `decide(tier, level)` says what happens there.
-SimResult run_levels(const SimSchedule& schedule, const SimMachine& machine,
-                     const std::function<LevelRun(size_t, const CacheLevel&)>& decide) {
+LevelRun run_of(const CacheLevel& level, PolicyKind policy) {
+  if (policy == PolicyKind::opt) return sim::optimal_run(level);
+  return sim::replay_rule(level, *sim::make_rule(policy, level));
+}
+
+}  // namespace
+
+SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy) {
   check_simulation(schedule, machine);
   SimResult result;
   std::vector<sim::LinkSteps> moved;
@@ -38,7 +41,7 @@ SimResult run_levels(const SimSchedule& schedule, const SimMachine& machine,
   std::vector<std::vector<sim::Traffic>> above = {{}};
   for (uint32_t tier = 0; tier + 1 < machine.tiers.size(); ++tier) {
     const CacheLevel level = sim::level_below(schedule, machine, tier, above);
-    LevelRun run = decide(tier, level);
+    LevelRun run = run_of(level, policy);
     const double steps = static_cast<double>(run.cycle_count) * level.step_count;
     result.links.push_back(mean_traffic(sim::replay_log(level, run), steps, machine.links[tier]));
     result.steady = result.steady && run.steady;
@@ -54,23 +57,6 @@ SimResult run_levels(const SimSchedule& schedule, const SimMachine& machine,
   result.step_ns =
       sim::step_time_ns(schedule, machine, moved, leads, std::min(result.period_steps, kMostTimedSteps));
   return result;
-}
-
-}  // namespace
-
-SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy) {
-  return run_levels(schedule, machine, [&](size_t, const CacheLevel& level) {
-    if (policy == PolicyKind::opt) return sim::optimal_run(level);
-    return sim::replay_rule(level, *sim::make_rule(policy, level));
-  });
-}
-
-SimResult replay_decisions(const SimSchedule& schedule, const SimMachine& machine,
-                           const std::vector<SimLevelLog>& log) {
-  return run_levels(schedule, machine, [&](size_t tier, const CacheLevel&) {
-    TERRACE_ASSERT(tier < log.size(), "the log has fewer tiers than the machine");
-    return log[tier];
-  });
 }
 
 }  // namespace terrace

@@ -40,7 +40,7 @@ struct SimTraffic {
 
 struct SimResult {
   std::vector<SimTraffic> links;
-  std::vector<SimLevelLog> log;  // by link: the log of the tier above it
+  std::vector<SimLevelLog> log;  // by link: the decisions of the tier above it
   uint64_t period_steps = 1;     // everything repeats after so many steps
   bool steady = true;  // false: nothing repeated, and the means are over the last cycles that were simulated
   double step_ns = 0;  // mean
@@ -52,10 +52,5 @@ struct SimResult {
 
 // Throws the errors of check_simulation().
 SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy);
-
-// Returns the result of the decisions in `log`, without any policy. A log that is not of this schedule and
-// these capacities is a programmer's mistake.
-SimResult replay_decisions(const SimSchedule& schedule, const SimMachine& machine,
-                           const std::vector<SimLevelLog>& log);
 
 }  // namespace terrace

@@ -301,17 +301,7 @@ CacheSlot* DeviceCache::take_slot(const EvictionContext& context) {
     collect_candidates();
   }
   if (candidates_.empty()) return nullptr;
-  return make_leave(choose_victim(context)) ? take_unused() : nullptr;
-}
-
-ChunkId DeviceCache::choose_victim(const EvictionContext& context) {
-  const Decision* prescribed = decisions_.prescribed();
-  if (prescribed == nullptr) return policy_->choose_victim(candidates_, context);
-  const ChunkId victim{static_cast<uint32_t>(prescribed->number)};
-  const bool leaves = prescribed->kind == DecisionKind::evict || prescribed->kind == DecisionKind::bypass;
-  if (!leaves || !std::binary_search(candidates_.begin(), candidates_.end(), victim))
-    decisions_.refuse("a chunk has to leave here, and not the one that it says, if it says one");
-  return victim;
+  return make_leave(policy_->choose_victim(candidates_, context)) ? take_unused() : nullptr;
 }
 
 bool DeviceCache::make_leave(ChunkId chunk) {

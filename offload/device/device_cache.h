@@ -177,8 +177,6 @@ class DeviceCache final : public GuardDescriber {
   void set_state(ChunkId chunk, ChunkState state);
   void hold_param(ChunkId chunk, CacheSlot& slot);
   bool may_leave(ChunkId chunk) const;
-  // The victim of a replay, or the policy's.
-  ChunkId choose_victim(const EvictionContext& context);
   // Fills candidates_ with the chunks that take_slot may evict, ascending.
   void collect_candidates();
   std::exception_ptr finish_fetch(ChunkId chunk);

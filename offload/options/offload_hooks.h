@@ -12,7 +12,6 @@ namespace terrace {
 
 class Communicator;
 class DecisionLog;
-class DecisionSource;
 
 namespace io {
 class FileEvents;
@@ -29,9 +28,8 @@ struct OffloadHooks {
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   // Receives every change of a drive but the engines' writes, for simulated power cuts.
   io::FileEvents* file_events = nullptr;
-  // `decisions` receives every decision about device slots; `replay` prescribes them.
+  // `decisions` receives every decision about device slots.
   DecisionLog* decisions = nullptr;
-  DecisionSource* replay = nullptr;
   // The clock of the step's time account and of the observed rates of paths; null: the steady clock.
   const Clock* clock = nullptr;
   // Computes on gradients and records in device memory where the host cannot reach it; null: the workers

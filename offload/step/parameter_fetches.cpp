@@ -116,7 +116,6 @@ bool ParameterFetches::can_come_ahead(ChunkId chunk) const {
 void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
                                    std::span<const ChunkId> leased) {
   if (run_.params_stay_on_device()) return send_updated_ahead(schedule, position);
-  if (decisions_.prescribed() != nullptr) return fetch_as_prescribed();
   if (run_.options.prefetch_uses == 0) return;
   if (run_.options.policy != PolicyKind::opt) return fetch_by_policy({schedule, position});
   fetch_by_opt(schedule, position, leased);
@@ -173,24 +172,6 @@ void ParameterFetches::fetch_by_policy(const EvictionContext& now) {
       if (elements > run_.options.prefetch_elements || !homes_.params.can_fetch_ahead(chunk)) return;
       if (!start_ahead(chunk, cache_.take_slot_ahead(now, p - first + 1, reserved))) return;
     }
-  }
-}
-
-// Follows a log of decisions in the chunks that come and leave.
-void ParameterFetches::fetch_as_prescribed() {
-  while (const Decision* next = decisions_.prescribed()) {
-    const bool leaves = next->kind == DecisionKind::evict || next->kind == DecisionKind::bypass;
-    if (!leaves && next->kind != DecisionKind::ahead) return;
-    if (next->number >= run_.space.chunk_count()) decisions_.refuse("there is no such chunk");
-    const ChunkId chunk{static_cast<uint32_t>(next->number)};
-    if (leaves) {
-      if (!cache_.make_leave(chunk)) decisions_.refuse("the chunk that is to leave is not there, or in use");
-      continue;
-    }
-    if (cache_.param_state(chunk) != ChunkState::absent || !can_come_ahead(chunk))
-      decisions_.refuse("the chunk that is to come cannot");
-    if (!start_ahead(chunk, cache_.take_unused()))
-      decisions_.refuse("no slot is free for the chunk that is to come");
   }
 }
 

@@ -1,5 +1,5 @@
 // ParameterFetches: brings the parameters of a use to the device, and ahead of time those of the following
-// uses. The policy of the device cache, FetchPlan or a replayed log chooses the chunks that leave for them.
+// uses. The policy of the device cache or FetchPlan chooses the chunks that leave for them.
 // The step thread uses it.
 #pragma once
 
@@ -52,7 +52,6 @@ class ParameterFetches {
   void send_updated_ahead(const Schedule& schedule, uint32_t position);
   void fetch_by_opt(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
   void fetch_by_policy(const EvictionContext& now);
-  void fetch_as_prescribed();
   bool can_come_ahead(ChunkId chunk) const;
   bool start_ahead(ChunkId chunk, CacheSlot* slot);
 

@@ -1,14 +1,10 @@
-// DecisionLog and DecisionSource: the decisions about device slots, as they are made. An embedding program
-// may keep them, and may replay those of an earlier run. Decisions depend on the uses alone, never on time:
-// two runs of one configuration make the same decisions in the same order, whatever their engine, threads or
-// speed.
+// DecisionLog: hears the decisions about device slots as they are made. An embedding program may keep them.
+// Decisions depend on the uses alone, never on time: two runs of one configuration make the same decisions in
+// the same order, whatever their engine, threads or speed.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
-
-#include <terrace/base/log.h>
 
 namespace terrace {
 
@@ -42,35 +38,18 @@ class DecisionLog {
   virtual void add(const Decision& decision) = 0;
 };
 
-// DecisionSource gives the decisions of an earlier run, one after the other.
-class DecisionSource {
- public:
-  virtual ~DecisionSource() = default;
-  // The next decision, the same until advance(); null at the end.
-  virtual const Decision* next() = 0;
-  virtual void advance() = 0;
-  // The position of the next decision, for messages: "decisions.jsonl:17".
-  virtual std::string place() const = 0;
-};
-
-// Decisions joins an offloader's log and source; either may be null.
+// Decisions hands an offloader's decisions to its log, which may be null.
 class Decisions {
  public:
-  Decisions(DecisionLog* log, DecisionSource* replay, Log& user_log)
-      : log_(log), replay_(replay), user_log_(user_log) {}
+  explicit Decisions(DecisionLog* log) : log_(log) {}
 
-  // Logs the decision. Throws Error(config), which names the place, where it differs from the prescribed one.
-  void made(const Decision& decision);
+  void made(const Decision& decision) {
+    if (log_ != nullptr) log_->add(decision);
+  }
   void made(DecisionKind kind, uint64_t number) { made(Decision{kind, number, {}}); }
-  // The prescribed next decision; null where nothing is prescribed.
-  const Decision* prescribed();
-  // Throws Error(config) because the prescribed decision cannot be carried out.
-  [[noreturn]] void refuse(const std::string& reason) const;
 
  private:
   DecisionLog* const log_;
-  DecisionSource* replay_;
-  Log& user_log_;
 };
 
 }  // namespace terrace

@@ -75,7 +75,6 @@ const Standings& standing_of_options() {
       {"dry", Reason{"a plan, which keeps nothing"}},
       {"file_events", kLooksOn},
       {"decisions", kLooksOn},
-      {"replay", Reason{"a policy whose decisions were recorded; decision_log_test"}},
       {"clock", kNoLayout},
       {"device_arithmetic", Reason{"of a GPU: the CUDA training tests"}},
       {"step_events", kLooksOn},

@@ -89,7 +89,6 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.hooks.file_events = c.events;
   options.hooks.clock = c.clock;
   options.hooks.decisions = c.decisions;
-  options.hooks.replay = c.replay;
   options.hooks.step_events = c.step_events;
   testing::set_ranks(options, c.ranks);
   options.exchanges_by_copies = c.by_copies;

@@ -80,7 +80,6 @@ struct ToyCase {
   std::function<uint64_t(const MemoryPlan&)> host_budget = nullptr;
   const Clock* clock = nullptr;
   DecisionLog* decisions = nullptr;
-  DecisionSource* replay = nullptr;
   StepEvents* step_events = nullptr;
   Communicator* ranks = nullptr;
   bool by_copies = false;  // what ranks exchange

@@ -67,14 +67,13 @@ TEST(SimReplay, ForwardAndBackwardFetchTwiceTheLayersLessWhatFits) {
   EXPECT_EQ(simulate(schedule, machine, PolicyKind::opt).links[0].down_bytes, 0);
 }
 
-TEST(SimReplay, ALogReplaysToTheSameResultWithoutAPolicy) {
+TEST(SimReplay, IsTheSameEveryTimeAndMovesNoLessThanTheBound) {
   const SimSchedule schedule = sim_test::training_step(6, 2, 100, 600);
   SimMachine machine = three_tiers(350, 3000);
   machine.prefetch_depth = 2;
   for (const PolicyKind policy : policy_kinds()) {
     const SimResult result = simulate(schedule, machine, policy);
     EXPECT_EQ(result, simulate(schedule, machine, policy)) << name_of(policy);
-    EXPECT_EQ(result, replay_decisions(schedule, machine, result.log)) << name_of(policy);
     EXPECT_FALSE(result.log[0].decisions.empty());
     for (uint32_t tier = 0; tier < 2; ++tier)
       EXPECT_GE(result.links[tier].bytes() + 1e-3, lower_bound(schedule, machine, tier).bytes_per_step);
@@ -106,7 +105,6 @@ TEST(SimReplay, WhatPassesThroughATierIsOneTouchOfTheNext) {
   EXPECT_EQ(opt.links[2].bytes(), 2 * 1 * 100) << "two are in the host, three in the pool";
   for (const PolicyKind policy : policy_kinds()) {
     const SimResult result = simulate(schedule, machine, policy);
-    EXPECT_EQ(result, replay_decisions(schedule, machine, result.log)) << name_of(policy);
     EXPECT_GE(result.links[2].bytes() + 1e-3, lower_bound(schedule, machine, 2).bytes_per_step);
   }
 }

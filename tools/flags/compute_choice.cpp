@@ -79,9 +79,8 @@ ComputeChoice::ComputeChoice(const TrainConfig& config, Log& log, const Communic
   }
 }
 
-TrainConfig ComputeChoice::settle(const TrainConfig& config, const std::filesystem::path& replayed,
-                                  Log& log) const {
-  return terrace::settle(config, {.tuning = tuning_folder(), .compute = device(), .replayed = replayed}, log);
+TrainConfig ComputeChoice::settle(const TrainConfig& config, Log& log) const {
+  return terrace::settle(config, {.tuning = tuning_folder(), .compute = device()}, log);
 }
 
 std::string_view products_of(const TrainConfig& config, const ComputeDevice* device) {

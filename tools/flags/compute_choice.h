@@ -23,10 +23,9 @@ class ComputeChoice {
 
   // Returns null for the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }
-  // Returns the configuration of a run on the device, settled with this machine's tunings and measurements;
-  // with the decisions in `replayed` too if the run follows some. Reports its findings to `log`, and throws
-  // as terrace::settle() does.
-  TrainConfig settle(const TrainConfig& config, const std::filesystem::path& replayed, Log& log) const;
+  // Returns the configuration of a run on the device, settled with this machine's tunings and measurements.
+  // Reports its findings to `log`, and throws as terrace::settle() does.
+  TrainConfig settle(const TrainConfig& config, Log& log) const;
 
  private:
   std::unique_ptr<CudaGpu> gpu_;

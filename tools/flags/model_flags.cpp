@@ -163,7 +163,7 @@ std::string_view TrainedModel::products() const {
 std::unique_ptr<Inference> TrainedModel::load(const InferenceNeeds& needs, Log& log) {
   for (const std::string& warning : config_.warnings) log.warning(warning);
   compute_ = std::make_unique<ComputeChoice>(config_, log);
-  config_ = compute_->settle(config_, {}, log);
+  config_ = compute_->settle(config_, log);
   std::unique_ptr<Inference> inference;
   try {
     inference =

@@ -107,7 +107,6 @@ struct Other {
 
 std::vector<Other> others_of(const TrainFlags& flags) {
   std::vector<Other> others = {{"--config", flags.config},
-                               {"--replay-decisions", flags.replay_decisions},
                                {"--tokenizer", flags.data.tokenizer},
                                {"--save", flags.save},
                                {"--model", model_folder(flags), true}};
@@ -157,7 +156,6 @@ void check_output_files(TrainFlags& flags) {
   std::vector<Output> seen;
   for (const Output& output :
        {Output{"--trace", &flags.trace, "the trace"}, Output{"--report", &flags.report, "the report"},
-        Output{"--decisions", &flags.decisions, "the decisions"},
         Output{"--record-schedule", &flags.record_schedule, "the schedule"},
         Output{"--log", &flags.log, "the log", false}}) {
     if (output.path->empty()) continue;

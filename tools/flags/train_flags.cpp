@@ -181,22 +181,6 @@ void add_output_flags(Command& app, TrainFlags& flags) {
          "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted")
       .type_name("SIZE")
       .group(group);
-  app.add_option("--decisions", flags.decisions,
-                 "Write every decision about the device's memory to this file (docs/decision_log.md)")
-      .type_name("FILE")
-      .group(group);
-  app.add_option_function(
-         "--decisions-limit",
-         [&flags](const std::string& text) {
-           flags.decisions_limit_bytes = parse_bytes(text, "--decisions-limit");
-         },
-         "The most that --decisions writes (default 1GiB)")
-      .type_name("SIZE")
-      .group(group);
-  app.add_option("--replay-decisions", flags.replay_decisions,
-                 "Decide as the run did that wrote this file, and end where that is not possible")
-      .type_name("FILE")
-      .group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
       "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);
@@ -308,8 +292,6 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
           "say where with --save DIR, or keep commits on nvme with terrace.retained_checkpoints");
   require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
           "say where checkpoints are saved with --save DIR");
-  require(!flags.decisions_limit_bytes || !flags.decisions.empty(), "--decisions-limit",
-          "--decisions is not given", "say which file with --decisions FILE");
   const bool has_commits =
       options.config.placement.states == Placement::nvme && options.config.terrace.durable;
   require(flags.resume != kResumeAuto || !flags.save.empty() || has_commits, "--resume auto",

@@ -49,12 +49,10 @@ struct TrainFlags {
   std::string trace;
   std::string trace_steps;  // "3-5"; empty: the program chooses
   std::string trace_memory;
-  std::string decisions, replay_decisions;
-  std::optional<uint64_t> decisions_limit_bytes;  // nullopt: 1 GiB
-  uint64_t stall_warning_seconds = 60;            // 0: never
-  uint64_t stall_abort_seconds = 0;               // 0: never
-  std::vector<std::string> inject;                // faults in the form of runtime/train/fault_spec.h
-  uint32_t ranks_started = 1;                     // by `launcher`, no flag
+  uint64_t stall_warning_seconds = 60;  // 0: never
+  uint64_t stall_abort_seconds = 0;     // 0: never
+  std::vector<std::string> inject;      // faults in the form of runtime/train/fault_spec.h
+  uint32_t ranks_started = 1;           // by `launcher`, no flag
   std::string launcher;
   bool print_config = false;
   std::string explain;  // a key

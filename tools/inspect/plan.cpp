@@ -258,7 +258,7 @@ int Plan::run() {
   if (!is_elsewhere()) require_no_files(nvme_paths(options.config));
   const ComputeChoice compute(options.config, console_);
   options.compute = compute.device();
-  options.config = compute.settle(options.config, flags_.replay_decisions, console_);
+  options.config = compute.settle(options.config, console_);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);

@@ -103,7 +103,7 @@ void PlannedRun::settle() {
   check_nvme_folders(options_.config.placement);
   compute_.emplace(options_.config, console_, ranks_.communicator());
   options_.compute = compute_->device();
-  options_.config = compute_->settle(options_.config, flags_.replay_decisions, console_);
+  options_.config = compute_->settle(options_.config, console_);
   ranks_.apply_to(options_.config);
   options_.communicator = ranks_.communicator();
 }
@@ -131,7 +131,6 @@ void PlannedRun::make_plan() {
 }
 
 void PlannedRun::open_files() {
-  decisions_.emplace(*setup_, flags_);
   saves_ = ranks_.on_first([&] { return open_save_folder(flags_, plan_, console_); });
   opened_data();
   if (flags_.resume.empty()) require_empty_monitors(options_.config.monitor);
@@ -143,7 +142,6 @@ std::unique_ptr<Trainer> PlannedRun::make_trainer() {
   const auto hang_in = [&](TrainingSetup& used) {
     faults_.apply_to(used.offload, console_);
     used.offload.hooks.step_events = recording_->events();
-    decisions_->apply_to(used, console_);
   };
   std::unique_ptr<Trainer> trainer =
       terrace::make_trainer(start_, options_, std::move(*setup_), *data_, hang_in, console_);

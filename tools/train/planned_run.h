@@ -17,7 +17,6 @@
 #include "flags/data_flags.h"
 #include "flags/train_flags.h"
 #include "train/step_recording.h"
-#include "train/train_decisions.h"
 #include "train/train_faults.h"
 #include "train/train_header.h"
 #include "train/train_resume.h"
@@ -67,7 +66,6 @@ class PlannedRun {
   RunStart start_;
   std::optional<TrainingSetup> setup_;
   TrainerPlan plan_;
-  std::optional<TrainDecisions> decisions_;
   SaveFolderOfRun saves_;
   std::optional<StepLog> log_;
   std::optional<PlanPrediction> prediction_;

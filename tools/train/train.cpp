@@ -58,7 +58,7 @@ class Train final : public Subcommand {
 
  private:
   TrainConfig settled(const TrainConfig& config) {
-    return ComputeChoice(config, console_).settle(config, flags_.replay_decisions, console_);
+    return ComputeChoice(config, console_).settle(config, console_);
   }
   int explain() {
     print_result(config_explanation(settled(resolve_config(flags_)), flags_.explain));

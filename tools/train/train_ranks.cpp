@@ -20,7 +20,6 @@ namespace {
 void keep_what_every_rank_has(TrainFlags& flags) {
   flags.log.clear(), flags.report.clear(), flags.record_schedule.clear();
   if (flags.trace.empty()) flags.trace_memory.clear();  // that of the report
-  flags.decisions.clear(), flags.decisions_limit_bytes.reset();
   flags.no_control = true;
 }
 

@@ -13,7 +13,6 @@
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/planning/decision_file.h>
 #include <terrace/runtime/train/planning/link_rates.h>
 #include <terrace/runtime/train/planning/machine_rates.h>
 
@@ -177,13 +176,6 @@ void settle_sides(TrainConfig& config, const RunMachine& machine) {
   if (config.terrace.update == UpdateMode::next_forward) {
     found = "updates run in the next forward, in which the device has no part";
     how = "because of terrace.update";
-  } else if (!machine.replayed.empty()) {
-    const DecisionSubject recorded = recorded_subject(machine.replayed);
-    placement.update_rates = recorded.update_rates;
-    placement.processor_share = recorded.processor_share;
-    found = fmt::format("as {} has it", machine.replayed.string());
-    if (recorded.update_rates) found += ", " + rates_text(*recorded.update_rates);
-    how = "from the decisions in " + machine.replayed.string();
   } else if (!facts_of(machine.compute).own_memory) {
     found = "the simulated device computes with the processor's own threads";
   } else {

@@ -18,7 +18,6 @@ struct RunMachine {
   // The folder in which `terrace tune` keeps its measurements; empty: there are none.
   std::filesystem::path tuning = {};
   const ComputeDevice* compute = nullptr;  // where the run computes; null: the simulated device
-  std::filesystem::path replayed = {};     // the decisions that the run follows; empty: it decides by itself
 };
 
 // Settles, and writes each value with its origin into TrainConfig::resolved:
@@ -26,12 +25,12 @@ struct RunMachine {
 //   engine, block size,  not given and every path tuned: the tuned values; also the measured rates of the
 //   depth and threads    tuned paths
 //   aio.use_gds          "auto": on if the device can read parameters on nvme by itself
-//   offload_optimizer's  "auto": the rates of both sides of the update, measured here or taken from
-//   ratio                the decisions; or that the processor updates everything
+//   offload_optimizer's  "auto": the rates of both sides of the update, measured here; or that the
+//   ratio                processor updates everything
 // No bit of a training depends on any of them. `log` is told the values from `terrace tune`, and about
 // tunings that are stale or may not have the intended effect. With the ratio "auto" on a GPU it takes a
 // moment, 128 MiB of host memory, and the memory of measure_link_rates(). Throws Error: config if the device
-// must read by itself and cannot, or for decisions that cannot be read; io, device, capacity.
+// must read by itself and cannot; io, device, capacity.
 TrainConfig settle(TrainConfig config, const RunMachine& machine, Log& log);
 
 // Returns the sum of the bytes per second of these folders of a settled configuration; 0 if one is unknown.

@@ -34,7 +34,7 @@ struct GradientRig : HomesRig {
   }
 
   TensorStates states{space};
-  Decisions decisions{nullptr, nullptr, log};
+  Decisions decisions{nullptr};
   OffloadOptions accumulating;  // sums are fp32
   GradientRun whole;
   std::unique_ptr<DeviceCache> cache;

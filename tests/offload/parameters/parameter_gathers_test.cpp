@@ -48,7 +48,7 @@ struct Rank {
 
   GatherRig rig;
   TensorStates states{rig.space};
-  Decisions decisions{nullptr, nullptr, rig.log};
+  Decisions decisions{nullptr};
   std::vector<Bf16> share;
   CacheSlot* slot = nullptr;
   std::unique_ptr<DeviceCache> cache;

@@ -90,7 +90,7 @@ struct StepRig {
   SteadyClock clock;
   TimeAccount account{clock};
   StepWatch watch{&account, nullptr};
-  Decisions decisions{nullptr, nullptr, log};
+  Decisions decisions{nullptr};
   const RunContext run{
       space, shards, options, plan, device, workers, clock, account, watch, log, InstructionSet::scalar};
   HostArena arena{{.budget_bytes = 64 * kMiB, .lock_pages = false}, log};

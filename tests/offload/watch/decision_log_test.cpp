@@ -1,26 +1,19 @@
-// What is decided about the device's slots: the same whatever time does, and again when it is prescribed.
+// What is decided about the device's slots: the same whatever time does.
 #include <terrace/offload/watch/decision_log.h>
 
 #include <deque>
 
 #include "offload/offloader_rig.h"
-#include "support/expect_error.h"
 
 namespace terrace::decision_log_test {
 namespace {
 
-using testing::expect_error;
-
-// Keeps decisions, and gives them back.
-class Kept final : public DecisionLog, public DecisionSource {
+class Kept final : public DecisionLog {
  public:
   void add(const Decision& decision) override {
     const std::string& operation = operations_.emplace_back(decision.operation);
     decisions.push_back({decision.kind, decision.number, operation});
   }
-  const Decision* next() override { return next_ < decisions.size() ? &decisions[next_] : nullptr; }
-  void advance() override { ++next_; }
-  std::string place() const override { return "kept:" + std::to_string(next_ + 1); }
 
   size_t count(DecisionKind kind) const {
     return static_cast<size_t>(std::ranges::count(decisions, kind, &Decision::kind));
@@ -30,7 +23,6 @@ class Kept final : public DecisionLog, public DecisionSource {
 
  private:
   std::deque<std::string> operations_;
-  size_t next_ = 0;
 };
 
 void train(Case c, size_t threads, uint32_t steps = 3) {
@@ -88,47 +80,6 @@ TEST(DecisionLog, HasAFetchForEveryCopyAndAnEvictionForEveryChunkThatLeft) {
   EXPECT_EQ(kept.count(DecisionKind::evict) + kept.count(DecisionKind::bypass), counters.eviction_count);
   EXPECT_EQ(kept.count(DecisionKind::step), 3u);
   EXPECT_EQ(kept.count(DecisionKind::update), 3u);
-}
-
-TEST(DecisionLog, ReplaysUnderAnotherPolicyAndDepth) {
-  for (const PolicyKind policy : policy_kinds()) {
-    SCOPED_TRACE(name_of(policy));
-    Kept first, again;
-    Case c{.parameters = Placement::cpu, .states = Placement::cpu, .accumulation = 2, .policy = policy};
-    c.with_frozen = true;
-    c.decisions = &first;
-    train(c, 2);
-    c.policy = policy == PolicyKind::opt ? PolicyKind::fifo : PolicyKind::opt;
-    c.replay = &first;
-    c.decisions = &again;
-    train(c, 2);
-    EXPECT_EQ(first.next(), nullptr) << "not replayed to its end";
-    EXPECT_EQ(first.decisions, again.decisions);
-  }
-}
-
-TEST(DecisionLog, ARunThatCannotDecideAsItSaysNamesThePlace) {
-  Case c{.parameters = Placement::cpu, .states = Placement::cpu};
-  Kept first;
-  c.decisions = &first;
-  train(c, 1);
-  c.decisions = nullptr;
-  const auto victim = std::ranges::find(first.decisions, DecisionKind::evict, &Decision::kind);
-  ASSERT_NE(victim, first.decisions.end());
-  const std::string place = "kept:" + std::to_string(victim - first.decisions.begin() + 1);
-  Kept other = first;
-  other.decisions[static_cast<size_t>(victim - first.decisions.begin())].number = 1000;
-  c.replay = &other;
-  expect_error(ErrorKind::config, {place}, [&] { train(c, 1); });
-  Kept longer = first;
-  c.replay = &longer;
-  c.accumulation = 2;
-  expect_error(ErrorKind::config, {"kept:", "this run comes to"}, [&] { train(c, 1); });
-  Kept shorter = first;
-  c.accumulation = 1;
-  c.replay = &shorter;
-  train(c, 1, 4);  // goes on with its own decisions
-  EXPECT_EQ(shorter.next(), nullptr);
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ TEST(Settle, LeavesAloneWhatTheConfigurationSays) {
   const TrainConfig resolved = default_train_config();
   const PlayedDevice gpu;
   MemoryLog log;
-  const TrainConfig config =
-      settle(resolved, {.tuning = "/nowhere", .compute = &gpu, .replayed = "/nowhere"}, log);
+  const TrainConfig config = settle(resolved, {.tuning = "/nowhere", .compute = &gpu}, log);
   EXPECT_EQ(config_table(config), config_table(resolved));
   EXPECT_TRUE(log.lines().empty());
   EXPECT_EQ(gpu.begun(), 0u);
@@ -269,17 +268,16 @@ RunOptions in_host_memory() {
   return run;
 }
 
-TrainConfig settled(const RunOptions& run, const fs::path& replayed = {}) {
+TrainConfig settled(const RunOptions& run) {
   MemoryLog log;
-  const TrainConfig config =
-      settle(options_of(run).config, {.compute = run.compute, .replayed = replayed}, log);
+  const TrainConfig config = settle(options_of(run).config, {.compute = run.compute}, log);
   EXPECT_TRUE(log.lines().empty());
   return config;
 }
 
-std::string sides_of(const RunOptions& run, const fs::path& replayed = {}) {
+std::string sides_of(const RunOptions& run) {
   TrainerOptions options = options_of(run);
-  options.config = settled(run, replayed);
+  options.config = settled(run);
   return update_sides_text(options.config, plan_training(options));
 }
 
@@ -332,26 +330,6 @@ TEST(SettledSides, AreTheProcessorsWhereThereIsNoOther) {
   run = in_host_memory();
   run.parameters = "";  // nor states
   EXPECT_EQ(sides_of(run), "");
-}
-
-TEST(SettledSides, AreThoseOfTheRunThatIsReplayed) {
-  const ScratchFolder folder;
-  const fs::path path = folder.path() / "decisions.jsonl";
-  const std::string head = "{\"terrace_decisions\": 1, \"chunks\": 9, \"slots\": 4";
-  std::ofstream(path) << head << ", \"update_rates\": [1e9, 16e9, 0]}\n";
-  const std::string text = sides_of(in_host_memory(), path);
-  EXPECT_NE(
-      text.find("decisions.jsonl has it, the processor updates 1 G elements/s, and the link carries 16 GB/s "
-                "each way: the processor updates 5"),
-      std::string::npos)
-      << text;
-  std::ofstream(path) << head << ", \"processor_share\": 0}\n";
-  EXPECT_NE(sides_of(in_host_memory(), path).find("the processor updates 0.0 % of the bytes"),
-            std::string::npos);
-  EXPECT_EQ(line_of(settled(in_host_memory(), path), kRatio),
-            "0, auto (a test), from the decisions in " + path.string());
-  std::ofstream(path) << head << "}\n";
-  EXPECT_NE(sides_of(in_host_memory(), path).find("has it: the processor updates all"), std::string::npos);
 }
 
 // Where a ratio that was asked for is refused.

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <terrace/runtime/train/inference.h>
-#include <terrace/runtime/train/planning/decision_file.h>
 #include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/predict.h>
 #include <terrace/runtime/train/planning/settle.h>
@@ -166,16 +165,14 @@ struct Sided {
   PlanPrediction planned;
 };
 
-// Three steps, with the decisions of a file or written to one.
-Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource* replay) {
+// Three steps.
+Sided train_sided(const RunOptions& run) {
   const TrainerOptions options = options_of(run);
   Workers workers(1);
   TrainingSetup setup = plan_training(options);
   Sided sided;
   sided.planned = predict_run(options.config, setup, workers);
   sided.on_device = setup.plan.memory.device_side;
-  setup.offload.hooks.decisions = decisions;
-  setup.offload.hooks.replay = replay;
   MemoryLog log;
   const TrainingData data(TrainerRun::tokens(1), {kContext, options.config.terrace.seed, 0});
   Trainer trainer(options, std::move(setup), data, log);
@@ -189,43 +186,21 @@ Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource*
   return sided;
 }
 
-// Rates decide, chunk by chunk; a run that follows the decisions has the same sides.
-TEST_P(CudaTraining, HasTheSameBitsWhicheverSideRatesChooseAndInAReplay) {
+// Rates decide, chunk by chunk.
+TEST_P(CudaTraining, HasTheSameBitsWhicheverSideRatesChoose) {
   PlayedGpu gpu;
   RunOptions run = on_gpu(gpu);
   run.parameters = "cpu";
-  const Sided processor = train_sided(run, nullptr, nullptr);
+  const Sided processor = train_sided(run);
   run.ratio = "auto";
   run.update_rates = UpdateRates{1e9 / 3, 17e9 / 3, 0};
-  const fs::path path = folder_.path() / "decisions.jsonl";
-  MemoryLog log;
-  const auto subject = [](const TrainerOptions& options) {
-    const TrainingSetup setup = plan_training(options);
-    return decision_subject(setup.plan.memory, setup.offload);
-  };
-  Sided both;
-  {
-    DecisionFile file(path, subject(options_of(run)), kMiB, log);
-    both = train_sided(run, &file, nullptr);
-  }
+  const Sided both = train_sided(run);
   EXPECT_NEAR(static_cast<double>(std::ranges::count(both.on_device, true)),
               static_cast<double>(both.on_device.size()) / 2, 2);
   EXPECT_EQ(both.losses, processor.losses);
   EXPECT_TRUE(both.state == processor.state);
   EXPECT_NE(both.bytes, processor.bytes);
   EXPECT_TRUE(moves_the_same(both.last, both.planned.step));
-
-  run.update_rates.reset();
-  const TrainConfig replayed =
-      settle(options_of(run).config, {.compute = run.compute, .replayed = path}, log);
-  run.update_rates = replayed.placement.update_rates;
-  DecisionReplay replay(path, subject(options_of(run)));
-  const Sided again = train_sided(run, nullptr, &replay);
-  EXPECT_EQ(replay.next(), nullptr);
-  EXPECT_EQ(again.on_device, both.on_device);
-  EXPECT_EQ(again.bytes, both.bytes);
-  EXPECT_EQ(again.losses, both.losses);
-  EXPECT_TRUE(again.state == both.state);
 }
 
 // Attention's forward pass and the loss differ from the host's in their last bits.
