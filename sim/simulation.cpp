@@ -1,12 +1,18 @@
 #include <terrace/sim/simulation.h>
 
 #include <algorithm>
+#include <array>
 
 #include <terrace/sim/internal/choose_plan.h>
 #include <terrace/sim/internal/step_time.h>
 
 namespace terrace {
 namespace {
+
+constexpr std::array kPolicies = {SimPolicy::opt, SimPolicy::lru,    SimPolicy::fifo,
+                                  SimPolicy::mru, SimPolicy::gemini, SimPolicy::patrickstar};
+constexpr std::array<std::string_view, kPolicies.size()> kNames = {"opt", "lru",    "fifo",
+                                                                   "mru", "gemini", "patrickstar"};
 
 using sim::CacheLevel;
 using sim::LevelRun;
@@ -26,14 +32,28 @@ SimTraffic mean_traffic(const sim::LevelTotals& totals, double steps, const SimL
   return mean;
 }
 
-LevelRun run_of(const CacheLevel& level, PolicyKind policy) {
-  if (policy == PolicyKind::opt) return sim::optimal_run(level);
+LevelRun run_of(const CacheLevel& level, SimPolicy policy) {
+  if (policy == SimPolicy::opt) return sim::optimal_run(level);
   return sim::replay_rule(level, *sim::make_rule(policy, level));
 }
 
 }  // namespace
 
-SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy) {
+std::span<const SimPolicy> sim_policies() {
+  return kPolicies;
+}
+
+std::string_view name_of(SimPolicy policy) {
+  return kNames[static_cast<size_t>(policy)];
+}
+
+std::optional<SimPolicy> sim_policy_from_name(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return kPolicies[static_cast<size_t>(found - kNames.begin())];
+}
+
+SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, SimPolicy policy) {
   check_simulation(schedule, machine);
   SimResult result;
   std::vector<sim::LinkSteps> moved;

@@ -9,10 +9,12 @@
 // leaves, or when a tier below needs it, unless its bytes will be made anew. The step is repeated until the
 // state at its end repeats, and the results are means over that period.
 //
-// Policies are those of memory/space/eviction_policy.h, but for three things. opt is a plan of which items
-// stay between which uses, made from the whole step with sizes and the cost of writing back, or Belady's rule
-// with wrap-around and bypass where that moves no more. A chunk of patrickstar has one place, so a chunk that
-// leaves is always copied. gemini and patrickstar know the schedule from the second cycle on.
+// Policies. Those of memory/space/eviction_policy.h serve here too, but for three things. opt is a plan of
+// which items stay between which uses, made from the whole step with sizes and the cost of writing back, or
+// Belady's rule with wrap-around and bypass where that moves no more. A chunk of patrickstar has one place,
+// so a chunk that leaves is always copied. gemini and patrickstar know the schedule from the second cycle on.
+// Beside them there are rules for comparison that know no schedule: the item leaves whose last use is longest
+// ago (lru), that arrived longest ago (fifo), or that was used last (mru).
 //
 // Time. Uses compute one after the other, in whichever tier. Each direction of each link moves one item after
 // the other; all links work at once with computing. The items of a use may come up to prefetch_depth uses
@@ -20,13 +22,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
-#include <terrace/memory/space/eviction_policy.h>
 #include <terrace/sim/sim_decision.h>
 #include <terrace/sim/sim_schedule.h>
 
 namespace terrace {
+
+enum class SimPolicy : uint8_t { opt, lru, fifo, mru, gemini, patrickstar };
+std::span<const SimPolicy> sim_policies();
+std::string_view name_of(SimPolicy policy);
+std::optional<SimPolicy> sim_policy_from_name(std::string_view name);
 
 // The traffic of a link per step.
 struct SimTraffic {
@@ -51,6 +60,6 @@ struct SimResult {
 };
 
 // Throws the errors of check_simulation().
-SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy);
+SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, SimPolicy policy);
 
 }  // namespace terrace

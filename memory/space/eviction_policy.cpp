@@ -23,10 +23,10 @@ ChunkId farthest(std::span<const ChunkId> candidates, Distance distance) {
   return farthest;
 }
 
-// LastTimes: when something last happened to each chunk, on a clock that ticks each time. 0 stands for never.
-class LastTimes {
+// LastUses: when each chunk was last used, on a clock that ticks with each use. 0 stands for never.
+class LastUses {
  public:
-  explicit LastTimes(uint32_t chunk_count) : last_(chunk_count, 0) {}
+  explicit LastUses(uint32_t chunk_count) : last_(chunk_count, 0) {}
 
   void note(ChunkId chunk) {
     TERRACE_ASSERT(index_of(chunk) < last_.size(), "no chunk " + std::to_string(index_of(chunk)));
@@ -42,63 +42,10 @@ class LastTimes {
     }
     return oldest;
   }
-  ChunkId latest(std::span<const ChunkId> candidates) const {
-    TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
-    ChunkId latest = candidates.front();
-    for (ChunkId candidate : candidates) {
-      if (last_[index_of(candidate)] > last_[index_of(latest)]) latest = candidate;
-    }
-    return latest;
-  }
 
  private:
   std::vector<uint64_t> last_;
   uint64_t now_ = 0;
-};
-
-class LruPolicy final : public EvictionPolicy {
- public:
-  explicit LruPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
-
-  PolicyKind kind() const override { return PolicyKind::lru; }
-  void on_arrival(ChunkId) override {}
-  void on_use(ChunkId chunk) override { uses_.note(chunk); }
-  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
-    return uses_.oldest(candidates);
-  }
-
- private:
-  LastTimes uses_;
-};
-
-class FifoPolicy final : public EvictionPolicy {
- public:
-  explicit FifoPolicy(uint32_t chunk_count) : arrivals_(chunk_count) {}
-
-  PolicyKind kind() const override { return PolicyKind::fifo; }
-  void on_arrival(ChunkId chunk) override { arrivals_.note(chunk); }
-  void on_use(ChunkId) override {}
-  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
-    return arrivals_.oldest(candidates);
-  }
-
- private:
-  LastTimes arrivals_;
-};
-
-class MruPolicy final : public EvictionPolicy {
- public:
-  explicit MruPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
-
-  PolicyKind kind() const override { return PolicyKind::mru; }
-  void on_arrival(ChunkId) override {}
-  void on_use(ChunkId chunk) override { uses_.note(chunk); }
-  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
-    return uses_.latest(candidates);
-  }
-
- private:
-  LastTimes uses_;
 };
 
 // The rule of L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966: the
@@ -108,7 +55,6 @@ class OptPolicy final : public EvictionPolicy {
   explicit OptPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
 
   PolicyKind kind() const override { return PolicyKind::opt; }
-  void on_arrival(ChunkId) override {}
   void on_use(ChunkId chunk) override { uses_.note(chunk); }
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
     if (context.schedule.empty()) return uses_.oldest(candidates);
@@ -118,14 +64,13 @@ class OptPolicy final : public EvictionPolicy {
   }
 
  private:
-  LastTimes uses_;  // the first step has no schedule
+  LastUses uses_;  // the first step has no schedule
 };
 
 // The rule of Colossal-AI 0.3, zero/gemini/placement_policy.py (AutoPlacementPolicy).
 class GeminiPolicy final : public EvictionPolicy {
  public:
   PolicyKind kind() const override { return PolicyKind::gemini; }
-  void on_arrival(ChunkId) override {}
   void on_use(ChunkId) override {}
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
     return farthest(candidates, [&](ChunkId chunk) {
@@ -138,7 +83,6 @@ class GeminiPolicy final : public EvictionPolicy {
 class PatrickStarPolicy final : public EvictionPolicy {
  public:
   PolicyKind kind() const override { return PolicyKind::patrickstar; }
-  void on_arrival(ChunkId) override {}
   void on_use(ChunkId) override {}
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
     return farthest(candidates, [&](ChunkId chunk) {
@@ -147,10 +91,8 @@ class PatrickStarPolicy final : public EvictionPolicy {
   }
 };
 
-constexpr std::array kKinds = {PolicyKind::opt, PolicyKind::lru,    PolicyKind::fifo,
-                               PolicyKind::mru, PolicyKind::gemini, PolicyKind::patrickstar};
-constexpr std::array<std::string_view, kKinds.size()> kNames = {"opt", "lru",    "fifo",
-                                                                "mru", "gemini", "patrickstar"};
+constexpr std::array kKinds = {PolicyKind::opt, PolicyKind::gemini, PolicyKind::patrickstar};
+constexpr std::array<std::string_view, kKinds.size()> kNames = {"opt", "gemini", "patrickstar"};
 
 }  // namespace
 
@@ -173,12 +115,6 @@ std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_coun
   switch (kind) {
     case PolicyKind::opt:
       return std::make_unique<OptPolicy>(chunk_count);
-    case PolicyKind::lru:
-      return std::make_unique<LruPolicy>(chunk_count);
-    case PolicyKind::fifo:
-      return std::make_unique<FifoPolicy>(chunk_count);
-    case PolicyKind::mru:
-      return std::make_unique<MruPolicy>(chunk_count);
     case PolicyKind::gemini:
       return std::make_unique<GeminiPolicy>();
     case PolicyKind::patrickstar:

@@ -14,7 +14,7 @@
 
 namespace terrace {
 
-enum class PolicyKind : uint8_t { opt, lru, fifo, mru, gemini, patrickstar };
+enum class PolicyKind : uint8_t { opt, gemini, patrickstar };
 std::span<const PolicyKind> policy_kinds();
 std::string_view name_of(PolicyKind kind);
 std::optional<PolicyKind> policy_from_name(std::string_view name);
@@ -29,8 +29,6 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual PolicyKind kind() const = 0;
-  // A chunk comes into the tier, possibly long before its first use there.
-  virtual void on_arrival(ChunkId chunk) = 0;
   // A resident chunk is used, in the order of uses.
   virtual void on_use(ChunkId chunk) = 0;
   // Returns one of `candidates` (not empty, ascending) and changes nothing. Linear in the candidates.
@@ -38,10 +36,8 @@ class EvictionPolicy {
 };
 
 // opt evicts the chunk whose next use is farthest, wrapping into the next step, and before all others one
-// that the schedule never names (Belady's rule; with an empty schedule it is lru). lru evicts the chunk whose
-// last use is longest ago, and before all others one that was never used. fifo evicts the chunk that arrived
-// longest ago, whatever its uses. mru evicts the chunk whose last use is the latest, and after all others one
-// that was never used.
+// that the schedule never names (Belady's rule). With an empty schedule it evicts the chunk whose last use is
+// longest ago, and before all others one that was never used.
 //
 // Two rules of other memory managers serve as comparisons. gemini, Colossal-AI's automatic placement, evicts
 // the chunk whose next use in the rest of the step is farthest; all that have none there are alike (by

@@ -90,7 +90,6 @@ void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
   params_[index_of(chunk)].uses = 0;
   param_of_slot_[number_of(slot)] = index_of(chunk);
   residents_.insert(std::ranges::lower_bound(residents_, chunk), chunk);
-  policy_->on_arrival(chunk);
   ++param_slot_count_;
   note_slot(TraceKind::place, TransferRole::param, chunk);
 }

@@ -40,7 +40,7 @@ FoundPlan choose_plan(const KeepProblem& problem) {
 // Belady's rule decides from use to use, so what it keeps may differ from cycle to cycle; a plan repeats.
 // Either may move less.
 LevelRun optimal_run(const CacheLevel& level) {
-  const std::unique_ptr<VictimRule> rule = make_rule(PolicyKind::opt, level);
+  const std::unique_ptr<VictimRule> rule = make_rule(SimPolicy::opt, level);
   LevelRun by_rule = replay_rule(level, *rule);
   const double rule_bytes = bytes_per_cycle(level, by_rule);
   const KeepProblem problem = keep_problem(level);

@@ -14,7 +14,7 @@ uint32_t relaxation_rounds(const KeepProblem& problem);
 // Returns the best plan found by branch and bound for a small problem, a good plan for any other.
 FoundPlan choose_plan(const KeepProblem& problem);
 
-// The decisions of PolicyKind::opt for a level.
+// The decisions of SimPolicy::opt for a level.
 LevelRun optimal_run(const CacheLevel& level);
 
 }  // namespace terrace::sim

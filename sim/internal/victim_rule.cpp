@@ -1,9 +1,11 @@
 #include <terrace/sim/internal/victim_rule.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <terrace/memory/space/eviction_policy.h>
 #include <terrace/memory/space/schedule.h>
 
 namespace terrace::sim {
@@ -46,7 +48,7 @@ class PolicyRule final : public VictimRule {
       : policy_(make_policy(kind, static_cast<uint32_t>(level.item_bytes.size()))),
         schedule_(schedule_of(level)) {}
 
-  void on_arrival(uint32_t item) override { policy_->on_arrival(ChunkId{item}); }
+  void on_arrival(uint32_t) override {}
   void on_use(uint32_t item) override { policy_->on_use(ChunkId{item}); }
   uint32_t choose(std::span<const uint32_t> candidates, uint32_t moment, bool warm_up) override {
     chunks_.clear();
@@ -55,7 +57,6 @@ class PolicyRule final : public VictimRule {
   }
   bool may_bypass() const override { return policy_->kind() == PolicyKind::opt; }
   bool copies_clean() const override { return policy_->kind() == PolicyKind::patrickstar; }
-  bool remembers_arrivals() const override { return policy_->kind() == PolicyKind::fifo; }
 
  private:
   // Knows the step only when it has been through it once.
@@ -69,10 +70,41 @@ class PolicyRule final : public VictimRule {
   std::vector<ChunkId> chunks_;
 };
 
+// lru, fifo and mru: a rule of the order in which items were used, or arrived (fifo). Of equals the lowest
+// leaves.
+class OrderRule final : public VictimRule {
+ public:
+  OrderRule(SimPolicy policy, const CacheLevel& level)
+      : is_fifo_(policy == SimPolicy::fifo),
+        is_mru_(policy == SimPolicy::mru),
+        last_(level.item_bytes.size(), 0) {}
+
+  void on_arrival(uint32_t item) override {
+    if (is_fifo_) last_[item] = ++now_;
+  }
+  void on_use(uint32_t item) override {
+    if (!is_fifo_) last_[item] = ++now_;
+  }
+  uint32_t choose(std::span<const uint32_t> candidates, uint32_t, bool) override {
+    const auto when = [this](uint32_t item) { return last_[item]; };
+    return is_mru_ ? *std::ranges::max_element(candidates, {}, when)
+                   : *std::ranges::min_element(candidates, {}, when);
+  }
+  bool remembers_arrivals() const override { return is_fifo_; }
+
+ private:
+  const bool is_fifo_;
+  const bool is_mru_;
+  std::vector<uint64_t> last_;  // by item; 0: never
+  uint64_t now_ = 0;
+};
+
 }  // namespace
 
-std::unique_ptr<VictimRule> make_rule(PolicyKind policy, const CacheLevel& level) {
-  return std::make_unique<PolicyRule>(policy, level);
+std::unique_ptr<VictimRule> make_rule(SimPolicy policy, const CacheLevel& level) {
+  if (const std::optional<PolicyKind> kind = policy_from_name(name_of(policy)))
+    return std::make_unique<PolicyRule>(*kind, level);
+  return std::make_unique<OrderRule>(policy, level);
 }
 
 }  // namespace terrace::sim

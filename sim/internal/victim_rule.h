@@ -1,14 +1,14 @@
 // VictimRule: chooses the item that leaves a full tier of a simulation. It uses the rules of
-// memory/space/eviction_policy.h as they are, and adds facts that they do not need where every chunk is
-// clean.
+// memory/space/eviction_policy.h as they are, adds facts that they do not need where every chunk is clean,
+// and has three rules of its own to compare them with.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
-#include <terrace/memory/space/eviction_policy.h>
 #include <terrace/sim/internal/cache_level.h>
+#include <terrace/sim/simulation.h>
 
 namespace terrace::sim {
 
@@ -29,8 +29,8 @@ class VictimRule {
   virtual bool remembers_arrivals() const { return false; }
 };
 
-// `level` outlives the rule. For PolicyKind::opt the rule is Belady's with wrap-around and bypass; a plan may
+// `level` outlives the rule. For SimPolicy::opt the rule is Belady's with wrap-around and bypass; a plan may
 // do better (choose_plan.h).
-std::unique_ptr<VictimRule> make_rule(PolicyKind policy, const CacheLevel& level);
+std::unique_ptr<VictimRule> make_rule(SimPolicy policy, const CacheLevel& level);
 
 }  // namespace terrace::sim

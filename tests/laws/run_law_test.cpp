@@ -66,10 +66,10 @@ struct Placing {
 
 constexpr Placing kOnDevice{"none", "none", "64MiB", "64MiB", "65536", "opt", false, "auto", false};
 constexpr Placing kPlacings[] = {
-    {"cpu", "nvme", "5MiB", "8MiB", "4096", "lru", true, "next_forward", true},
+    {"cpu", "nvme", "5MiB", "8MiB", "4096", "gemini", true, "next_forward", true},
     {"nvme", "nvme", "6MiB", "6MiB", "8192", "opt", false, "during_backward", false},
-    {"nvme", "cpu", "8MiB", "16MiB", "16384", "mru", true, "next_forward", true},
-    {"nvme", "nvme", "6MiB", "8MiB", "4096", "fifo", false, "auto", true},
+    {"nvme", "cpu", "8MiB", "16MiB", "16384", "patrickstar", true, "next_forward", true},
+    {"nvme", "nvme", "6MiB", "8MiB", "4096", "patrickstar", false, "auto", true},
 };
 
 std::string config_text(const Kind& kind, const Placing& placing, const std::string& folder) {

@@ -39,7 +39,7 @@ std::vector<Case> cases() {
             c.tight = tight;
             c.strict = tight;
             c.chunk_elements = tight ? kTileElements : 4 * kTileElements;
-            c.policy = accumulation == 1 ? PolicyKind::opt : PolicyKind::lru;
+            c.policy = accumulation == 1 ? PolicyKind::opt : PolicyKind::gemini;
             c.with_frozen = type == DataType::bf16;
             c.engine = tight ? io::EngineKind::io_uring : io::EngineKind::threads;
             list.push_back(c);

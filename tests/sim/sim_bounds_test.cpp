@@ -37,7 +37,7 @@ Instance instance(uint64_t seed, const RandomShape& shape) {
   return made;
 }
 
-double bytes_moved(const Instance& made, PolicyKind policy) {
+double bytes_moved(const Instance& made, SimPolicy policy) {
   return simulate(made.schedule, made.machine, policy).links[0].bytes();
 }
 
@@ -57,9 +57,9 @@ TEST(SimBounds, OptEqualsTheExactOptimumForEqualCleanChunks) {
     const Instance made = instance(seed, shape);
     const LowerBound bound = lower_bound(made.schedule, made.machine, 0);
     ASSERT_EQ(bound.kind, BoundKind::exact) << "seed " << seed;
-    const SimResult opt = simulate(made.schedule, made.machine, PolicyKind::opt);
+    const SimResult opt = simulate(made.schedule, made.machine, SimPolicy::opt);
     EXPECT_NEAR(opt.links[0].bytes(), bound.bytes_per_step, 1e-9) << "seed " << seed;
-    if (bytes_moved(made, PolicyKind::lru) > opt.links[0].bytes()) ++beaten_by_opt;
+    if (bytes_moved(made, SimPolicy::lru) > opt.links[0].bytes()) ++beaten_by_opt;
     if (opt.period_steps > 1) ++longer_than_a_step;
     EXPECT_LE(relaxed(made.problem), bound.bytes_per_step + 1e-6) << "seed " << seed;
   }
@@ -79,7 +79,7 @@ TEST(SimBounds, TheExactOptimumIsTheMeanOverStepsThatDiffer) {
   }
   const SimMachine machine = sim_test::two_tiers(20);
   EXPECT_EQ(lower_bound(schedule, machine, 0).bytes_per_step, 15);
-  const SimResult opt = simulate(schedule, machine, PolicyKind::opt);
+  const SimResult opt = simulate(schedule, machine, SimPolicy::opt);
   EXPECT_EQ(opt.links[0].up_bytes, 15);
   EXPECT_EQ(opt.period_steps, 2u);
   EXPECT_EQ(sim::best_plan(sim::keep_problem(sim::level_below(schedule, machine, 0, {{}})), 100).bytes, 20u);
@@ -90,7 +90,7 @@ TEST(SimBounds, NoPolicyMovesLessThanTheBound) {
     const Instance made = instance(seed, {6 + static_cast<uint32_t>(seed % 12), 30, 5, 3, 30, 10, 15, 3});
     const LowerBound bound = lower_bound(made.schedule, made.machine, 0);
     EXPECT_GT(bound.bytes_per_step, 0) << "seed " << seed;
-    for (const PolicyKind policy : policy_kinds()) {
+    for (const SimPolicy policy : sim_policies()) {
       EXPECT_GE(bytes_moved(made, policy) + 1e-6, bound.bytes_per_step)
           << "seed " << seed << ", " << name_of(policy) << " under " << name_of(bound.kind);
     }
@@ -147,14 +147,14 @@ TEST(SimBounds, OptIsWithinTwoPercentOfTheBestPlanWhereSizesAndWritesAreMixed) {
     const sim::FoundPlan best = sim::best_plan(made.problem, 5000);
     ASSERT_TRUE(best.is_best) << "seed " << seed;
     const auto least = static_cast<double>(best.bytes);
-    EXPECT_LE(bytes_moved(made, PolicyKind::opt), 1.02 * least) << "seed " << seed;
+    EXPECT_LE(bytes_moved(made, SimPolicy::opt), 1.02 * least) << "seed " << seed;
     sim::KeepRelaxation relaxation(made.problem);
     relaxation.bound(std::vector<sim::ArcFate>(made.problem.arcs.size(), sim::ArcFate::open), 60);
     const sim::FoundPlan good = sim::good_plan(made.problem, relaxation.shares());
     EXPECT_TRUE(sim::fits(made.problem, good.kept));
     good_bytes += static_cast<double>(good.bytes);
     best_bytes += least;
-    const auto rule = sim::make_rule(PolicyKind::opt, made.level);
+    const auto rule = sim::make_rule(SimPolicy::opt, made.level);
     const sim::LevelRun run = sim::replay_rule(made.level, *rule);
     belady_over +=
         static_cast<double>(sim::replay_log(made.level, run).bytes()) / run.cycle_count / least - 1;

@@ -45,7 +45,7 @@ constexpr std::array kKeyFlags = {
             "Where parameters live between uses"},
     KeyFlag{"--offload-optimizer", "zero_optimization.offload_optimizer.device", "none|cpu|nvme", kMemory,
             "Where master weights and moments live"},
-    KeyFlag{"--policy", "terrace.policy", "opt|lru|fifo|mru|gemini|patrickstar", kMemory,
+    KeyFlag{"--policy", "terrace.policy", "opt|gemini|patrickstar", kMemory,
             "Which chunk leaves the device when it is full"},
     KeyFlag{"--engine", "terrace.engine", "auto|io_uring|libaio|threads", kMemory,
             "Which file I/O engine is used"},

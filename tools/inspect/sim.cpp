@@ -53,7 +53,7 @@ class Sim final : public Subcommand {
   void add_machine_flags(Command& command);
   SimSchedule schedule(const SimMachine& machine);
   SimSchedule schedule_of_model(const SimMachine& machine);
-  std::vector<PolicyKind> policies() const;
+  std::vector<SimPolicy> policies() const;
   void step(const std::string& text) {
     if (console_.is_terminal()) console_.progress(text);
   }
@@ -159,10 +159,10 @@ SimSchedule Sim::schedule(const SimMachine& machine) {
   return read_schedule(flags_.trace);
 }
 
-std::vector<PolicyKind> Sim::policies() const {
-  std::vector<PolicyKind> chosen;
+std::vector<SimPolicy> Sim::policies() const {
+  std::vector<SimPolicy> chosen;
   for (const std::string& name : flags_.policies) {
-    const std::optional<PolicyKind> policy = policy_from_name(name);
+    const std::optional<SimPolicy> policy = sim_policy_from_name(name);
     if (policy) {
       if (std::find(chosen.begin(), chosen.end(), *policy) == chosen.end()) chosen.push_back(*policy);
       continue;
@@ -170,9 +170,9 @@ std::vector<PolicyKind> Sim::policies() const {
     if (name != "all")
       refuse("--policy " + name, "there is no such policy",
              "give opt, lru, fifo, mru, gemini, patrickstar or all");
-    return {policy_kinds().begin(), policy_kinds().end()};
+    return {sim_policies().begin(), sim_policies().end()};
   }
-  if (chosen.empty()) return {policy_kinds().begin(), policy_kinds().end()};
+  if (chosen.empty()) return {sim_policies().begin(), sim_policies().end()};
   return chosen;
 }
 
@@ -193,7 +193,7 @@ int Sim::run() {
                        report.machine.tiers[link + 1].name));
       report.bounds.push_back(lower_bound(report.schedule, report.machine, link));
     }
-    for (const PolicyKind policy : report.policies) {
+    for (const SimPolicy policy : report.policies) {
       step(fmt::format("policy {}", name_of(policy)));
       report.results.push_back(simulate(report.schedule, report.machine, policy));
     }

@@ -13,7 +13,7 @@ struct SimReport {
   SimSchedule schedule;
   SimMachine machine;
   std::vector<LowerBound> bounds;  // one per link
-  std::vector<PolicyKind> policies;
+  std::vector<SimPolicy> policies;
   std::vector<SimResult> results;  // one per policy
 };
 

@@ -431,7 +431,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory, of each rank. Without it: what the plan needs, of the simulated device at most a quarter of the memory where that is enough and else what fits beside the host's, or 95 % of what is free on the GPU.", between(1, kMaxInteger)},
     {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory, of each rank. Without it: four fifths of what is available, which the ranks of a host share.", between(1, kMaxInteger)},
     {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxChunk)},
-    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), used last (mru), or as Gemini or PatrickStar choose it.", one_of("opt|lru|fifo|mru|gemini|patrickstar")},
+    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), or as Gemini or PatrickStar choose it.", {.allowed = "opt|gemini|patrickstar", .instead = "lru=opt|fifo=opt|mru=opt"}},
     {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|libaio|threads")},
     {"terrace", "io_uring_sqpoll", boolean, "", without_effect, "The engine io_uring hands its requests over with system calls, without a kernel thread that looks for them."},
     {"terrace", "io_uring_iopoll", boolean, "", without_effect, "The engine io_uring sleeps until the drive interrupts; it does not ask the drive for completions."},

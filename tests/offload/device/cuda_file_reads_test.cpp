@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
              .processor_share = 0},
         Case{.parameters = Placement::nvme,
              .states = Placement::cpu,
-             .policy = PolicyKind::lru,
+             .policy = PolicyKind::gemini,
              .announced = false,
              .engine = io::EngineKind::threads}));
 

@@ -19,7 +19,7 @@ struct DeviceCacheTest : ::testing::Test {
                                 {"frozen", {kTileElements}, DataType::bf16, false}});
     rig->plan.device_slots = 2;
     states = std::make_unique<TensorStates>(rig->space);
-    cache = std::make_unique<DeviceCache>(rig->space, rig->device, rig->plan, parameters, PolicyKind::lru,
+    cache = std::make_unique<DeviceCache>(rig->space, rig->device, rig->plan, parameters, PolicyKind::opt,
                                           *states, rig->watch, decisions);
   }
   CacheSlot* take_slot() { return cache->take_slot(EvictionContext{unknown, kNever}); }
@@ -41,7 +41,7 @@ struct DeviceCacheTest : ::testing::Test {
   }
 
   MemoryLog log;
-  Decisions decisions{nullptr, nullptr, log};
+  Decisions decisions{nullptr};
   const Schedule unknown{};
   std::unique_ptr<HomesRig> rig;
   std::unique_ptr<TensorStates> states;

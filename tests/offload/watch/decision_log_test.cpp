@@ -47,7 +47,7 @@ TEST(DecisionLog, IsTheSameWhateverEngineThreadsAndLinksDo) {
        {Combination{Placement::nvme, UpdateMode::after_backward, PolicyKind::opt},
         Combination{Placement::nvme, UpdateMode::next_forward, PolicyKind::opt},
         Combination{Placement::cpu, UpdateMode::during_backward, PolicyKind::opt},
-        Combination{Placement::cpu, UpdateMode::next_forward, PolicyKind::lru}}) {
+        Combination{Placement::cpu, UpdateMode::next_forward, PolicyKind::gemini}}) {
     SCOPED_TRACE(name_of(combination.mode));
     Kept first, slow;
     Case c{.parameters = combination.parameters, .states = Placement::nvme, .policy = combination.policy};

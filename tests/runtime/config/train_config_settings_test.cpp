@@ -322,9 +322,16 @@ TEST(TrainConfigSettings, SaysThatAGroupsOwnRateIsIdle) {
 }
 
 TEST(TrainConfigSettings, TakesEveryPolicyAndEngineByItsName) {
-  EXPECT_EQ(parse(R"({"terrace": {"policy": "fifo"}})").terrace.policy, PolicyKind::fifo);
-  EXPECT_EQ(parse(R"({"terrace": {"policy": "mru"}})").terrace.policy, PolicyKind::mru);
+  EXPECT_EQ(parse(R"({"terrace": {"policy": "gemini"}})").terrace.policy, PolicyKind::gemini);
+  EXPECT_EQ(parse(R"({"terrace": {"policy": "patrickstar"}})").terrace.policy, PolicyKind::patrickstar);
   EXPECT_EQ(parse(R"({"terrace": {"engine": "libaio"}})").terrace.engine, io::EngineKind::libaio);
+}
+
+// These rules are terrace sim's, to compare with.
+TEST(TrainConfigSettings, AnswersAPolicyThatKnowsNoScheduleWithTheOneToSet) {
+  for (const char* policy : {"lru", "fifo", "mru"})
+    EXPECT_THAT(problem(std::string(R"({"terrace": {"policy": ")") + policy + "\"}}"),
+                AllOf(HasSubstr("opt, gemini, patrickstar"), HasSubstr("set \"opt\" instead")));
 }
 
 TEST(TrainConfigSettings, KeepsWarningsWithinAHundredColumns) {

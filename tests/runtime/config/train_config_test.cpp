@@ -340,12 +340,12 @@ TEST(TrainConfig, TakesThePeakOfTheScheduleFromTheOptimizer) {
 
 TEST(TrainConfig, ReadsTheKeysOfItsOwn) {
   const TrainConfig config = parse(R"({"terrace": {"device_memory": "256MiB", "host_memory": 1073741824,
-      "chunk_elements": 8192, "policy": "lru", "engine": "io_uring", "prefetch_depth": 3, "strict": true,
+      "chunk_elements": 8192, "policy": "gemini", "engine": "io_uring", "prefetch_depth": 3, "strict": true,
       "verify_checksums": false, "memory_pressure": false, "threads": 2, "bind_threads": false, "seed": 7}})");
   EXPECT_EQ(config.terrace.device_memory_bytes, 256u << 20);
   EXPECT_EQ(config.terrace.host_memory_bytes, 1u << 30);
   EXPECT_EQ(config.terrace.chunk_elements, 8192u);
-  EXPECT_EQ(config.terrace.policy, PolicyKind::lru);
+  EXPECT_EQ(config.terrace.policy, PolicyKind::gemini);
   EXPECT_EQ(config.terrace.engine, io::EngineKind::io_uring);
   EXPECT_EQ(config.terrace.prefetch_uses, 3u);
   EXPECT_TRUE(config.terrace.strict);

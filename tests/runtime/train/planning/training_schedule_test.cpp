@@ -181,7 +181,7 @@ TEST(TrainingSchedule, HasTheChunksAndUsesOfTheModel) {
 
 TEST(TrainingSchedule, OptIsExactForEqualCleanChunksOfSixModels) {
   std::printf("KiB to the device per step\nschedule          room   least");
-  for (const PolicyKind policy : policy_kinds()) std::printf(" %11s", std::string(name_of(policy)).c_str());
+  for (const SimPolicy policy : sim_policies()) std::printf(" %11s", std::string(name_of(policy)).c_str());
   std::printf("\n");
   for (const auto& [name, full] : six_schedules()) {
     const SimSchedule schedule = equal_and_clean(full);
@@ -192,11 +192,11 @@ TEST(TrainingSchedule, OptIsExactForEqualCleanChunksOfSixModels) {
       const LowerBound bound = lower_bound(schedule, machine, 0);
       ASSERT_EQ(bound.kind, BoundKind::exact) << name;
       std::printf("%-15s %5d %% %7.0f", name.c_str(), static_cast<int>(share), bound.bytes_per_step / 1024);
-      for (const PolicyKind policy : policy_kinds()) {
+      for (const SimPolicy policy : sim_policies()) {
         const SimTraffic moved = simulate(schedule, machine, policy).links[0];
         std::printf(" %11.0f", moved.bytes() / 1024);
         EXPECT_GE(moved.bytes(), bound.bytes_per_step) << name << ", " << name_of(policy);
-        if (policy == PolicyKind::opt) {
+        if (policy == SimPolicy::opt) {
           EXPECT_EQ(moved.bytes(), bound.bytes_per_step) << name;
         }
       }
@@ -207,7 +207,7 @@ TEST(TrainingSchedule, OptIsExactForEqualCleanChunksOfSixModels) {
 
 TEST(TrainingSchedule, NoPolicyIsUnderTheBoundWhereSizesAndWritesAreMixed) {
   std::printf("over the bound of each link\n%-15s %22s", "schedule", "bounds");
-  for (const PolicyKind policy : policy_kinds()) std::printf(" %15s", std::string(name_of(policy)).c_str());
+  for (const SimPolicy policy : sim_policies()) std::printf(" %15s", std::string(name_of(policy)).c_str());
   std::printf("\n");
   auto schedules = six_schedules();
   if (testing::kSanitized) schedules.resize(1);
@@ -224,7 +224,7 @@ TEST(TrainingSchedule, NoPolicyIsUnderTheBoundWhereSizesAndWritesAreMixed) {
     std::printf("%-15s %11s %10s", name.c_str(), std::string(name_of(bounds[0].kind)).c_str(),
                 std::string(name_of(bounds[1].kind)).c_str());
     std::vector<double> moved;
-    for (const PolicyKind policy : policy_kinds()) {
+    for (const SimPolicy policy : sim_policies()) {
       const SimResult result = simulate(schedule, machine, policy);
       for (size_t k = 0; k < 2; ++k) {
         std::printf("%7.1f%%", 100 * (result.links[k].bytes() / bounds[k].bytes_per_step - 1));
