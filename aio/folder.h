@@ -20,10 +20,9 @@ class RemovedAtEnd {
   ~RemovedAtEnd();
   RemovedAtEnd(const RemovedAtEnd&) = delete;
   RemovedAtEnd& operator=(const RemovedAtEnd&) = delete;
-  void remove_instead(std::filesystem::path path) { path_ = std::move(path); }
 
  private:
-  std::filesystem::path path_;
+  const std::filesystem::path path_;
   Log& log_;
 };
 

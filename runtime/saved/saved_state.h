@@ -86,7 +86,6 @@ class StateReader {
               std::vector<std::string> files);
 
   const std::filesystem::path& path() const { return path_; }
-  bool has_manifest() const { return has_manifest_; }
   const std::string& facts() const { return manifest_.facts; }
   // Throws Error(config) for a name that no file of the state has.
   uint64_t bytes_of(const std::string& file) const;
