@@ -68,7 +68,7 @@ using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
 terrace_error* terrace_state_checkpoint(terrace_state_writer* writer, terrace_store* store,
                                         const terrace_checkpoint* checkpoint) {
-  constexpr const char* kCall = "terrace_state_checkpoint";
+  constexpr Names kCall = TERRACE_CALL_AS(state_checkpoint, "engine.save_checkpoint");
   const auto save = [&](terrace_store& s) {
     c::use_writer(writer, [&](terrace_state_writer& w) {
       const terrace_checkpoint given = c::taken(checkpoint, c::kSaveState, "checkpoint");
