@@ -1,7 +1,6 @@
 // terrace_run.h: the states of a store in a checkpoint.
 #include <terrace_run.h>
 
-#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +9,7 @@
 #include <terrace/capi/limits.h>
 #include <terrace/capi/saved_states.h>
 #include <terrace/capi/structs.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/checkpoint/checkpoint_streams.h>
 #include <terrace/runtime/config/loss_scaler.h>
 
@@ -18,9 +18,6 @@ namespace {
 
 // The name in CheckpointInfo::position that `terrace train` reads.
 constexpr const char* kSamples = "consumed_samples";
-// The values of optimizer.type, by terrace_optimizer_kind.
-constexpr std::array kOptimizers = {"AdamW", "Adam", "Adagrad", "Lion", "SGD"};
-static_assert(TERRACE_SGD + 1 == kOptimizers.size());
 
 CheckpointInfo info_of(const terrace_checkpoint& given, const terrace_store& store) {
   require_enum(given.precision, 3, kSaveState, "terrace_checkpoint.precision");
@@ -34,7 +31,7 @@ CheckpointInfo info_of(const terrace_checkpoint& given, const terrace_store& sto
   info.model = given.model != nullptr ? given.model : "a model";
   info.type = static_cast<DataType>(given.precision);
   if (given.samples != 0 || given.step == 0) info.position[kSamples] = given.samples;
-  info.settings[kOptimizerSetting] = json_quoted(kOptimizers[given.optimizer]);
+  info.settings[kOptimizerSetting] = json_quoted(kOptimizers[given.optimizer].key);
   if (given.loss_scale != nullptr) {
     const terrace_loss_scale_state now = taken(given.loss_scale, kSaveState, "terrace_checkpoint.loss_scale");
     Fp16Config unbounded;

@@ -145,7 +145,9 @@ void RunSaves::after_failure(const Error& failure) {
     try {
       action();
     } catch (const Error& second) {
-      if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.in(Door::program));
+      const bool is_the_same =
+          second.parts().what_failed.in(Door::program) == failure.parts().what_failed.in(Door::program);
+      if (!is_the_same) console_.error(second.in(Door::program));
     }
   };
   in_passing([&] { finish_update(); });

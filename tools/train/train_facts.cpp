@@ -9,6 +9,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
+#include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/model/transformer/adapter.h>
 
@@ -177,7 +178,7 @@ std::string with_origin(const TrainConfig& config, std::string_view key) {
 }
 
 std::string optimizer_text(const TrainConfig& config) {
-  return fmt::format("{}, rate {}, weight decay {}, clipping {}", name_of(config.optimizer.type),
+  return fmt::format("{}, rate {}, weight decay {}, clipping {}", row_of(config.optimizer.type).key,
                      with_origin(config, "optimizer.params.lr"),
                      with_origin(config, "optimizer.params.weight_decay"),
                      with_origin(config, "gradient_clipping"));
