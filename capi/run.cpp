@@ -33,6 +33,22 @@ std::optional<MonitorSettings> monitor_settings_of(const terrace_run_options& op
                          options.has_times != 0};
 }
 
+RunHeader header_of(const terrace_run_options& options, const std::string& model) {
+  RunHeader header;
+  header.version = TERRACE_C_VERSION;
+  header.model = model;
+  header.planned_steps = options.steps;
+  header.resumed_at_step = options.completed_steps;
+  header.started_at = utc_now();
+  if (options.config != nullptr && !read_json(parse_json(options.config, "config"), header.configuration))
+    c::misuse(kFollow, "config", "it is no JSON object", "give the values in force by their keys");
+  return header;
+}
+
+JobMemory job_memory(terrace_store& store) {
+  return {*store.offloader, *store.device.device, store.offloader->plan().device_bytes};
+}
+
 // On the thread that trains, between two steps. A budget below the run's need is refused, and changes
 // nothing.
 HostBudgetChange change_budget_of(terrace_store& store, uint64_t bytes) {
@@ -67,20 +83,22 @@ terrace_run::terrace_run(terrace_store& followed, const terrace_run_options& opt
       save(options.save),
       save_context(options.save_context),
       log(options.log, options.log_context),
-      steps(text_or(options.log_path, "")),
+      said(&log),
+      steps(text_or(options.log_path, ""), nullptr, &said),
+      memory(steps, *followed.offloader, [this] { return memory_of(job_memory(*store)); }),
       before(followed.offloader->report().counters()) {
   const std::string model = text_or(options.model, "a model");
   const std::optional<MonitorSettings> settings = monitor_settings_of(options);
   if (settings && options.is_resumed == 0) require_empty_monitors(settings->targets);
   if (settings) monitor.emplace(*settings, options.samples, options.is_resumed != 0);
-  steps.start(options.completed_steps, options.steps, model, text_or(options.config, "{}"));
-  observers = {&steps};
+  steps.start(header_of(options, model));
+  if (options.log_path != nullptr) observers = {&memory, &steps};
   if (monitor) observers.push_back(&*monitor);
   Offloader& offloader = *followed.offloader;
   if (options.no_stall_warnings == 0) {
     WatchdogOptions wanted;
     if (options.stall_warning_seconds != 0) wanted.warn_after_ns = options.stall_warning_seconds * kSecondNs;
-    watchdog = std::make_unique<WatchdogThread>(offloader.report().watch(), wanted, log, [] {});
+    watchdog = std::make_unique<WatchdogThread>(offloader.report().watch(), wanted, said, [] {});
   }
   if (options.no_control != 0) return;
   const JobControlOptions wanted{
@@ -89,12 +107,8 @@ terrace_run::terrace_run(terrace_store& followed, const terrace_run_options& opt
       .shape = {.micro_batches = options.micro_batches == 0 ? 1 : options.micro_batches},
       .stop = [this] { is_to_stop = true; }};
   control = std::make_unique<JobControl>(
-      JobSubject{{offloader, *followed.device.device, offloader.plan().device_bytes},
-                 model,
-                 options.completed_steps,
-                 offloader.update_mode(),
-                 std::nullopt},
-      wanted, log);
+      JobSubject{job_memory(followed), model, options.completed_steps, offloader.update_mode(), std::nullopt},
+      wanted, said);
   observers.push_back(control.get());
 }
 

@@ -9,7 +9,7 @@
 
 #include <terrace/capi/store.h>
 #include <terrace/runtime/observe/control/job_control.h>
-#include <terrace/runtime/observe/log/step_log.h>
+#include <terrace/runtime/observe/log/memory_lines.h>
 #include <terrace/runtime/observe/monitor/run_monitor.h>
 #include <terrace/runtime/observe/watchdog.h>
 #include <terrace_run.h>
@@ -31,7 +31,9 @@ struct terrace_run {
   const terrace_run_save_fn save;
   void* const save_context;
   terrace::c::CallbackLog log;
+  terrace::LogRecord said;  // what goes to the log, for the log of steps
   terrace::StepLog steps;
+  terrace::MemoryLines memory;
   std::optional<terrace::RunMonitor> monitor;
   terrace::OffloadCounters before;  // when the last step was done
   std::atomic<bool> is_to_stop = false;

@@ -22,7 +22,6 @@
 #include <terrace/runtime/train/budget_keeper.h>
 #include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
-#include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/training_schedule.h>
 #include <terrace/runtime/train/rank_setup.h>
 #include <terrace/runtime/train/run_identity.h>
@@ -380,10 +379,6 @@ SimSchedule Trainer::recorded_schedule() const {
   recorded.chunk_elements = r.space.chunk_elements();
   recorded.use_ns = r.micro_batches.use_ns();
   return training_schedule(r.model, r.options.config, r.setup.dry, recorded);
-}
-
-const std::vector<TierUse> Trainer::device_ledger() const {
-  return terrace::device_ledger(run_->setup.plan.memory);
 }
 
 const Device& Trainer::device() const {

@@ -142,7 +142,6 @@ class Trainer {
 
   // Returns "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string model_description() const;
-  const std::vector<TierUse> device_ledger() const;
   // Returns the uses of a step with their compute times in the last step; the times of updates are estimated
   // (runtime/train/planning/training_schedule.h).
   SimSchedule recorded_schedule() const;

@@ -107,18 +107,20 @@ TEST(CRun, TellsTheLogAndTheMonitors) {
   EXPECT_TRUE(is_well(terrace_run_kept(followed.run, 2, "saves/2")));
   EXPECT_TRUE(is_well(terrace_run_end(followed.run, 2, "the user", nullptr, nullptr)));
   const std::vector<std::string> lines = lines_of(followed.log);
-  ASSERT_EQ(lines.size(), 7u);
+  ASSERT_EQ(lines.size(), 9u);
   EXPECT_THAT(lines[0], HasSubstr(R"("event": "start", "step": 0, "steps": 4)"));
   EXPECT_THAT(lines[0], HasSubstr(R"("model": "a small one", "config": {"lr": 0.5})"));
-  EXPECT_THAT(lines[1],
+  for (const size_t memory : {1, 7})
+    EXPECT_THAT(lines[memory], HasSubstr(R"("tiers": [{"name": "device", "budget_bytes": )"));
+  EXPECT_THAT(lines[2],
               HasSubstr(R"("event": "step", "step": 1, "loss": 1.5, "lr": 0.5, "gradient_norm": null)"));
-  EXPECT_THAT(lines[3], HasSubstr(R"("event": "evaluation", "step": 2, "validation_loss": 0.25)"));
-  EXPECT_THAT(lines[4], HasSubstr(R"("event": "commit", "step": 1)"));
-  EXPECT_THAT(lines[5], HasSubstr(R"("event": "checkpoint", "step": 2, "folder": "saves/2")"));
-  EXPECT_THAT(lines[6], HasSubstr(R"("event": "end", "step": 2, "stopped_by": "the user")"));
+  EXPECT_THAT(lines[4], HasSubstr(R"("event": "evaluation", "step": 2, "validation_loss": 0.25)"));
+  EXPECT_THAT(lines[5], HasSubstr(R"("event": "commit", "step": 1)"));
+  EXPECT_THAT(lines[6], HasSubstr(R"("event": "checkpoint", "step": 2, "folder": "saves/2")"));
+  EXPECT_THAT(lines[8], HasSubstr(R"("event": "end", "step": 2, "stopped_by": "the user")"));
   // What the store has moved in the step is there.
-  EXPECT_THAT(lines[2], HasSubstr("\"h2d_bytes\": "));
-  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("\"h2d_bytes\": 0,")));
+  EXPECT_THAT(lines[3], HasSubstr("\"h2d_bytes\": "));
+  EXPECT_THAT(lines[3], ::testing::Not(HasSubstr("\"h2d_bytes\": 0,")));
   EXPECT_FALSE(std::filesystem::is_empty(followed.csv));
 }
 

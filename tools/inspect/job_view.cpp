@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/binding_resource.h>
@@ -35,7 +36,7 @@ std::string step_line(const JobStatus& status) {
 
 std::string tier_lines(const JobStatus& status) {
   std::string lines;
-  for (const TierStatus& tier : status.tiers) {
+  for (const TierSummary& tier : status.tiers) {
     const std::string budget = tier.budget_bytes > 0 ? " of " + format_bytes(tier.budget_bytes) : "";
     lines += fmt::format("{:<7} {:<28} {}{}, at most {}\n", tier.name,
                          occupancy_bar(tier.used_bytes, tier.budget_bytes), format_bytes(tier.used_bytes),
@@ -72,12 +73,11 @@ std::string wait_name(const std::string& key) {
 }
 
 // Lists the items that are not 0.
-template <typename Items, typename Text>
-std::string list_line(const char* name, const Items& items, Text text) {
+std::string list_line(const char* name, const NamedAmounts& amounts,
+                      FunctionRef<std::string(const NamedAmount&)> text) {
   std::string line;
-  for (const auto& item : items) {
-    const std::string amount = text(item);
-    if (!amount.empty()) line += (line.empty() ? "" : "; ") + amount;
+  for (const NamedAmount& item : amounts.items) {
+    if (item.amount > 0) line += (line.empty() ? "" : "; ") + text(item);
   }
   return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
 }
@@ -143,11 +143,11 @@ std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
 std::string job_view(const JobStatus& status) {
   std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
   text += step_line(status) + tier_lines(status) + states_line(status);
-  text += list_line("moved", status.links, [](const LinkBytes& link) {
-    return link.bytes > 0 ? name_in(kLinks, link.name) + " " + format_bytes(link.bytes) : std::string();
+  text += list_line("moved", status.links, [](const NamedAmount& link) {
+    return name_in(kLinks, link.name) + " " + format_bytes(link.amount);
   });
-  text += list_line("waited", status.waits, [](const WaitTime& wait) {
-    return wait.ns > 0 ? wait_name(wait.name) + " " + format_duration(wait.ns) : std::string();
+  text += list_line("waited", status.waits, [](const NamedAmount& wait) {
+    return wait_name(wait.name) + " " + format_duration(wait.amount);
   });
   text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
   const std::string doing = status.waits_for.empty() ? "computing" : status.waits_for;

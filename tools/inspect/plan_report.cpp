@@ -153,7 +153,7 @@ void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
     json.begin_object().member("tier", tier.name);
     json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
     json.member("peak_bytes", tier.peak_bytes);
-    write_uses(json, tier.uses);
+    write_json(json.key("uses"), tier.uses);
     json.end();
   }
   json.end();

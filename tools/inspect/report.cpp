@@ -1,5 +1,6 @@
-// `terrace report`: what this machine offers and why each choice would be made. It changes nothing, except
-// that it makes an empty file for a moment in each --nvme-path.
+// `terrace report`: what a run did and took, by the log of its steps, with the page of it; or what this
+// machine offers and why each choice would be made. It changes nothing, except that it makes an empty file
+// for a moment in each --nvme-path.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/utsname.h>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,9 +30,11 @@
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/compute/cuda/cublas_lt.h>
+#include <terrace/runtime/observe/page/report_file.h>
 
 #include "command_line.h"
 #include "train/machine_facts.h"
+#include "train/train_summary.h"
 
 namespace terrace {
 namespace {
@@ -276,20 +280,29 @@ void find_accelerator(Findings& findings) {
 class Report final : public Subcommand {
  public:
   explicit Report(Command& app) {
-    Command command = app.add_subcommand(name_, "Say what this machine offers, and why each choice is made");
+    Command command = app.add_subcommand(
+        name_, "Say what a run did and took, by the log of its steps; without one, what this machine offers");
+    command.add_option("LOG", log_, "A log of steps: of --log, step_log or terrace_run").type_name("");
+    command.add_option("--page", page_, "Write the page of the run as well").type_name("FILE");
+    command.add_flag("--verbose", verbose_,
+                     "Say of the run what was moved over each link and where the time went");
     add_repeated(command, "--nvme-path", nvme_paths_, "DIR",
                  "Examine this folder as well; may be given several times", "");
     command.flag("--nvme-path").group("Options");
     command.add_flag("--json", json_, "Print the report as JSON");
     command.footer(
         "Examples:\n"
-        "  terrace report\n"
+        "  terrace report steps.jsonl --page run.html\n"
         "  terrace report --nvme-path /mnt/a --nvme-path /mnt/b --json\n");
   }
 
   const std::string& name() const override { return name_; }
 
   int run() override {
+    if (!log_.empty()) return report_run();
+    if (!page_.empty() || verbose_)
+      refuse(page_.empty() ? "--verbose" : "--page", "it is about a run, and no log of steps is given",
+             "name the log first: terrace report steps.jsonl --page run.html");
     Findings findings;
     const Machine machine = probe_machine();
     find_processor(machine, findings);
@@ -302,7 +315,20 @@ class Report final : public Subcommand {
   }
 
  private:
+  int report_run() const {
+    if (!nvme_paths_.empty())
+      refuse("--nvme-path", "it is about this machine, and a log of steps is given", "leave one of them out");
+    const RunRecord run = read_run(log_);
+    const SteadyClock clock;
+    if (!page_.empty()) ReportFile(page_, clock).write(run, std::time(nullptr));
+    print_result(json_ ? summary_json(run) : summary_text(run, {.verbose = verbose_}));
+    return kDone;
+  }
+
   const std::string name_ = "report";
+  std::string log_;
+  std::string page_;
+  bool verbose_ = false;
   std::vector<std::string> nvme_paths_;
   bool json_ = false;
 };

@@ -13,15 +13,19 @@
 namespace terrace {
 namespace {
 
-// The log has the faults on purpose, so that nobody takes such a run for one to keep.
+// What was known before there was a trainer is in the record already. The log has the faults on purpose, so
+// that nobody takes such a run for one to keep.
 void begin(const FollowedRun::Parts& parts) {
   const uint64_t completed = parts.trainer.completed_steps();
   StepLog& log = parts.run.log();
-  log.start(completed, parts.run.options().steps, parts.trainer.model_description(),
-            config_values_json(parts.run.options().config));
+  RunHeader header = parts.report.record().header();
+  header.model = parts.trainer.model_description();
+  header.resumed_at_step = completed;
+  header.commit_step = parts.trainer.durable_step();
+  parts.report.read(log);
+  log.start(header);
   for (const std::string& spec : parts.flags.inject) log.fault_on_purpose(completed, spec);
-  parts.run.recording().begin(parts.trainer, parts.run.options().communicator);
-  parts.report.attach(parts.trainer, parts.run.plan(), parts.run.recording());
+  parts.run.recording().begin(parts.trainer, log, parts.run.options().communicator);
 }
 
 StepShape shape_of(const TrainerOptions& options) {
@@ -33,9 +37,11 @@ StepShape shape_of(const TrainerOptions& options) {
 FollowedRun::FollowedRun(const Parts& parts)
     : parts_((begin(parts), parts)),
       shape_(shape_of(parts.run.options())),
+      memory_(parts.run.log(), parts.trainer.offloader(),
+              [this] { return memory_of(parts_.trainer, parts_.run.plan()); }),
       monitor_(monitor_settings(parts.run.options().config), parts.trainer.consumed_samples(),
                parts.run.start().is_resumed()),
-      progress_(parts.flags, parts.run.options().config, parts.summary,
+      progress_(parts.flags, parts.run.options().config, parts.report.record(),
                 {parts.trainer.offloader().report().watch(), parts.signals, shape_,
                  std::log(parts.run.options().model.vocabulary)},
                 parts.console),
@@ -44,8 +50,9 @@ FollowedRun::FollowedRun(const Parts& parts)
           parts.others.follow({parts.trainer.offloader().report().watch(), parts.trainer.completed_steps(),
                                parts.trainer.offloader().commits().are_kept()})),
       control_(start_control()),
-      observers_{&parts.summary, &parts.run.log(), &parts.run.recording(), &parts.run.faults(), &parts.report,
-                 &monitor_,      &progress_,       &parts.passed,          &parts.others} {
+      observers_{
+          &memory_,   &parts.run.recording(), &parts.run.log(), &parts.run.faults(), &parts.report, &monitor_,
+          &progress_, &parts.passed,          &parts.others} {
   if (control_ != nullptr) observers_.insert(observers_.end() - 1, control_.get());
 }
 

@@ -1,5 +1,5 @@
 // FollowedRun: everybody who follows a run of `terrace train` while it trains, and the threads that look at
-// it: summary, log, page, monitors, progress, the other ranks, the watchdog, and who asks over the socket.
+// it: log, page, monitors, progress, the other ranks, the watchdog, and who asks over the socket.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <terrace/runtime/observe/control/job_control.h>
-#include <terrace/runtime/observe/log/run_observer.h>
+#include <terrace/runtime/observe/log/memory_lines.h>
 #include <terrace/runtime/observe/monitor/run_monitor.h>
 #include <terrace/runtime/observe/watchdog.h>
 #include <terrace/runtime/ranks/rank_watch.h>
@@ -30,7 +30,6 @@ class FollowedRun {
     const TrainFlags& flags;
     PlannedRun& run;
     Trainer& trainer;
-    RunSummary& summary;
     RunReport& report;
     PassedSets& passed;
     StopSignals& signals;
@@ -40,7 +39,7 @@ class FollowedRun {
   // Begins log, recording and page. Everything that `parts` names outlives this.
   explicit FollowedRun(const Parts& parts);
 
-  // The page shows the results of the observers before it.
+  // The page shows what the log has, whose last line is the log's own.
   std::span<RunObserver* const> observers() const { return observers_; }
   // Null if nobody can reach the run.
   JobControl* control() const { return control_.get(); }
@@ -51,6 +50,7 @@ class FollowedRun {
 
   const Parts parts_;
   const StepShape shape_;
+  MemoryLines memory_;
   RunMonitor monitor_;
   StepProgress progress_;
   const std::unique_ptr<WatchdogThread> watchdog_;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/observe/page/run_record.h>
+#include <terrace/runtime/observe/log/log_lines.h>
 
 namespace terrace {
 

@@ -68,9 +68,10 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
 
 }  // namespace
 
-PlannedRun::PlannedRun(TrainFlags& flags, const RunRanks& ranks, Console& console)
+PlannedRun::PlannedRun(TrainFlags& flags, const RunRanks& ranks, LogRecord& said, Console& console)
     : flags_(flags),
       ranks_(ranks),
+      said_(said),
       console_(console),
       faults_(flags.inject),
       choice_(flags.data, model_folder(flags)),
@@ -134,7 +135,7 @@ void PlannedRun::open_files() {
   saves_ = ranks_.on_first([&] { return open_save_folder(flags_, plan_, console_); });
   opened_data();
   if (flags_.resume.empty()) require_empty_monitors(options_.config.monitor);
-  log_.emplace(flags_.log, options_.config.logs_lanes ? ranks_.communicator() : nullptr);
+  log_.emplace(flags_.log, options_.config.logs_lanes ? ranks_.communicator() : nullptr, &said_);
 }
 
 std::unique_ptr<Trainer> PlannedRun::make_trainer() {

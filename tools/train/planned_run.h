@@ -25,8 +25,9 @@ namespace terrace {
 
 class PlannedRun {
  public:
-  // Sets the steps of `flags` where --epochs says them. The ranks have joined. All arguments outlive this.
-  PlannedRun(TrainFlags& flags, const RunRanks& ranks, Console& console);
+  // Sets the steps of `flags` where --epochs says them. The ranks have joined. The log gets what `said` has.
+  // All arguments outlive this.
+  PlannedRun(TrainFlags& flags, const RunRanks& ranks, LogRecord& said, Console& console);
   PlannedRun(const PlannedRun&) = delete;
   PlannedRun& operator=(const PlannedRun&) = delete;
 
@@ -56,6 +57,7 @@ class PlannedRun {
 
   TrainFlags& flags_;
   const RunRanks& ranks_;
+  LogRecord& said_;
   Console& console_;
   InjectedFaults faults_;
   const DataChoice choice_;

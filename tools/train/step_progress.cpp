@@ -46,11 +46,11 @@ std::string time_line(const StepReport& report, bool has_others) {
 
 }  // namespace
 
-StepProgress::StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunSummary& summary,
+StepProgress::StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunRecord& run,
                            const StepSources& sources, Console& console)
     : flags_(flags),
       config_(config),
-      summary_(summary),
+      run_(run),
       console_(console),
       lines_every_(config.steps_per_print.value_or(divide_up(flags.steps, kLinesPerRun))),
       sources_(sources),
@@ -77,14 +77,14 @@ void StepProgress::step_done(const StepReport& report) {
   const MutexLock lock(mutex_);
   step_ = 0;
   loss_ = report.loss;
-  const double weight = std::max(1.0 / static_cast<double>(summary_.steps), kSmoothing);
+  const double weight = std::max(1.0 / static_cast<double>(run_.all().count), kSmoothing);
   mean_seconds_ += weight * (static_cast<double>(report.total_ns) * 1e-9 - mean_seconds_);
   if (report.skipped) {
     console_.info(fmt::format("step {}: skipped, fp16 overflowed with loss scale {}; the next step has {}",
                               report.step, report.loss_scale, report.next_loss_scale));
   }
   warn_of_explosion(report);
-  const bool due = report.step % lines_every_ == 0 || summary_.steps == 1 || report.step == flags_.steps;
+  const bool due = report.step % lines_every_ == 0 || run_.all().count == 1 || report.step == flags_.steps;
   if (!console_.is_terminal() && !due && clock_.now_ns() - shown_ns_ < kLongestSilenceNs) return;
   if (due && config_.wall_clock_breakdown) console_.info(time_line(report, config_.batch.ranks > 1));
   show(report);
@@ -105,17 +105,18 @@ void StepProgress::warn_of_explosion(const StepReport& report) {
 
 void StepProgress::show(const StepReport& report) {
   shown_ns_ = line_ns_ = clock_.now_ns();
-  const RunProgress progress = {.step = report.step,
-                                .steps = flags_.steps,
-                                .loss = report.loss,
-                                .held_out_loss = summary_.validation_loss,
-                                .learning_rate = report.learning_rate,
-                                .gradient_norm = report.gradient_norm,
-                                .tokens_per_second = static_cast<double>(report.tokens) / mean_seconds_,
-                                .seconds_left = seconds_left(report.step)};
+  const RunProgress progress = {
+      .step = report.step,
+      .steps = flags_.steps,
+      .loss = report.loss,
+      .held_out_loss = run_.last_evaluation() ? std::optional(run_.last_evaluation()->loss) : std::nullopt,
+      .learning_rate = report.learning_rate,
+      .gradient_norm = report.gradient_norm,
+      .tokens_per_second = static_cast<double>(report.tokens) / mean_seconds_,
+      .seconds_left = seconds_left(report.step)};
   // The last column of the terminal stays empty.
   std::string line = progress_line(progress, console_.columns() == 0 ? 0 : console_.columns() - 1);
-  if (flags_.verbose) line += "  " + moved_text(summary_.moved);
+  if (flags_.verbose) line += "  " + moved_text(run_.all().moved);
   console_.progress(line);
 }
 

@@ -12,13 +12,12 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/mutex.h>
 #include <terrace/offload/watch/step_watch.h>
-#include <terrace/runtime/observe/log/run_observer.h>
+#include <terrace/runtime/observe/page/run_record.h>
 #include <terrace/runtime/observe/step_place.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
 #include "train/stop_signals.h"
-#include "train/train_summary.h"
 
 namespace terrace {
 
@@ -32,8 +31,8 @@ struct StepSources {
 
 class StepProgress final : public RunObserver {
  public:
-  // `summary` observes the run before this object does. All arguments outlive it.
-  StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunSummary& summary,
+  // `run` has each step before this object does. All arguments outlive it.
+  StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunRecord& run,
                const StepSources& sources, Console& console);
   ~StepProgress() override;
   StepProgress(const StepProgress&) = delete;
@@ -54,7 +53,7 @@ class StepProgress final : public RunObserver {
 
   const TrainFlags& flags_;
   const TrainConfig& config_;
-  const RunSummary& summary_;
+  const RunRecord& run_;
   Console& console_;
   const SteadyClock clock_;
   const uint64_t lines_every_;

@@ -11,6 +11,7 @@
 #include <terrace/comm/agreement/rank_clock.h>
 #include <terrace/comm/agreement/rank_places.h>
 #include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/runtime/observe/page/picture_json.h>
 #include <terrace/runtime/observe/trace/merge_traces.h>
 
 #include "command_line.h"
@@ -101,8 +102,9 @@ std::unique_ptr<TraceFile> StepRecording::make_file() const {
   return std::make_unique<TraceFile>(part_of(rank.rank), begun.now_ns, std::move(rank));
 }
 
-void StepRecording::begin(Trainer& trainer, Communicator* ranks) {
+void StepRecording::begin(Trainer& trainer, StepLog& log, Communicator* ranks) {
   if (events_ == nullptr) return;
+  steps_log_ = &log;
   trainer_ = &trainer;
   ranks_ = has_trace_ ? ranks : nullptr;
   joins_parts_ = ranks_ != nullptr && ranks_->rank() == 0;
@@ -137,9 +139,7 @@ void StepRecording::step_done(const StepReport& report) {
   if (events_ == nullptr) return;
   const uint64_t step = report.step;
   take();
-  if (taker_) {
-    if (std::optional<StepPicture> picture = taker_->step_done(step, *events_)) picture_ = std::move(picture);
-  }
+  if (taker_) tell(taker_->step_done(step, *events_));
   if (step <= events_->last_step()) return;
   if (file_ != nullptr && !trainer_->offloader().commits().in_progress()) finish_file();
   if (file_ == nullptr) join_parts(false);
@@ -151,6 +151,10 @@ void StepRecording::choose_next(uint64_t step) {
   uint64_t next = step + 1;
   while (!is_pictured_step(completed_, next)) ++next;
   events_->choose_steps(next, next);
+}
+
+void StepRecording::tell(const std::optional<StepPicture>& picture) {
+  if (picture) steps_log_->picture(picture->step, picture_json(*picture));
 }
 
 void StepRecording::take() {
@@ -187,9 +191,7 @@ void StepRecording::join_parts(bool all_have_ended) {
 void StepRecording::ended(const RunEnd& end) {
   if (events_ == nullptr) return;
   take();
-  if (taker_) {
-    if (std::optional<StepPicture> picture = taker_->finish(*events_)) picture_ = std::move(picture);
-  }
+  if (taker_) tell(taker_->finish(*events_));
   finish_file();
   if (ranks_ == nullptr) return;
   try {

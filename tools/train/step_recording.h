@@ -11,14 +11,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/comm/operations/communicator.h>
 #include <terrace/offload/watch/step_events.h>
-#include <terrace/runtime/observe/log/run_observer.h>
+#include <terrace/runtime/observe/log/step_log.h>
 #include <terrace/runtime/observe/page/picture_taker.h>
 #include <terrace/runtime/observe/trace/trace_file.h>
 
@@ -46,19 +45,18 @@ class StepRecording final : public RunObserver {
 
   // Returns null if nothing is recorded.
   StepEvents* events() { return events_.get(); }
-  // The run goes on from where `trainer` stands; `trainer` outlives the recording's calls. `ranks`, null
-  // where there is one, are those that record, and all of them do.
-  void begin(Trainer& trainer, Communicator* ranks);
+  // The run goes on from where `trainer` stands; `trainer` outlives the recording's calls, and so does `log`,
+  // which gets the pictures. `ranks`, null where there is one, are those that record, and all of them do.
+  void begin(Trainer& trainer, StepLog& log, Communicator* ranks);
   // Takes out the recorded events, and ends the trace if no more can come.
   void step_done(const StepReport& report) override;
   void ended(const RunEnd& end) override;
-  // Returns the picture of the latest pictured step; empty if there is none since the last call.
-  std::optional<StepPicture> take_picture() { return std::exchange(picture_, std::nullopt); }
 
  private:
   std::unique_ptr<TraceFile> make_file() const;
   std::filesystem::path part_of(uint32_t rank) const;
   void take();
+  void tell(const std::optional<StepPicture>& picture);
   void finish_file();
   void join_parts(bool all_have_ended);
   void choose_next(uint64_t step);
@@ -71,6 +69,7 @@ class StepRecording final : public RunObserver {
   const bool has_trace_;
   const bool has_page_;
   Trainer* trainer_ = nullptr;
+  StepLog* steps_log_ = nullptr;
   Communicator* ranks_ = nullptr;
   uint32_t complete_parts_ = 0;  // of the first ranks, which the first one has seen
   bool joins_parts_ = false;     // it still has to
@@ -79,7 +78,6 @@ class StepRecording final : public RunObserver {
   std::unique_ptr<StepEvents> events_;
   std::unique_ptr<TraceFile> file_;
   std::optional<PictureTaker> taker_;  // set if there is a page
-  std::optional<StepPicture> picture_;
 };
 
 }  // namespace terrace

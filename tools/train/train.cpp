@@ -75,9 +75,9 @@ class Train final : public Subcommand {
 
   int train();
   int train(const RunRanks& ranks, RunReport& report);
-  void announce(PlannedRun& run, RunSummary& summary, RunReport& report);
+  void announce(PlannedRun& run, RunReport& report);
   void record_schedule(const Trainer& trainer);
-  int report_end(const RunRanks& ranks, const RunSummary& summary, const std::optional<Error>& failure);
+  int report_end(const RunRanks& ranks, const RunRecord& run, const std::optional<Error>& failure);
 
   const std::string name_ = "train";
   TrainFlags flags_;
@@ -105,38 +105,30 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   // Ranks that have met end together, so that a signal to one before the first step is a wish as well.
   std::optional<StopSignals> stop;
   if (ranks.are_several()) stop.emplace(StopSignalsOptions{true, ranks.is_first()});
-  PlannedRun run(flags_, ranks, console_);
+  PlannedRun run(flags_, ranks, report.said(), console_);
   StopSignals& signals = stop ? *stop : stop.emplace();
 
-  RunSummary summary;
-  announce(run, summary, report);
+  announce(run, report);
   PassedSets passed(ranks.on_first([&] { return run.start().passed; }), console_);
   const std::unique_ptr<Trainer> trainer = run.make_trainer();
   passed.begin(trainer->offloader().commits().are_kept());
-  summary.commit_step = trainer->durable_step();
 
-  const FollowedRun followed(
-      {flags_, run, *trainer, summary, report, passed, signals, ranks.watch(), console_});
+  const FollowedRun followed({flags_, run, *trainer, report, passed, signals, ranks.watch(), console_});
   RunSaves saves(flags_, run.options(), *trainer, run.save_folder(), followed.observers(), console_);
   TrainingRun training(
       {flags_, *trainer, saves, followed.observers(), signals, followed.control(), ranks.watch(), console_});
   training.run();
   record_schedule(*trainer);
   const std::optional<Error> failure = training.end();
-  add_run(summary, run.options(), run.plan(), tokenizer_of(flags_));
-  add_memory(summary, *trainer, run.plan());
-  return report_end(ranks, summary, failure);
+  return report_end(ranks, report.record(), failure);
 }
 
 // Says what is going to happen.
-void Train::announce(PlannedRun& run, RunSummary& summary, RunReport& report) {
-  summary.unigram_loss = run.data().unigram_loss();
-  const std::vector<ReportFact> facts =
-      training_facts(flags_, run.options(), run.plan(), run.start(), run.data(), summary.unigram_loss);
-  console_.print(training_header(facts, flags_.verbose, console_.columns()));
-  std::optional<PlanPrediction> prediction = run.take_prediction();
-  report.begin(run.options(), run.plan(), facts, summary.unigram_loss, prediction);
-  summary.predicted.begin(std::move(prediction));
+void Train::announce(PlannedRun& run, RunReport& report) {
+  const RunHeader header =
+      run_header(flags_, run.options(), run.plan(), run.start(), run.data(), run.take_prediction());
+  console_.print(training_header(header.facts, flags_.verbose, console_.columns()));
+  report.begin(header);
   console_.info(crash_notice(flags_, run.options().config, run.plan()));
 }
 
@@ -150,10 +142,11 @@ void Train::record_schedule(const Trainer& trainer) {
 }
 
 // The first rank speaks for all.
-int Train::report_end(const RunRanks& ranks, const RunSummary& summary, const std::optional<Error>& failure) {
+int Train::report_end(const RunRanks& ranks, const RunRecord& run, const std::optional<Error>& failure) {
   try {
     if (ranks.is_first())
-      print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));
+      print_result(flags_.json ? summary_json(run)
+                               : summary_text(run, {flags_.verbose, true, tokenizer_of(flags_)}));
   } catch (const Error& unwritten) {
     if (!failure) throw;
     print_error(unwritten);

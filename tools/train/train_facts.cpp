@@ -16,6 +16,7 @@
 #include "command_line.h"
 #include "flags/compute_choice.h"
 #include "text_table.h"
+#include "train/machine_facts.h"
 #include "wrapped_text.h"
 
 namespace terrace {
@@ -279,8 +280,6 @@ void add_details(std::vector<ReportFact>& facts, const TrainerOptions& options, 
   if (!plan.engine.empty()) add("engine", plan.engine);
 }
 
-}  // namespace
-
 std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOptions& options,
                                        const TrainerPlan& plan, const RunStart& start,
                                        const TrainingData& data, double unigram_loss) {
@@ -314,6 +313,25 @@ std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOpt
   }
   add_details(facts, options, plan, data);
   return facts;
+}
+
+}  // namespace
+
+RunHeader run_header(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan,
+                     const RunStart& start, const TrainingData& data,
+                     std::optional<PlanPrediction> prediction) {
+  RunHeader header;
+  header.version = TERRACE_VERSION;
+  header.parameter_count = plan.parameter_count;
+  header.planned_steps = options.steps;
+  header.unigram_loss = data.unigram_loss();
+  header.started_at = utc_now();
+  header.facts = training_facts(flags, options, plan, start, data, header.unigram_loss);
+  header.model = header.facts.front().text;
+  header.machine = machine_facts();
+  header.configuration = options.config.resolved;
+  header.prediction = std::move(prediction);
+  return header;
 }
 
 std::string training_header(const std::vector<ReportFact>& facts, bool verbose, size_t width) {

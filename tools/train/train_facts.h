@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/observe/page/run_record.h>
+#include <terrace/runtime/observe/log/log_lines.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
@@ -14,9 +15,10 @@
 
 namespace terrace {
 
-std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOptions& options,
-                                       const TrainerPlan& plan, const RunStart& start,
-                                       const TrainingData& data, double unigram_loss);
+// All that is known before there is a trainer.
+RunHeader run_header(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan,
+                     const RunStart& start, const TrainingData& data,
+                     std::optional<PlanPrediction> prediction);
 // Returns the facts as lines of text, each with its newline, of at most `width` columns (0: any length).
 std::string training_header(const std::vector<ReportFact>& facts, bool verbose, size_t width);
 

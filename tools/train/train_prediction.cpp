@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -39,68 +39,72 @@ std::optional<PlanPrediction> predict_training(const TrainerOptions& options, co
   }
 }
 
-void PredictedSteps::add(const StepReport& report) {
-  ++seen_;
-  if (!prediction_ || !is_predicted(*prediction_, seen_, report)) return;
-  ++steps_;
-  moved_ = moved_ + report.moved;
-  if (seconds_.size() < kMostTimes)
-    seconds_.push_back(static_cast<double>(report.total_ns - report.keeping_ns) * 1e-9);
+namespace {
+
+struct Row {
+  std::string_view name;
+  std::string_view key;
+  double predicted = 0;
+  double measured = 0;
+};
+
+bool is_measured(const RunRecord& run) {
+  return run.header().prediction && run.predicted().steps > 0;
 }
 
-double PredictedSteps::median_seconds() const {
-  std::vector<double> sorted = seconds_;
-  std::ranges::sort(sorted);
-  return sorted.empty() ? 0 : sorted[sorted.size() / 2];
-}
-
-std::vector<PredictedSteps::Row> PredictedSteps::link_rows() const {
+std::vector<Row> link_rows(const RunRecord& run) {
   std::vector<Row> rows;
   for (const CounterEntry& link : kLinks) {
-    const auto predicted = static_cast<double>(prediction_->step.*link.value);
-    const double measured = static_cast<double>(moved_.*link.value) / static_cast<double>(steps_);
-    if (predicted > 0 || measured > 0)
-      rows.push_back({std::string(link.name), std::string(link.key), predicted, measured});
+    const auto predicted = static_cast<double>(run.header().prediction->step.*link.value);
+    const double measured =
+        static_cast<double>(run.predicted().moved.*link.value) / static_cast<double>(run.predicted().steps);
+    if (predicted > 0 || measured > 0) rows.push_back({link.name, link.key, predicted, measured});
   }
   return rows;
 }
 
-std::string PredictedSteps::text(const std::vector<TierSummary>& tiers) const {
-  if (!prediction_ || steps_ == 0) return "";
+}  // namespace
+
+std::string prediction_text(const RunRecord& run) {
+  if (!is_measured(run)) return "";
+  const PlanPrediction& prediction = *run.header().prediction;
   TextTable table({"prediction", "planned", "measured", "measured / planned"});
   const auto add = [&](const std::string& name, const std::string& planned, const std::string& measured,
                        double ratio) {
     table.add({name, planned, measured, fmt::format("{:.3f}", ratio)});
   };
-  for (const Row& row : link_rows()) {
-    add(row.name + ", per step", format_bytes(static_cast<uint64_t>(row.predicted)),
+  for (const Row& row : link_rows(run)) {
+    add(std::string(row.name) + ", per step", format_bytes(static_cast<uint64_t>(row.predicted)),
         format_bytes(static_cast<uint64_t>(row.measured)),
         row.predicted > 0 ? row.measured / row.predicted : 0);
   }
-  for (const PredictedTier& tier : prediction_->tiers) {
+  for (const PredictedTier& tier : prediction.tiers) {
+    const std::vector<TierSummary>& tiers = run.memory().tiers;
     const auto found = std::ranges::find(tiers, tier.name, &TierSummary::name);
     if (found == tiers.end() || tier.peak_bytes == 0) continue;
     add(tier.name + " at its peak", format_bytes(tier.peak_bytes), format_bytes(found->peak_bytes),
         static_cast<double>(found->peak_bytes) / static_cast<double>(tier.peak_bytes));
   }
-  if (prediction_->has_times)
-    add("a step, the median", fmt::format("{:.3f} s", prediction_->step_seconds),
-        fmt::format("{:.3f} s", median_seconds()), median_seconds() / prediction_->step_seconds);
+  const double median = run.predicted().median_seconds();
+  if (prediction.has_times)
+    add("a step, the median", fmt::format("{:.3f} s", prediction.step_seconds),
+        fmt::format("{:.3f} s", median), median / prediction.step_seconds);
   return table.text();
 }
 
-void PredictedSteps::write(JsonWriter& json) const {
-  if (!prediction_ || steps_ == 0) {
+void write_prediction(JsonWriter& json, const RunRecord& run) {
+  if (!is_measured(run)) {
     json.member("prediction", nullptr);
     return;
   }
-  json.begin_object("prediction").member("update", name_of(prediction_->update_mode)).member("steps", steps_);
-  json.list("links", link_rows(), [&](const Row& row) {
+  const PlanPrediction& prediction = *run.header().prediction;
+  json.begin_object("prediction").member("update", name_of(prediction.update_mode));
+  json.member("steps", run.predicted().steps);
+  json.list("links", link_rows(run), [&](const Row& row) {
     json.object({{"link", row.key}, {"planned_bytes", row.predicted}, {"bytes_per_step", row.measured}});
   });
-  const double planned = prediction_->step_seconds;
-  json.member("planned_seconds", prediction_->has_times ? JsonValue(planned) : nullptr);
-  json.member("median_seconds", median_seconds()).end();
+  json.member("planned_seconds", prediction.has_times ? JsonValue(prediction.step_seconds) : nullptr);
+  json.member("median_seconds", run.predicted().median_seconds()).end();
 }
 
 }  // namespace terrace

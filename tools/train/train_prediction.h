@@ -2,10 +2,8 @@
 // what was measured.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/page/run_record.h>
@@ -21,34 +19,10 @@ namespace terrace {
 std::optional<PlanPrediction> predict_training(const TrainerOptions& options, const TrainingSetup& setup,
                                                Console& console);
 
-// PredictedSteps: the measured steps that a prediction is about: those that repeat, in its mode of the
-// update.
-class PredictedSteps {
- public:
-  void begin(std::optional<PlanPrediction> prediction) { prediction_ = std::move(prediction); }
-  void add(const StepReport& report);
-
-  // Returns an empty text without a prediction or such a step. `tiers` are those of the run.
-  std::string text(const std::vector<TierSummary>& tiers) const;
-  // Writes the member "prediction": an object, or null.
-  void write(JsonWriter& json) const;
-
- private:
-  struct Row {
-    std::string name;
-    std::string key;
-    double predicted = 0;
-    double measured = 0;
-  };
-  std::vector<Row> link_rows() const;
-  double median_seconds() const;
-
-  static constexpr size_t kMostTimes = 4096;  // the median is taken of at most so many times
-  std::optional<PlanPrediction> prediction_;
-  uint64_t seen_ = 0;
-  uint64_t steps_ = 0;
-  OffloadCounters moved_;
-  std::vector<double> seconds_;
-};
+// The prediction beside what was measured of the steps that it is about, as a table. Returns an empty text
+// without a prediction or such a step.
+std::string prediction_text(const RunRecord& run);
+// Writes the member "prediction": an object, or null.
+void write_prediction(JsonWriter& json, const RunRecord& run);
 
 }  // namespace terrace

@@ -105,7 +105,7 @@ std::optional<Error> TrainingRun::end() {
     told = stopped();
   }
   for (RunObserver* observer : parts_.observers) {
-    end.error = told ? &*told : nullptr;
+    end.told = told ? told->in(Door::program) : "";
     try {
       observer->ended(end);
     } catch (const Error& unwritten) {

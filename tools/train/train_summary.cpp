@@ -6,14 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <string_view>
-#include <utility>
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
-#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/observe/log/step_log.h>
 
 #include "text_table.h"
@@ -22,46 +20,56 @@
 namespace terrace {
 namespace {
 
-uint64_t least_of(const RunSummary& summary, const CounterEntry& link) {
-  return least_per_step(link, summary.bound, summary.moved, summary.steps);
+uint64_t least_of(const RunRecord& run, const CounterEntry& link) {
+  return least_per_step(link, run.memory().bound, run.moved(), run.all().count);
+}
+
+// All that the run took, with what was finished after its last step.
+uint64_t total_ns(const RunRecord& run) {
+  return run.all().total_ns + run.rest().ns;
+}
+
+uint64_t update_ns(const RunRecord& run) {
+  return run.all().update_ns + run.rest().ns;
 }
 
 double per(double amount, double unit) {
   return unit > 0 ? amount / unit : 0;
 }
 
-double per_step(const RunSummary& summary, uint64_t amount) {
-  return per(static_cast<double>(amount), static_cast<double>(summary.steps));
+double per_step(const RunRecord& run, uint64_t amount) {
+  return per(static_cast<double>(amount), static_cast<double>(run.all().count));
 }
 
-std::string memory_table(const RunSummary& summary) {
+std::string memory_table(const RunRecord& run) {
   TextTable table({"memory", "budget", "planned", "peak used"});
-  for (const TierSummary& tier : summary.tiers) {
+  for (const TierSummary& tier : run.memory().tiers) {
     table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
                format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes)});
   }
-  table.add({"whole process, as the system counts it (Pss)", "", "", format_bytes(summary.process_bytes)});
+  table.add(
+      {"whole process, as the system counts it (Pss)", "", "", format_bytes(run.memory().process_bytes)});
   return table.text();
 }
 
-std::string link_table(const RunSummary& summary) {
+std::string link_table(const RunRecord& run) {
   TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
   for (const CounterEntry& link : kLinks) {
-    const uint64_t moved = summary.moved.*link.value;
-    const uint64_t bound = least_of(summary, link);
+    const uint64_t moved = run.moved().*link.value;
+    const uint64_t bound = least_of(run, link);
     if (moved == 0 && bound == 0) continue;
-    const double step = per_step(summary, moved);
+    const double step = per_step(run, moved);
     table.add(
         {std::string(link.name), format_bytes(moved), format_bytes(static_cast<uint64_t>(step)),
          format_bytes(bound),
-         bound > 0 && summary.steps > 0 ? fmt::format("{:.3f}", step / static_cast<double>(bound)) : "-"});
+         bound > 0 && run.all().count > 0 ? fmt::format("{:.3f}", step / static_cast<double>(bound)) : "-"});
   }
   return table.text();
 }
 
-std::string path_table(const RunSummary& summary) {
+std::string path_table(const RunRecord& run) {
   TextTable table({"nvme path", "read and written", "busy", "rate"});
-  for (const NvmePathUse& path : summary.paths) {
+  for (const NvmePathUse& path : run.memory().paths) {
     table.add(
         {path.path, format_bytes(path.bytes), seconds_text(seconds(path.busy_ns)),
          fmt::format("{:.2f} GB/s", per(static_cast<double>(path.bytes) * 1e-9, seconds(path.busy_ns)))});
@@ -69,134 +77,143 @@ std::string path_table(const RunSummary& summary) {
   return table.text();
 }
 
-void write_paths(JsonWriter& json, const RunSummary& summary) {
-  json.list("paths", summary.paths, [&](const NvmePathUse& path) {
+void write_paths(JsonWriter& json, const RunRecord& run) {
+  json.list("paths", run.memory().paths, [&](const NvmePathUse& path) {
     json.begin_object().members({{"path", path.path}, {"bytes", path.bytes}});
     json.member("busy_seconds", seconds(path.busy_ns));
     json.member("bytes_per_second", per(static_cast<double>(path.bytes), seconds(path.busy_ns))).end();
   });
 }
 
-void add_time(TextTable& table, const RunSummary& summary, std::string_view name, uint64_t ns) {
-  table.add({std::string(name), seconds_text(seconds(ns)), seconds_text(per_step(summary, ns) * 1e-9),
-             percent_text(seconds(ns), seconds(summary.total_ns))});
+void add_time(TextTable& table, const RunRecord& run, std::string_view name, uint64_t ns) {
+  table.add({std::string(name), seconds_text(seconds(ns)), seconds_text(per_step(run, ns) * 1e-9),
+             percent_text(seconds(ns), seconds(total_ns(run)))});
 }
 
 // Every nanosecond counts in one row.
-std::string time_table(const RunSummary& summary) {
+std::string time_table(const RunRecord& run) {
   TextTable table({"time", "total", "per step", "share"});
   for (const TimeCause cause : kTimeCauses) {
-    const uint64_t ns = summary.moved.time[cause];
-    if (cause != TimeCause::ranks || ns > 0) add_time(table, summary, name_of(cause), ns);
+    const uint64_t ns = run.moved().time[cause];
+    if (cause != TimeCause::ranks || ns > 0) add_time(table, run, name_of(cause), ns);
   }
-  add_time(table, summary, "all steps", summary.total_ns);
-  return table.text() + resource_text(resource_use(summary.moved)) + "\n";
+  add_time(table, run, "all steps", total_ns(run));
+  return table.text() + resource_text(resource_use(run.moved())) + "\n";
 }
 
 // The rows are phases of the same time and waits within it, so they overlap.
-std::string phase_table(const RunSummary& summary) {
+std::string phase_table(const RunRecord& run) {
   TextTable table({"of it", "total", "per step", "share"});
-  add_time(table, summary, "forward and backward", summary.forward_backward_ns);
-  add_time(table, summary, "the end of the step", summary.update_ns);
-  if (summary.keeping_ns > 0) add_time(table, summary, "keeping the state", summary.keeping_ns);
+  add_time(table, run, "forward and backward", run.all().forward_backward_ns);
+  add_time(table, run, "the end of the step", update_ns(run));
+  if (run.all().keeping_ns > 0) add_time(table, run, "keeping the state", run.all().keeping_ns);
   for (const CounterEntry& wait : kWaits) {
-    if (summary.moved.*wait.value > 0) add_time(table, summary, wait.name, summary.moved.*wait.value);
+    if (run.moved().*wait.value > 0) add_time(table, run, wait.name, run.moved().*wait.value);
   }
   return table.text();
 }
 
-std::string losses_text(const RunSummary& summary) {
+std::string losses_text(const RunRecord& run) {
   std::string text;
-  if (summary.steps > 0)
-    text = fmt::format("training loss of step {}: {} nats per token\n", summary.completed_steps,
-                       loss_text(summary.last_loss));
-  if (!summary.validation_loss)
-    return text +
-           fmt::format("held-out loss not computed; unigram loss of the data {:.4f}\n", summary.unigram_loss);
-  const double gain = summary.unigram_loss - *summary.validation_loss;
-  return text + fmt::format(
-                    "held-out loss of step {}: {}, perplexity {:.4g}; {} {} the unigram loss "
-                    "of the data\n",
-                    summary.validation_step, loss_text(*summary.validation_loss),
-                    std::exp(*summary.validation_loss), loss_text(gain < 0 ? -gain : gain),
-                    gain < 0 ? "above" : "below");
+  if (run.last_step())
+    text = fmt::format("training loss of step {}: {} nats per token\n", run.completed_steps(),
+                       loss_text(run.last_step()->loss));
+  const double unigram = run.header().unigram_loss;
+  const std::optional<EvaluationMark>& held_out = run.last_evaluation();
+  if (!held_out) {
+    return text + "held-out loss not computed" +
+           (unigram > 0 ? fmt::format("; unigram loss of the data {:.4f}\n", unigram) : "\n");
+  }
+  text += fmt::format("held-out loss of step {}: {}, perplexity {:.4g}", held_out->step,
+                      loss_text(held_out->loss), std::exp(held_out->loss));
+  const double gain = unigram - held_out->loss;
+  return text + (unigram > 0 ? fmt::format("; {} {} the unigram loss of the data\n",
+                                           loss_text(gain < 0 ? -gain : gain), gain < 0 ? "above" : "below")
+                             : "\n");
 }
 
-// Says where the state is, and which command goes on from it.
-std::string state_text(const RunSummary& summary) {
+std::string nvme_paths(const RunRecord& run) {
+  std::string paths;
+  for (const NvmePathUse& path : run.memory().paths) paths += (paths.empty() ? "" : " ") + path.path;
+  return paths;
+}
+
+// Says where the state is, and of a run of this program which command goes on from it.
+std::string state_text(const RunRecord& run, const SummaryStyle& style) {
   std::string text;
-  if (summary.commit_step)
+  if (run.commit_step())
     text += fmt::format("commit of step {0} in {1} (`terrace checkpoint ls {1}` lists it)\n",
-                        *summary.commit_step, summary.nvme_paths);
-  if (!summary.checkpoint.empty()) {
-    const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
-    text +=
-        fmt::format("checkpoint {}\nexport it with: terrace export {} --out FOLDER{}\n", summary.checkpoint,
-                    folder, summary.tokenizer.empty() ? "" : " --tokenizer " + summary.tokenizer);
-  } else if (!summary.commit_step) {
-    return text + (summary.steps == 0
+                        *run.commit_step(), nvme_paths(run));
+  const std::string& checkpoint = run.last_checkpoint();
+  if (!checkpoint.empty()) text += fmt::format("checkpoint {}\n", checkpoint);
+  if (!style.is_own) return text;
+  if (!checkpoint.empty()) {
+    text += fmt::format("export it with: terrace export {} --out FOLDER{}\n",
+                        std::filesystem::path(checkpoint).parent_path().string(),
+                        style.tokenizer.empty() ? "" : " --tokenizer " + style.tokenizer);
+  } else if (!run.commit_step()) {
+    return text + (run.all().count == 0
                        ? "nothing was saved: this run did no step\n"
                        : "nothing was saved: --save FOLDER keeps the weights that are trained\n");
   }
-  const bool is_done = summary.completed_steps >= summary.planned_steps;
+  const bool is_done = run.completed_steps() >= run.header().planned_steps;
   return text +
          fmt::format("go on with: the same command, --resume auto{}\n", is_done ? " and more --steps" : "");
 }
 
-std::string commits_text(const RunSummary& summary) {
-  if (!summary.keeps_commits) return "";
-  const OffloadCounters& done = summary.commits;
-  return fmt::format("{}: {} of resident states and {} of manifests written\n",
-                     counted(done.commit_count, "commit"), format_bytes(done.commit_write_bytes),
-                     format_bytes(done.manifest_bytes));
+std::string commits_text(const RunRecord& run) {
+  if (!run.memory().commits) return "";
+  const CommitTotals& done = *run.memory().commits;
+  return fmt::format("{}: {} of resident states and {} of manifests written\n", counted(done.count, "commit"),
+                     format_bytes(done.write_bytes), format_bytes(done.manifest_bytes));
 }
 
-void write_commits(JsonWriter& json, const RunSummary& summary) {
-  if (!summary.keeps_commits) {
+void write_commits(JsonWriter& json, const RunRecord& run) {
+  if (!run.memory().commits) {
     json.member("commits", nullptr);
     return;
   }
-  const OffloadCounters& done = summary.commits;
-  json.begin_object("commits").members({{"step", summary.commit_step}, {"paths", summary.nvme_paths}});
-  json.members({{"count", done.commit_count}, {"write_bytes", done.commit_write_bytes}});
+  const CommitTotals& done = *run.memory().commits;
+  json.begin_object("commits").members({{"step", run.commit_step()}, {"paths", nvme_paths(run)}});
+  json.members({{"count", done.count}, {"write_bytes", done.write_bytes}});
   json.member("manifest_bytes", done.manifest_bytes);
-  json.member("keeping_seconds", seconds(summary.keeping_ns)).end();
+  json.member("keeping_seconds", seconds(run.all().keeping_ns)).end();
 }
 
-void write_time(JsonWriter& json, const RunSummary& summary) {
-  const double total = seconds(summary.total_ns);
+void write_time(JsonWriter& json, const RunRecord& run) {
+  const double total = seconds(total_ns(run));
   json.begin_object("time").member("seconds", total);
-  json.member("forward_backward_seconds", seconds(summary.forward_backward_ns));
-  json.member("update_seconds", seconds(summary.update_ns));
+  json.member("forward_backward_seconds", seconds(run.all().forward_backward_ns));
+  json.member("update_seconds", seconds(update_ns(run)));
   for (const CounterEntry& wait : kWaits) {
-    const double waited = seconds(summary.moved.*wait.value);
+    const double waited = seconds(run.moved().*wait.value);
     json.member(fmt::format("{}_seconds", wait.key), waited);
     json.member(fmt::format("{}_share", wait.key), per(waited, total));
   }
-  write_time_parts(json, "parts_ns", summary.moved.time);
+  write_time_parts(json, "parts_ns", run.moved().time);
   json.end();
 }
 
-void write_tiers(JsonWriter& json, const RunSummary& summary) {
+void write_tiers(JsonWriter& json, const RunRecord& run) {
   json.begin_list("tiers", JsonLayout::lines);
-  for (const TierSummary& tier : summary.tiers) {
+  for (const TierSummary& tier : run.memory().tiers) {
     json.begin_object().member("tier", tier.name);
     json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
     json.members({{"budget_origin", tier.origin}, {"planned_bytes", tier.planned_bytes}});
     json.member("peak_bytes", tier.peak_bytes);
-    write_uses(json, tier.uses);
+    write_json(json.key("uses"), tier.uses);
     json.end();
   }
   json.end();
 }
 
-void write_links(JsonWriter& json, const RunSummary& summary) {
+void write_links(JsonWriter& json, const RunRecord& run) {
   json.begin_list("links", JsonLayout::lines);
   for (const CounterEntry& link : kLinks) {
-    const uint64_t bound = least_of(summary, link);
-    const double step = per_step(summary, summary.moved.*link.value);
-    const bool has_ratio = bound > 0 && summary.steps > 0;
-    json.begin_object().members({{"link", link.key}, {"bytes", summary.moved.*link.value}});
+    const uint64_t bound = least_of(run, link);
+    const double step = per_step(run, run.moved().*link.value);
+    const bool has_ratio = bound > 0 && run.all().count > 0;
+    json.begin_object().members({{"link", link.key}, {"bytes", run.moved().*link.value}});
     json.members({{"bytes_per_step", step}, {"least_bytes_per_step", bound}});
     json.member("ratio", has_ratio ? JsonValue(step / static_cast<double>(bound)) : nullptr).end();
   }
@@ -205,162 +222,91 @@ void write_links(JsonWriter& json, const RunSummary& summary) {
 
 }  // namespace
 
-void RunSummary::step_done(const StepReport& report) {
-  ++steps;
-  if (steps == 1) process_bytes = current_memory_use().pss_bytes;
-  least.add(report.update_mode);
-  predicted.add(report);
-  tokens += report.tokens;
-  skipped_steps += report.skipped ? 1 : 0;
-  last_loss = report.loss;
-  total_ns += report.total_ns;
-  forward_backward_ns += report.forward_backward_ns;
-  update_ns += report.update_ns;
-  keeping_ns += report.keeping_ns;
-  moved = moved + report.moved;
-}
-
-void RunSummary::update_finished(const FinishedUpdate& last) {
-  total_ns += last.ns;
-  update_ns += last.ns;
-  moved = moved + last.moved;
-}
-
-void RunSummary::evaluated(uint64_t step, double loss) {
-  validation_loss = loss;
-  validation_step = step;
-  least.add_evaluation();
-}
-
-void RunSummary::state_kept(const KeptState& kept) {
-  if (kept.commit_step) commit_step = kept.commit_step;
-  if (kept.checkpoint) checkpoint = kept.checkpoint->folder.string();
-}
-
-void RunSummary::ended(const RunEnd& end) {
-  completed_steps = end.step;
-  stopped_by = end.stopped_by;
-}
-
-void add_run(RunSummary& summary, const TrainerOptions& options, const TrainerPlan& plan,
-             std::string tokenizer) {
-  summary.tokenizer = std::move(tokenizer);
-  summary.parameter_count = plan.parameter_count;
-  summary.planned_steps = options.steps;
-  for (const std::filesystem::path& path : tier_paths(options.config.placement))
-    summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
-}
-
-void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
-  summary.model = trainer.model_description();
-  // The bound is that of the budget at the beginning, so it is left out if the budget has changed.
-  if (!trainer.offloader().budget().has_changed())
-    summary.bound = summary.least.per_step(trainer.offloader());
-  std::vector<TierUse> host_uses;
-  for (const TierUse& use : trainer.offloader().budget().ledger()) {
-    const auto known = std::find_if(host_uses.begin(), host_uses.end(),
-                                    [&](const TierUse& other) { return other.purpose == use.purpose; });
-    if (known == host_uses.end()) {
-      host_uses.push_back(use);
-    } else {
-      known->bytes += use.bytes;
-    }
-  }
-  const uint64_t taken = trainer.offloader().report().tier_file_bytes();
-  summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
-                    trainer.device().peak_bytes(), trainer.device_ledger()},
-                   {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
-                    trainer.offloader().budget().peak_bytes(), host_uses}};
-  if (taken > 0) {
-    const uint64_t needed = plan.memory.file_bytes();
-    uint64_t planned = 0;
-    for (const PathShare& share : plan.disk) planned += share.bytes;
-    summary.tiers.push_back({"nvme",
-                             0,
-                             "what is free on the path",
-                             planned,
-                             taken,
-                             {{"parameters", plan.memory.parameter_file_bytes},
-                              {"states", plan.memory.record_file_bytes},
-                              {"gradients", plan.memory.gradient_file_bytes},
-                              {"activation checkpoints", plan.memory.activation_file_bytes},
-                              {"head-room of several paths", planned - std::min(planned, needed)}}});
-  }
-  summary.keeps_commits = plan.memory.keeps_commits;
-  summary.commits = trainer.offloader().report().counters();
-  summary.paths = trainer.offloader().report().nvme_paths();
-  summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
+RunMemory memory_of(Trainer& trainer, const TrainerPlan& plan) {
+  RunMemory memory = memory_of(JobMemory{trainer.offloader(), trainer.device(), plan.device.bytes});
+  memory.tiers[0].origin = plan.device.origin;
+  memory.tiers[1].budget_bytes = plan.host.bytes;
+  memory.tiers[1].origin = plan.host.origin;
+  if (memory.tiers.size() < 3) return memory;
+  memory.tiers[2].planned_bytes = 0;
+  for (const PathShare& share : plan.disk) memory.tiers[2].planned_bytes += share.bytes;
+  return memory;
 }
 
 namespace {
 
-std::string detail_text(const RunSummary& summary) {
-  std::string text = commits_text(summary);
-  if (summary.steps == 0) return text;
-  const std::string links = link_table(summary);
+std::string detail_text(const RunRecord& run) {
+  std::string text = commits_text(run);
+  if (run.all().count == 0) return text;
+  const std::string links = link_table(run);
   if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
-  if (!summary.paths.empty()) text += "\n" + path_table(summary);
-  text += "\n" + time_table(summary) + "\n" + phase_table(summary);
-  const std::string planned = summary.predicted.text(summary.tiers);
+  if (!run.memory().paths.empty()) text += "\n" + path_table(run);
+  text += "\n" + time_table(run) + "\n" + phase_table(run);
+  const std::string planned = prediction_text(run);
   if (!planned.empty()) text += "\n" + planned;
   return text + fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
-                            grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
-                            grouped(summary.moved.eviction_count));
+                            grouped(run.moved().fetch_count), grouped(run.moved().demand_fetch_count),
+                            grouped(run.moved().eviction_count));
 }
 
-std::string steps_text(const RunSummary& summary) {
-  if (summary.completed_steps > summary.planned_steps || (summary.steps == 0 && summary.stopped_by.empty())) {
+std::string steps_text(const RunRecord& run) {
+  const uint64_t planned = run.header().planned_steps;
+  const StepPoint& all = run.all();
+  const bool is_beyond = planned > 0 && run.completed_steps() > planned;
+  if (is_beyond || (all.count == 0 && run.state() == RunState::complete)) {
     return fmt::format("the checkpoint is of step {}, and --steps {} asks for no more: nothing was trained\n",
-                       summary.completed_steps, summary.planned_steps);
+                       run.completed_steps(), planned);
   }
-  const double total = seconds(summary.total_ns);
-  std::string text =
-      fmt::format("{} of {} steps done, {} in this run: {} tokens in {}, {:.1f} tokens/s\n",
-                  summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
-                  seconds_text(total), per(static_cast<double>(summary.tokens), total));
-  if (summary.skipped_steps > 0)
-    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
+  const double total = seconds(total_ns(run));
+  std::string text = planned > 0 ? fmt::format("{} of {} steps done", run.completed_steps(), planned)
+                                 : counted(run.completed_steps(), "step") + " done";
+  text += fmt::format(", {} in this run: {} tokens in {}, {:.1f} tokens/s\n", all.count, grouped(all.tokens),
+                      seconds_text(total), per(static_cast<double>(all.tokens), total));
+  if (all.skipped > 0)
+    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(all.skipped));
   return text;
 }
 
 }  // namespace
 
 // The result comes last.
-std::string summary_text(const RunSummary& summary, bool verbose) {
-  std::string text = memory_table(summary);
-  if (verbose) {
-    text += detail_text(summary);
-  } else if (summary.steps > 0) {
-    text += resource_text(resource_use(summary.moved)) + "\n";
+std::string summary_text(const RunRecord& run, const SummaryStyle& style) {
+  std::string text = memory_table(run);
+  if (style.verbose) {
+    text += detail_text(run);
+  } else if (run.all().count > 0) {
+    text += resource_text(resource_use(run.moved())) + "\n";
   }
-  return text + "\n" + steps_text(summary) + losses_text(summary) + state_text(summary);
+  return text + "\n" + steps_text(run) + losses_text(run) + state_text(run, style);
 }
 
-std::string summary_json(const RunSummary& summary) {
-  const double total = seconds(summary.total_ns);
+std::string summary_json(const RunRecord& run) {
+  const std::optional<EvaluationMark>& held_out = run.last_evaluation();
+  const double total = seconds(total_ns(run));
   JsonWriter json;
-  json.begin_object(JsonLayout::lines).members({{"version", TERRACE_VERSION}, {"model", summary.model}});
-  json.members({{"parameters", summary.parameter_count}, {"planned_steps", summary.planned_steps}});
-  json.member("completed_steps", summary.completed_steps);
-  json.member("stopped_by", json_text_or_null(summary.stopped_by));
-  json.members({{"validation_loss", summary.validation_loss}, {"unigram_loss", summary.unigram_loss}});
-  json.member("last_training_loss", summary.steps > 0 ? JsonValue(summary.last_loss) : nullptr);
-  json.member("checkpoint", json_text_or_null(summary.checkpoint));
-  write_commits(json, summary);
-  summary.predicted.write(json);
-  json.members({{"steps", summary.steps}, {"skipped_steps", summary.skipped_steps}});
-  json.member("tokens", summary.tokens);
-  json.member("steps_per_second", per(static_cast<double>(summary.steps), total));
-  json.member("tokens_per_second", per(static_cast<double>(summary.tokens), total));
-  write_time(json, summary);
-  json.member("bound_by", key_of(resource_use(summary.moved).binding));
-  json.member("fetches", summary.moved.fetch_count);
-  json.member("demand_fetches", summary.moved.demand_fetch_count);
-  json.member("evictions", summary.moved.eviction_count);
-  write_tiers(json, summary);
-  write_links(json, summary);
-  write_paths(json, summary);
-  return json.member("process_pss_bytes", summary.process_bytes).end().take() + "\n";
+  json.begin_object(JsonLayout::lines).members({{"version", TERRACE_VERSION}, {"model", run.header().model}});
+  json.members({{"parameters", run.header().parameter_count}, {"planned_steps", run.header().planned_steps}});
+  json.member("completed_steps", run.completed_steps());
+  json.member("stopped_by", json_text_or_null(run.stopped_by()));
+  json.members({{"validation_loss", held_out ? JsonValue(held_out->loss) : nullptr},
+                {"unigram_loss", run.header().unigram_loss}});
+  json.member("last_training_loss", run.all().count > 0 ? JsonValue(run.last_step()->loss) : nullptr);
+  json.member("checkpoint", json_text_or_null(run.last_checkpoint()));
+  write_commits(json, run);
+  write_prediction(json, run);
+  json.members({{"steps", run.all().count}, {"skipped_steps", run.all().skipped}});
+  json.member("tokens", run.all().tokens);
+  json.member("steps_per_second", per(static_cast<double>(run.all().count), total));
+  json.member("tokens_per_second", per(static_cast<double>(run.all().tokens), total));
+  write_time(json, run);
+  json.member("bound_by", key_of(resource_use(run.moved()).binding));
+  json.member("fetches", run.moved().fetch_count);
+  json.member("demand_fetches", run.moved().demand_fetch_count);
+  json.member("evictions", run.moved().eviction_count);
+  write_tiers(json, run);
+  write_links(json, run);
+  write_paths(json, run);
+  return json.member("process_pss_bytes", run.memory().process_bytes).end().take() + "\n";
 }
 
 }  // namespace terrace

@@ -7,29 +7,21 @@
 #include <string>
 #include <vector>
 
-#include <terrace/memory/device/device.h>
-#include <terrace/offload/offloader.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/observe/run_memory.h>
 #include <terrace/runtime/observe/run_reports.h>
 
 namespace terrace {
 
-struct TierStatus {
-  std::string name;           // "device"
-  uint64_t budget_bytes = 0;  // 0: bounded by the drive alone
-  uint64_t used_bytes = 0;
-  uint64_t peak_bytes = 0;
+struct NamedAmount {
+  std::string name;  // as in the log of steps: "h2d", "fetch_wait"
+  uint64_t amount = 0;
 };
-
-struct LinkBytes {
-  std::string name;  // as in the log of steps: "h2d", "record_read"
-  uint64_t bytes = 0;
+// An object of JSON, with a member for each.
+struct NamedAmounts {
+  std::vector<NamedAmount> items;
 };
-
-struct WaitTime {
-  std::string name;  // "fetch_wait"
-  uint64_t ns = 0;
-};
+void write_json(JsonWriter& json, const NamedAmounts& amounts);
+bool read_json(const JsonNode& node, NamedAmounts& amounts);
 
 // RankStatus: what a rank last said of itself.
 struct RankStatus {
@@ -43,6 +35,16 @@ struct RankStatus {
   bool waits_for_ranks = false;
   std::string operation;  // what its step thread is at
 };
+constexpr auto json_fields(const RankStatus&) {
+  constexpr size_t kLongestOperation = 120;  // so that an answer has room for all ranks that are shown
+  return std::tuple(json_field("rank", &RankStatus::rank), json_field("host", &RankStatus::host),
+                    json_field("process", &RankStatus::process), json_field("step", &RankStatus::step),
+                    json_field("silent_ms", &RankStatus::silent_ms),
+                    json_field("step_ns", &RankStatus::step_ns),
+                    json_field("rank_wait_ns", &RankStatus::rank_wait_ns),
+                    json_field("waits_for_ranks", &RankStatus::waits_for_ranks),
+                    JsonField{"operation", &RankStatus::operation, false, kLongestOperation});
+}
 
 struct JobStatus {
   uint64_t pid = 0;
@@ -55,11 +57,11 @@ struct JobStatus {
   uint64_t tokens = 0;
   uint64_t step_ns = 0;
   std::string update_mode;
-  std::vector<LinkBytes> links;
-  std::vector<WaitTime> waits;
+  NamedAmounts links;    // bytes
+  NamedAmounts waits;    // nanoseconds
   std::string bound_by;  // the last step's, as in the log: "disk_reads"; "none" before the first
 
-  std::vector<TierStatus> tiers;
+  std::vector<TierSummary> tiers;
   uint64_t least_host_bytes = 0;            // the lowest host budget allowed
   uint64_t most_host_bytes = 0;             // the highest host budget of use
   uint32_t kept_chunks = 0;                 // chunks whose states are resident: each saves a read and a write
@@ -81,14 +83,24 @@ struct JobStatus {
   }
 };
 
+// Of one rank; job_status_json() adds what follows from these, and the ranks where there are several.
+constexpr auto json_fields(const JobStatus&) {
+  using S = JobStatus;
+  return std::tuple(
+      json_field("pid", &S::pid), json_field("model", &S::model), json_field("step", &S::step),
+      json_field("steps", &S::steps), json_field("loss", &S::loss), json_field("lr", &S::learning_rate),
+      json_field("tokens", &S::tokens), json_field("step_ns", &S::step_ns),
+      json_field("update_mode", &S::update_mode), json_field("tiers", &S::tiers),
+      json_field("least_host_bytes", &S::least_host_bytes),
+      json_field("most_host_bytes", &S::most_host_bytes), json_field("kept_chunks", &S::kept_chunks),
+      json_field("record_chunks", &S::record_chunks), json_field("link_bytes", &S::links),
+      json_field("wait_ns", &S::waits), json_field("bound_by", &S::bound_by),
+      json_field("commit_step", &S::commit_step), json_field("checkpoint_step", &S::checkpoint_step),
+      later_json_field("at", &S::at), json_field("waits_for", &S::waits_for));
+}
+
 // Sets the values of the last step; call between two steps.
 void set_last_step(JobStatus& status, const StepReport& report);
-// The memory of a run. The references outlive whatever it is given to.
-struct JobMemory {
-  Offloader& offloader;
-  const Device& device;  // the offloader's
-  uint64_t device_budget_bytes = 0;
-};
 // Sets the present budgets and their uses; call between two steps.
 void set_memory(JobStatus& status, const JobMemory& memory);
 

@@ -1,5 +1,6 @@
-// LogRecord: the warnings and errors of a run's log, each with the steps completed before it. It is bounded:
-// lines that come when it is full are counted and not kept.
+// LogRecord: the warnings and errors of a run on their way into the log of its steps, each with the steps
+// completed before it. Lines come from any thread, and the step thread takes them out between two steps. It
+// is bounded: of lines that come when it is full only their number is kept.
 #pragma once
 
 #include <atomic>
@@ -22,20 +23,23 @@ struct LoggedLine {
 
 class LogRecord final : public Log {
  public:
-  explicit LogRecord(size_t room) : room_(room) {}
+  static constexpr size_t kRoom = 300;
 
-  // Thread-safe. Ignores lines that are neither warnings nor errors.
+  // Every line goes to `other` as well, which may be null and outlives this.
+  explicit LogRecord(Log* other = nullptr, size_t room = kRoom) : other_(other), room_(room) {}
+
+  // Thread-safe. Keeps no lines that are neither warnings nor errors.
   void write(LogLevel level, std::string_view line) override;
   // Sets the completed steps of later lines.
   void set_completed_steps(uint64_t steps) { completed_steps_ = steps; }
-
-  std::vector<LoggedLine> lines() const;
-  uint64_t left_out() const;
+  // Gives the lines out in their order, and after them one that says how many had no room.
+  std::vector<LoggedLine> take();
 
  private:
+  Log* const other_;
   const size_t room_;
   std::atomic<uint64_t> completed_steps_{0};
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::vector<LoggedLine> lines_ TERRACE_GUARDED_BY(mutex_);
   uint64_t left_out_ TERRACE_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,4 @@
-// RunObserver: whoever follows a training run: its summary, log, trace, page, monitors, status and progress.
+// RunObserver: whoever follows a training run: its log, trace, page, monitors, status and progress.
 // A run has one list of observers and tells all of them every fact, in the order of the list.
 //
 // Observers are called on the thread that trains, between two steps. A function that throws Error ends the
@@ -15,11 +15,11 @@
 namespace terrace {
 
 struct RunEnd {
-  uint64_t step = 0;             // completed steps of the whole run
-  bool failed = false;           // an error ended the run; else a signal or its last step did
-  std::string stopped_by;        // "SIGINT", or what failed; empty where the run is complete
-  std::string survives;          // of a failed run: which states are left, and how to go on from them
-  const Error* error = nullptr;  // what the user is told; null where the run is complete
+  uint64_t step = 0;       // completed steps of the whole run
+  bool failed = false;     // an error ended the run; else a signal or its last step did
+  std::string stopped_by;  // "SIGINT", or what failed; empty where the run is complete
+  std::string survives;    // of a failed run: which states are left, and how to go on from them
+  std::string told = {};   // what the user is told; empty where the run is complete, or nobody is
 };
 
 class RunObserver {

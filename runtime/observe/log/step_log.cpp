@@ -1,18 +1,12 @@
 #include <terrace/runtime/observe/log/step_log.h>
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <ctime>
 
 #include <terrace/base/error.h>
-#include <terrace/base/text/json_writer.h>
-#include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/counter_table.h>
 
 namespace terrace {
 namespace {
@@ -22,32 +16,10 @@ namespace {
                               "name a file that can be written, or train without a log of steps"});
 }
 
-void write_counters(JsonWriter& json, const OffloadCounters& counters) {
-  for (const CounterEntry& counter : kCounters) {
-    if (counter.key.empty()) continue;
-    const uint64_t value = counters.*counter.value;
-    const std::string key(counter.key);
-    if (counter.unit == CounterUnit::bytes) json.member(key + "_bytes", value);
-    if (counter.unit == CounterUnit::count) json.member(key, value);
-    if (counter.unit == CounterUnit::ns) json.member(key + "_seconds", seconds(value));
-  }
-}
-
 }  // namespace
 
-void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& parts) {
-  json.begin_object(key);
-  for (const TimeCause cause : kTimeCauses) json.member(key_of(cause), parts[cause]);
-  json.end();
-}
-
-void write_uses(JsonWriter& json, std::span<const TierUse> uses) {
-  json.list("uses", uses, [&](const TierUse& use) {
-    json.object({{"purpose", use.purpose}, {"bytes", use.bytes}});
-  });
-}
-
-StepLog::StepLog(const std::string& path, const Communicator* ranks) : path_(path), ranks_(ranks) {
+StepLog::StepLog(const std::string& path, const Communicator* ranks, LogRecord* said)
+    : path_(path), ranks_(ranks), said_(said) {
   if (path_.empty()) return;
   fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("cannot open the log", path_, errno);
@@ -61,37 +33,49 @@ StepLog::~StepLog() {
   if (fd_ >= 0) close(fd_);
 }
 
-void StepLog::start(uint64_t completed_steps, uint64_t steps, const std::string& model,
-                    std::string_view config) {
-  if (fd_ < 0) return;
+void StepLog::start(const RunHeader& header) {
+  completed_steps_ = header.resumed_at_step;
   if (ranks_ != nullptr) lanes_ = ranks_->counters();
-  JsonWriter json;
-  json.begin_object().members({{"event", "start"}, {"step", completed_steps}, {"steps", steps}});
-  json.member("time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
-  json.members({{"version", TERRACE_VERSION}, {"model", model}, {"config", json_raw(config)}});
-  put(json);
+  put(start_line(header));
+  put_said();
 }
 
 void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
-  put(json_object({{"event", "fault on purpose"}, {"step", step}, {"inject", spec}}));
+  put(log_line("fault on purpose", step, "inject", spec));
+}
+
+void StepLog::memory(uint64_t step, const RunMemory& memory) {
+  JsonWriter json;
+  put(write_fields(json.begin_object().members({{"event", "memory"}, {"step", step}}), memory));
+}
+
+void StepLog::picture(uint64_t step, std::string_view picture) {
+  put(log_line("picture", step, "picture", json_raw(picture)));
 }
 
 void StepLog::step_done(const StepReport& report) {
+  completed_steps_ = report.step;
+  put_said();
   JsonWriter json;
-  json.begin_object().members({{"event", "step"}, {"step", report.step}, {"loss", report.loss}});
-  json.members({{"lr", report.learning_rate}, {"gradient_norm", report.gradient_norm}});
-  json.members({{"skipped", report.skipped}, {"loss_scale", report.loss_scale}});
-  json.members({{"update_mode", name_of(report.update_mode)}, {"tokens", report.tokens}});
-  json.member("seconds", seconds(report.total_ns));
-  json.member("forward_backward_seconds", seconds(report.forward_backward_ns));
-  json.member("forward_seconds", seconds(report.forward_ns));
-  json.member("update_seconds", seconds(report.update_ns));
-  json.member("keeping_seconds", seconds(report.keeping_ns));
-  write_time_parts(json, "time_ns", report.moved.time);
-  json.member("bound_by", key_of(resource_use(report.moved).binding));
+  write_fields(json.begin_object().member("event", "step"), report);
   write_counters(json, report.moved);
   if (ranks_ != nullptr) write_lanes(json, report.moved);
   put(json);
+  if (said_ != nullptr) said_->set_completed_steps(report.step);
+}
+
+void StepLog::update_finished(const FinishedUpdate& update) {
+  JsonWriter json;
+  json.begin_object().members({{"event", "update"}, {"step", completed_steps_}}).begin_object("rest");
+  json.member("seconds", seconds(update.ns));
+  write_counters(json, update.moved);
+  put(json.end());
+}
+
+// What was said since the last line, by whoever says it in whatever thread.
+void StepLog::put_said() {
+  if (said_ == nullptr) return;
+  for (const LoggedLine& line : said_->take()) put(warning_line(line));
 }
 
 // What has been carried out between the ends of two steps, whatever it was for.
@@ -117,27 +101,26 @@ void StepLog::write_lanes(JsonWriter& json, const OffloadCounters& moved) {
 }
 
 void StepLog::evaluated(uint64_t step, double validation_loss) {
-  put(json_object({{"event", "evaluation"}, {"step", step}, {"validation_loss", validation_loss}}));
+  put(log_line("evaluation", step, "validation_loss", validation_loss));
 }
 
 void StepLog::state_kept(const KeptState& kept) {
   if (kept.commit_step) put(json_object({{"event", "commit"}, {"step", *kept.commit_step}}));
   if (!kept.checkpoint) return;
-  const SavedCheckpoint& saved = *kept.checkpoint;
-  put(json_object({{"event", "checkpoint"}, {"step", saved.step}, {"folder", saved.folder.string()}}));
+  put(log_line("checkpoint", kept.checkpoint->step, "folder", kept.checkpoint->folder.string()));
+}
+
+void StepLog::commits_removed() {
+  put(json_object({{"event", "commits removed"}, {"step", completed_steps_}}));
 }
 
 void StepLog::ended(const RunEnd& end) {
-  if (end.failed) {
-    put(json_object(
-        {{"event", "failed"}, {"step", end.step}, {"failure", end.stopped_by}, {"survives", end.survives}}));
-  } else {
-    put(json_object(
-        {{"event", "end"}, {"step", end.step}, {"stopped_by", json_text_or_null(end.stopped_by)}}));
-  }
+  put_said();
+  put(end_line(end));
 }
 
 void StepLog::put(const std::string& line) {
+  if (reader_) reader_(line);
   if (fd_ < 0) return;
   // Each line is one write, because O_APPEND keeps lines of different writers apart. Only a write that ended
   // short goes on, and the next one says why.

@@ -1,6 +1,8 @@
-#include <terrace/runtime/observe/page/internal/picture_json.h>
+#include <terrace/runtime/observe/page/picture_json.h>
 
 #include <cmath>
+
+#include <terrace/base/text/json_writer.h>
 
 namespace terrace {
 namespace {
@@ -49,8 +51,9 @@ void write_chunks(JsonWriter& json, const StepPicture& picture) {
 
 }  // namespace
 
-void write_picture(JsonWriter& json, const StepPicture& picture) {
-  json.begin_object("picture").members({{"step", picture.step}, {"length_ns", picture.length_ns}});
+std::string picture_json(const StepPicture& picture) {
+  JsonWriter json({.dense = true});
+  json.begin_object().members({{"step", picture.step}, {"length_ns", picture.length_ns}});
   json.members({{"parts", StepPicture::kParts}, {"left_out", picture.left_out}});
   json.list("phases", picture.phases, [&](const StepPhase& phase) {
     json.list({phase.name, phase.begin_ns, phase.end_ns});
@@ -59,7 +62,7 @@ void write_picture(JsonWriter& json, const StepPicture& picture) {
   write_device(json, picture);
   write_host(json, picture);
   write_chunks(json, picture);
-  json.end();
+  return json.end().take();
 }
 
 }  // namespace terrace

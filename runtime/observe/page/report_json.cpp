@@ -8,7 +8,6 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
-#include <terrace/runtime/observe/page/internal/picture_json.h>
 
 namespace terrace {
 namespace {
@@ -16,34 +15,17 @@ namespace {
 constexpr size_t kLongestText = 4000;  // bytes; what is longer is cut
 constexpr size_t kLongestMark = 300;
 
-void write_facts(JsonWriter& json, std::string_view key, const std::vector<ReportFact>& facts) {
-  json.list(key, facts, [&](const ReportFact& fact) { json.list({fact.name, fact.text}); });
-}
-
 void write_header(JsonWriter& json, const RunHeader& header) {
   json.begin_object("header").members({{"version", header.version}, {"model", header.model}});
   json.members({{"parameters", header.parameter_count}, {"planned_steps", header.planned_steps}});
   json.members({{"resumed_at_step", header.resumed_at_step}, {"unigram_loss", header.unigram_loss}});
   json.member("started_at", header.started_at);
-  write_facts(json, "facts", header.facts);
-  write_facts(json, "machine", header.machine);
+  write_json(json.key("facts"), header.facts);
+  write_json(json.key("machine"), header.machine);
   json.list("configuration", header.configuration, [&](const ResolvedValue& value) {
     json.list({value.key, value.value, value.origin, value.note});
   });
   json.end();
-}
-
-void write_memory(JsonWriter& json, const RunMemory& memory) {
-  json.begin_object("memory").list("tiers", memory.tiers, [&](const TierSummary& tier) {
-    json.begin_object().members({{"name", tier.name}, {"budget_bytes", tier.budget_bytes}});
-    json.members({{"origin", tier.origin}, {"planned_bytes", tier.planned_bytes}});
-    json.member("peak_bytes", tier.peak_bytes);
-    json.list("uses", tier.uses, [&](const TierUse& use) { json.list({use.purpose, use.bytes}); }).end();
-  });
-  json.list("paths", memory.paths, [&](const NvmePathUse& path) {
-    json.object({{"path", path.path}, {"bytes", path.bytes}, {"busy_ns", path.busy_ns}});
-  });
-  json.member("process_bytes", memory.process_bytes).end();
 }
 
 void write_causes(JsonWriter& json, const TimeParts& parts) {
@@ -57,12 +39,12 @@ void write_links(JsonWriter& json, const OffloadCounters& moved) {
 // The names of the columns that follow everywhere.
 void write_words(JsonWriter& json, const RunRecord& record) {
   const StepPoint& all = record.all();
-  const OffloadCounters moved = all.moved + record.rest().moved;
+  const OffloadCounters moved = record.moved();
   json.list("causes", kTimeCauses, [&](TimeCause cause) {
     json.object({{"key", key_of(cause)}, {"name", name_of(cause)}});
   });
   json.list("links", kLinks, [&](const CounterEntry& link) {
-    const uint64_t least = least_per_step(link, record.memory.bound, moved, all.count);
+    const uint64_t least = least_per_step(link, record.memory().bound, moved, all.count);
     json.object({{"key", link.key}, {"name", link.name}, {"least", least}, {"fixed", link.bound == nullptr}});
   });
 }
@@ -78,7 +60,7 @@ void write_resources(JsonWriter& json, const OffloadCounters& moved) {
 // Of all steps of the run; what was finished after the last of them stands beside it.
 void write_totals(JsonWriter& json, const RunRecord& record) {
   const StepPoint& all = record.all();
-  const OffloadCounters moved = all.moved + record.rest().moved;
+  const OffloadCounters moved = record.moved();
   json.begin_object("totals");
   json.members({{"steps", all.count}, {"skipped", all.skipped}, {"tokens", all.tokens}});
   json.members({{"total_ns", all.total_ns}, {"forward_backward_ns", all.forward_backward_ns}});
@@ -166,54 +148,29 @@ void write_marks(JsonWriter& json, const RunRecord& record) {
   write("evaluations", record.evaluations(), [&](const EvaluationMark& mark) {
     json.list({mark.step, mark.loss});
   });
-  write("commits", record.commits(), [&](const CommitMark& mark) { json.value(mark.step); });
+  write("commits", record.commits(), [&](uint64_t step) { json.value(step); });
   write("checkpoints", record.checkpoints(), [&](const CheckpointMark& mark) {
     json.list({mark.step, json_raw(json_quoted(mark.folder, kLongestMark))});
   });
   json.end();
 }
 
-void write_log(JsonWriter& json, const LogRecord& log) {
-  json.begin_object("log").list("lines", log.lines(), [&](const LoggedLine& line) {
+void write_log(JsonWriter& json, const RunRecord& record) {
+  json.begin_object("log").list("lines", record.said(), [&](const LoggedLine& line) {
     const char* level = line.level == LogLevel::error ? "error" : "warning";
     json.object({{"level", level}, {"step", line.completed_steps}, {"text", line.text}});
   });
-  json.member("left_out", log.left_out()).end();
+  json.member("left_out", record.said_and_left_out()).end();
 }
 
-void write_prediction(JsonWriter& json, const RunRecord& record) {
-  if (!record.header.prediction) {
-    json.member("prediction", nullptr);
-    return;
-  }
-  const PlanPrediction& prediction = *record.header.prediction;
-  json.begin_object("prediction").member("update_mode", name_of(prediction.update_mode));
+void write_prediction(JsonWriter& json, const PlanPrediction& prediction, const PredictedPart& measured) {
+  write_fields(json.begin_object("prediction"), prediction);
+  json.member("binding_name", name_of(prediction.binding));
   write_links(json, prediction.step);
-  json.begin_object("measured").member("steps", record.predicted().steps);
-  json.member("of_other_modes", record.predicted().of_other_modes);
-  write_links(json, record.predicted().moved);
-  json.end();
-  write_causes(json, prediction.step.time);
-  json.member("repeats_from_step", prediction.repeats_from_step);
-  json.list("tiers", prediction.tiers, [&](const PredictedTier& tier) {
-    json.object({{"name", tier.name}, {"budget_bytes", tier.budget_bytes}, {"peak_bytes", tier.peak_bytes}});
-  });
-  json.member("commit_write_bytes", prediction.commit_write_bytes).member("has_times", prediction.has_times);
-  json.member("forward_seconds", prediction.forward_seconds);
-  json.member("backward_seconds", prediction.backward_seconds);
-  json.member("update_seconds", prediction.update_seconds);
-  json.member("step_seconds", prediction.step_seconds);
-  json.member("binding", key_of(prediction.binding)).member("binding_name", name_of(prediction.binding));
-  json.list("rates", prediction.rates, [&](const PredictedRate& rate) {
-    json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
-  });
-  json.end();
-}
-
-template <typename Part>
-void write_or_null(JsonWriter& json, std::string_view key, const std::optional<Part>& part,
-                   void (*write)(JsonWriter&, const Part&)) {
-  part ? write(json, *part) : static_cast<void>(json.member(key, nullptr));
+  json.begin_object("measured").member("steps", measured.steps);
+  json.member("of_other_modes", measured.of_other_modes);
+  write_links(json, measured.moved);
+  json.end().end();
 }
 
 }  // namespace
@@ -235,15 +192,20 @@ std::string report_json(const RunRecord& record, int64_t written_at) {
   JsonWriter json({.dense = true, .longest_text_bytes = kLongestText});
   json.begin_object().members({{"format", 1}, {"state", key_of(record.state())}});
   json.members({{"state_text", record.state_text()}, {"written_at", written_at}});
-  write_header(json.break_line(), record.header);
+  write_header(json.break_line(), record.header());
   write_words(json.break_line(), record);
   write_totals(json.break_line(), record);
-  write_or_null(json.break_line(), "last_step", record.last_step(), write_last_step);
-  write_memory(json.break_line(), record.memory);
+  json.break_line();
+  record.last_step() ? write_last_step(json, *record.last_step())
+                     : static_cast<void>(json.member("last_step", nullptr));
+  write_json(json.break_line().key("memory"), record.memory());
   write_marks(json.break_line(), record);
-  write_log(json.break_line(), record.log());
-  write_prediction(json.break_line(), record);
-  write_or_null(json.break_line(), "picture", record.picture, write_picture);
+  write_log(json.break_line(), record);
+  json.break_line();
+  const std::optional<PlanPrediction>& prediction = record.header().prediction;
+  prediction ? write_prediction(json, *prediction, record.predicted())
+             : static_cast<void>(json.member("prediction", nullptr));
+  json.break_line().member("picture", record.picture().empty() ? nullptr : json_raw(record.picture()));
   write_series(json.break_line(), record.series());
   return json_for_html(json.end().take());
 }

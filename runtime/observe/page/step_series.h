@@ -53,6 +53,7 @@ class StepSeries {
 
   // Adds the next step.
   void add(const StepReport& step);
+  size_t room() const { return room_; }
   std::span<const StepPoint> points() const { return points_; }
   // The steps in every point but the last, which may have fewer.
   uint64_t steps_per_point() const { return steps_per_point_; }
@@ -60,7 +61,7 @@ class StepSeries {
  private:
   void merge_neighbours();
 
-  const size_t room_;
+  size_t room_;
   std::vector<StepPoint> points_;
   uint64_t steps_per_point_ = 1;
 };

@@ -37,7 +37,7 @@ class Thinned {
   uint64_t stride() const { return stride_; }
 
  private:
-  const size_t room_;
+  size_t room_;
   std::vector<Item> items_;
   uint64_t count_ = 0;
   uint64_t stride_ = 1;

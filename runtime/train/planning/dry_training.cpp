@@ -10,6 +10,7 @@
 #include <terrace/comm/operations/dry_communicator.h>
 #include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/config/loss_scaler.h>
+#include <terrace/runtime/planning/device_ledger.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
 
 namespace terrace {
@@ -235,23 +236,6 @@ bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other) {
   const auto is_equal = [&](const CounterEntry& link) { return one.*link.value == other.*link.value; };
   return std::ranges::all_of(kLinks, is_equal) && one.fetch_count == other.fetch_count &&
          one.demand_fetch_count == other.demand_fetch_count && one.eviction_count == other.eviction_count;
-}
-
-std::vector<TierUse> device_ledger(const MemoryPlan& plan) {
-  std::vector<TierUse> uses = {{"activations and workspaces", plan.work_bytes},
-                               {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
-  if (plan.device_activation_entries > 0)
-    uses.push_back({"activation checkpoints", plan.device_activation_bytes()});
-  if (plan.device_share_bytes > 0)
-    uses.push_back({"this rank's share of the parameters", plan.device_share_bytes});
-  if (plan.device_record_slots > 0)
-    uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
-  if (plan.device_accumulator_slots > 0)
-    uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
-  if (plan.device_incoming_bytes > 0)
-    uses.push_back({"gradients of other ranks", plan.device_incoming_bytes});
-  if (plan.device_lanes > 0) uses.push_back({"buffers of updates on the device", plan.device_lanes_bytes()});
-  return uses;
 }
 
 }  // namespace terrace

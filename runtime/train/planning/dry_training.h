@@ -64,7 +64,4 @@ class DryTraining {
 // True if two steps move and count the same.
 bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other);
 
-// Returns the uses of device memory.
-std::vector<TierUse> device_ledger(const MemoryPlan& plan);
-
 }  // namespace terrace

@@ -7,6 +7,7 @@ import os
 import pathlib
 import resource
 import socket
+import subprocess
 import tempfile
 import threading
 import warnings
@@ -63,6 +64,38 @@ class Following(EngineTest):
             # Every nanosecond has one cause.
             self.assertAlmostEqual(sum(line["time_ns"].values()) * 1e-9, line["seconds"], delta=1e-9)
         self.assertEqual(self.lines()[-1], {"event": "end", "step": 3, "stopped_by": None})
+
+    @isolated
+    def test_the_program_makes_the_report_and_the_page_of_the_log(self):
+        program = os.environ.get("TERRACE_PROGRAM", "")
+        if not os.path.exists(program):
+            self.skipTest("the program is not built: TERRACE does not name it")
+        with engine_of(seeded(Gpt), self.durable(), step_log=self.log, total_steps=9) as engine:
+            train(engine, 3, run=engine)
+            engine.commit()
+        page = self.folder / "run.html"
+        command = [program, "report", str(self.log), "--json", "--page", str(page)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        report = json.loads(done.stdout)
+        steps = self.lines("step")
+        self.assertEqual((report["steps"], report["planned_steps"], report["completed_steps"]), (3, 9, 3))
+        self.assertEqual(report["tokens"], sum(line["tokens"] for line in steps))
+        self.assertEqual(report["last_training_loss"], steps[-1]["loss"])
+        self.assertEqual([tier["tier"] for tier in report["tiers"]], ["device", "host", "nvme"])
+        self.assertTrue(all(tier["peak_bytes"] > 0 for tier in report["tiers"]))
+        self.assertGreater(report["process_pss_bytes"], 0)
+        links = {link["link"]: link for link in report["links"]}
+        for name in ("h2d", "d2h", "record_read", "record_write"):
+            self.assertEqual(links[name]["bytes"], sum(line[name + "_bytes"] for line in steps))
+        self.assertGreater(links["h2d"]["least_bytes_per_step"], 0)
+        # The page has the same, and the configuration of the run.
+        text = page.read_text().split('id="data">', 1)[1].split("</script>")[0]
+        data = json.loads(text)
+        self.assertEqual(data["state"], "complete")
+        self.assertEqual(data["totals"]["steps"], 3)
+        self.assertEqual(data["series"]["loss"]["mean"], [line["loss"] for line in steps])
+        self.assertEqual([tier["name"] for tier in data["memory"]["tiers"]], ["device", "host", "nvme"])
+        self.assertIn("optimizer.params.lr", [row[0] for row in data["header"]["configuration"]])
 
     @isolated
     def test_tokens_are_those_of_batches_of_token_ids(self):

@@ -4,6 +4,8 @@
 #include <exception>
 #include <limits>
 
+#include <terrace/base/units.h>
+#include <terrace/runtime/observe/page/picture_json.h>
 #include <terrace/runtime/observe/page/report_file.h>
 
 #include "runtime/observe/page/sample_picture.h"
@@ -29,36 +31,49 @@ PlanPrediction sample_prediction() {
   return prediction;
 }
 
+RunHeader sample_header() {
+  RunHeader header;
+  header.version = "1.2.3";
+  header.model = "a model of 12 layers";
+  header.parameter_count = 124'439'808;
+  header.planned_steps = kSteps;
+  header.unigram_loss = 3.5;
+  header.started_at = "2026-01-31T12:00:00Z";
+  header.facts = {{"batch", "8 x 4 micro-batches"}, {"", "in a second line"}};
+  header.machine = {{"processor", "one of a test"}};
+  header.configuration = {{"optimizer.params.lr", "0.001", "ds.json:7:3", "as it is"},
+                          {"terrace.seed", "42", "default", ""}};
+  header.prediction = sample_prediction();
+  return header;
+}
+
 void write_sample(const std::string& path) {
-  RunRecord record;
-  record.header.version = "1.2.3";
-  record.header.model = "a model of 12 layers";
-  record.header.parameter_count = 124'439'808;
-  record.header.planned_steps = kSteps;
-  record.header.unigram_loss = 3.5;
-  record.header.started_at = 1'700'000'000;
-  record.header.facts = {{"batch", "8 x 4 micro-batches"}, {"", "in a second line"}};
-  record.header.machine = {{"processor", "one of a test"}};
-  record.header.configuration = {{"optimizer.params.lr", "0.001", "ds.json:7:3", "as it is"},
-                                 {"terrace.seed", "42", "default", ""}};
-  record.header.prediction = sample_prediction();
-  record.memory.tiers = {
-      {"device", 4 * kGiB, "as configured", 3 * kGiB, 3 * kGiB, {{"activations", 3 * kGiB}}},
-      {"host", 16 * kGiB, "as configured", 12 * kGiB, 12 * kGiB, {{"states", 12 * kGiB}}}};
-  record.memory.bound.h2d_bytes = 123'456'789'012;
+  testing::SampleRun run;
+  run.log.start(sample_header());
   for (uint64_t step = 1; step <= kSteps; ++step) {
     StepReport report = testing::sample_step(step);
     report.skipped = step % 9973 == 0 || step == kSteps;
     if (report.skipped) report.loss = report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
-    record.step(report);
-    if (step % 50 == 0) record.evaluation(step, report.loss + 0.1);
-    if (step % 1000 == 0) record.checkpoint(step, "checkpoints/step-" + std::to_string(step));
-    if (step % 20'000 == 0) record.log().warning("the disk is slow\n  give it time");
+    run.log.step_done(report);
+    if (step % 50 == 0) run.log.evaluated(step, report.loss + 0.1);
+    if (step % 1000 == 0) run.checkpoint(step, "checkpoints/step-" + std::to_string(step));
+    if (step % 20'000 == 0) run.said.warning("the disk is slow\n  give it time");
   }
-  record.picture = testing::sample_picture(10'000);
-  record.set_state(RunState::complete, "");
+  run.log.picture(4, picture_json(*testing::sample_picture(10'000)));
+  const auto tier = [](const char* name, uint64_t budget_bytes, uint64_t bytes, const char* purpose) {
+    return TierSummary{name, budget_bytes, "as configured", bytes, bytes, bytes, {{purpose, bytes}}};
+  };
+  run.log.memory(kSteps, {.tiers = {tier("device", 4 * kGiB, 3 * kGiB, "activations"),
+                                    tier("host", 16 * kGiB, 12 * kGiB, "states")},
+                          .paths = {},
+                          .bound = {.h2d_bytes = 123'456'789'012},
+                          .commits = {},
+                          .process_bytes = kGiB});
+  RunEnd end;
+  end.step = kSteps;
+  run.log.ended(end);
   const SteadyClock clock;
-  ReportFile(path, clock).write(record, 1'700'100'000);
+  ReportFile(path, clock).write(run.record, 1'700'100'000);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 function tierBar(tier) {
   const whole = Math.max(tier.budget_bytes, tier.peak_bytes, tier.planned_bytes, 1);
-  const uses = tier.uses.filter(([, size]) => size > 0);
+  const uses = tier.uses.filter(use => use.bytes > 0);
   // After all colours come paler ones.
   const colour = u => (u < TIER_COLOURS.length ? TIER_COLOURS[u]
     : `color-mix(in srgb, ${TIER_COLOURS[u % TIER_COLOURS.length]} 45%, var(--card))`);
@@ -10,9 +10,9 @@ function tierBar(tier) {
     ? [bytes(tier.peak_bytes), ' of ', bytes(tier.budget_bytes), `, ${percentText(tier.peak_bytes, tier.budget_bytes)}`]
     : [bytes(tier.peak_bytes), ' on disk'];
   const box = el('div', {class: 'tier', 'data-key': tier.name}, el('div', {class: 'label'}, el('b', {}, tier.name), el('span', {}, label)),
-    el('div', {class: 'stack', role: 'img', 'aria-label': `${tier.name}: ${uses.map(([name, size]) => `${name} ${bytesText(size)}`).join(', ')}`},
-      uses.map(([name, size], u) => el('i', {title: `${name}: ${bytesText(size)}`, style: `width:${100 * size / whole}%;background:${colour(u)}`}))));
-  const list = legend(uses.map(([name, size], u) => ({name: `${name} ${bytesText(size)}`, colour: colour(u)})));
+    el('div', {class: 'stack', role: 'img', 'aria-label': `${tier.name}: ${uses.map(use => `${use.purpose} ${bytesText(use.bytes)}`).join(', ')}`},
+      uses.map((use, u) => el('i', {title: `${use.purpose}: ${bytesText(use.bytes)}`, style: `width:${100 * use.bytes / whole}%;background:${colour(u)}`}))));
+  const list = legend(uses.map((use, u) => ({name: `${use.purpose} ${bytesText(use.bytes)}`, colour: colour(u)})));
   list.style.marginTop = '6px';
   box.append(list);
   return box;

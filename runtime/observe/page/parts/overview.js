@@ -22,7 +22,7 @@ function themeButton() {
 
 function stateText() {
   const done = run.resumed_at_step + totals.steps;
-  const steps = `${grouped(done)} of ${counted(run.planned_steps, 'step')}`;
+  const steps = run.planned_steps > 0 ? `${grouped(done)} of ${counted(run.planned_steps, 'step')}` : counted(done, 'step');
   if (data.state === 'starting') return `starting, no step done yet`;
   return `${data.state}, ${steps}`;
 }
@@ -76,7 +76,8 @@ function showHead() {
   document.title = `${runName()} - Terrace run`;
   const left = leftText();
   const meta = el('div', {class: 'meta'}, el('span', {class: `pill ${data.state}`, id: 'state'}, stateText()),
-    left ? el('span', {id: 'left'}, left) : null, el('span', {}, `${grouped(run.parameters)} parameters`), el('span', {}, `started ${momentText(run.started_at)}`),
+    left ? el('span', {id: 'left'}, left) : null, run.parameters > 0 ? el('span', {}, `${grouped(run.parameters)} parameters`) : null,
+    run.started_at ? el('span', {}, `started ${momentText(Date.parse(run.started_at) / 1000)}`) : null,
     el('span', {}, `written ${momentText(data.written_at)}`), el('span', {}, `terrace ${run.version}`));
   head.append(el('div', {class: 'bar'}, el('div', {class: 'brand'}, el('b', {}, 'Terrace'), ' run report'), themeButton()),
     el('h1', {}, runName()), el('p', {class: 'shape', id: 'shape'}, modelText()), meta);
@@ -98,7 +99,7 @@ function lossTile() {
   const evaluations = marks.evaluations.items;
   const held = evaluations.length > 0 ? evaluations[evaluations.length - 1] : null;
   const beside = held ? ['held-out ', real(held[1]), ` at step ${grouped(held[0])}`]
-    : ['unigram loss of the data ', real(run.unigram_loss)];
+    : run.unigram_loss > 0 ? ['unigram loss of the data ', real(run.unigram_loss)] : 'no held-out loss';
   return tile('Training loss, last step', real(lastStep.loss), beside, {id: 'tile-loss'});
 }
 

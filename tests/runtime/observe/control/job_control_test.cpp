@@ -85,7 +85,7 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.loss, report.loss);
   EXPECT_EQ(status.tokens, report.tokens);
   EXPECT_EQ(status.step_ns, report.total_ns);
-  EXPECT_EQ(status.links[0].bytes, report.moved.h2d_bytes);
+  EXPECT_EQ(status.links.items[0].amount, report.moved.h2d_bytes);
   EXPECT_EQ(status.kept_chunks, job.run.kept());
   EXPECT_EQ(status.record_chunks, job.run.trainer->plan().memory.record_chunks);
   EXPECT_EQ(status.commit_step, 1u);

@@ -150,10 +150,11 @@ TEST(JobStatus, ComesBackAsItWas) {
   status.tokens = 512;
   status.step_ns = 123456789;
   status.update_mode = "next_forward";
-  status.links = {{"h2d", 1}, {"d2h", (uint64_t{1} << 62) + 1}};
-  status.waits = {{"fetch_wait", 5}};
+  status.links.items = {{"h2d", 1}, {"d2h", (uint64_t{1} << 62) + 1}};
+  status.waits.items = {{"fetch_wait", 5}};
   status.bound_by = "disk_reads";
-  status.tiers = {{"device", 3, 2, 2}, {"nvme", 0, 9, 9}};
+  status.tiers = {{"device", 3, "as configured", 4, 2, 2, {{"activations", 2}}},
+                  {"nvme", 0, "", 9, 9, 9, {}}};
   status.least_host_bytes = 10;
   status.most_host_bytes = 30;
   status.kept_chunks = 4;
@@ -166,7 +167,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   const JobStatus back = parse_job_status(parse_json(json, "a test"));
   EXPECT_EQ(job_status_json(back), json);
   EXPECT_EQ(back.steps, UINT64_MAX);
-  EXPECT_EQ(back.links[1].bytes, (uint64_t{1} << 62) + 1);
+  EXPECT_EQ(back.links.items[1].amount, (uint64_t{1} << 62) + 1);
   EXPECT_EQ(back.commit_step, 2u);
   EXPECT_FALSE(back.checkpoint_step);
   EXPECT_EQ(back.at, status.at);

@@ -13,6 +13,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/observe/control/job_status.h>
+#include <terrace/runtime/observe/page/picture_json.h>
 #include <terrace/runtime/observe/page/report_file.h>
 #include <terrace/runtime/observe/page/report_json.h>
 
@@ -28,6 +29,7 @@ using testing::expect_error;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::sample_step;
+using testing::SampleRun;
 
 constexpr const char* kHostile = "</script><img src=x onerror=alert(1)>&amp;<!--\xff\"\\\n";
 
@@ -55,32 +57,37 @@ std::string read(const std::filesystem::path& path) {
   return text.str();
 }
 
-// A record with a text wherever one can be.
-void fill(RunRecord& record, const std::string& text) {
-  record.header.version = record.header.model = text;
-  record.header.facts = record.header.machine = {{text, text}};
-  record.header.configuration = {{text, text, text, text}};
-  record.header.prediction.emplace();
-  record.header.prediction->tiers = {{text, 1, 1, {{text, 1}}}};
-  record.header.prediction->rates = {{text, 1, text, text}};
-  record.memory.tiers = {{text, 1, text, 1, 1, {{text, 1}}}};
-  record.memory.paths = {{text, 1, 1, 1}};
-  record.checkpoint(1, text);
-  record.log().warning(text);
-  record.set_state(RunState::failed, text);
+// A run with a text wherever one can be.
+void fill(SampleRun& run, const std::string& text) {
+  RunHeader header;
+  header.version = header.model = text;
+  header.facts = header.machine = {{text, text}};
+  header.configuration = {{text, json_quoted(text), text, text}};
+  header.prediction.emplace();
+  header.prediction->tiers = {{text, 1, 1, {{text, 1}}}};
+  header.prediction->rates = {{text, 1, text, text}};
+  run.log.start(header);
+  run.log.memory(1, {.tiers = {{text, 1, text, 1, 1, 1, {{text, 1}}}},
+                     .paths = {{text, 1, 1, 1}},
+                     .bound = {},
+                     .commits = {},
+                     .process_bytes = 1});
+  run.checkpoint(1, text);
+  run.said.warning(text);
+  run.log.ended({.step = 1, .failed = true, .stopped_by = text, .survives = text});
 }
 
 TEST(ReportPage, NoTextCanEndTheElementThatHoldsIt) {
-  RunRecord record;
-  fill(record, "plain");
-  const std::string plain = report_page(record, 0);
-  RunRecord hostile;
+  SampleRun usual;
+  fill(usual, "plain");
+  const std::string plain = report_page(usual.record, 0);
+  SampleRun hostile;
   fill(hostile, kHostile);
-  const std::string page = report_page(hostile, 0);
+  const std::string page = report_page(hostile.record, 0);
   for (const char* mark : {"<script", "</script", "<img", "<!--", "onerror=alert(1)>"})
     EXPECT_EQ(count_of(page, mark), count_of(plain, mark)) << mark;
   // It comes back as it was but for the byte that is no UTF-8.
-  const JsonNode document = parsed(hostile);
+  const JsonNode document = parsed(hostile.record);
   const std::string& model = at(at(document, "header"), "model").text;
   EXPECT_EQ(model, "</script><img src=x onerror=alert(1)>&amp;<!--\xEF\xBF\xBD\"\\\n");
 }
@@ -96,15 +103,17 @@ TEST(ReportPage, AsksForNothingAndForbidsItselfTo) {
 }
 
 TEST(ReportPage, HasTheNumbersOfTheSteps) {
-  RunRecord record;
-  for (uint64_t step = 1; step <= 3; ++step) record.step(sample_step(step));
+  SampleRun run;
+  const RunRecord& record = run.record;
+  for (uint64_t step = 1; step <= 3; ++step) run.log.step_done(sample_step(step));
   StepReport overflow = sample_step(4);
   overflow.loss = std::numeric_limits<double>::quiet_NaN();
   overflow.gradient_norm = std::numeric_limits<double>::infinity();
   overflow.skipped = true;
-  record.step(overflow);
-  record.evaluation(4, 2.5);
-  record.memory.bound.h2d_bytes = 42;
+  run.log.step_done(overflow);
+  run.log.evaluated(4, 2.5);
+  run.log.memory(4,
+                 {.tiers = {}, .paths = {}, .bound = {.h2d_bytes = 42}, .commits = {}, .process_bytes = 1});
   const JsonNode page = parsed(record);
   const JsonNode& totals = at(page, "totals");
   EXPECT_EQ(json_whole_number(totals, "steps"), 4u);
@@ -122,17 +131,18 @@ TEST(ReportPage, HasTheNumbersOfTheSteps) {
 }
 
 TEST(ReportPage, OfARunOfAnyLengthIsBelowThreeMebibytes) {
-  RunRecord record;
+  SampleRun run;
+  const RunRecord& record = run.record;
   const std::string path(200, 'p');
   for (uint64_t step = 1; step <= 100'000; ++step) {
-    record.step(sample_step(step));
-    record.evaluation(step, 1 / static_cast<double>(step));
-    record.commit(step);
-    record.checkpoint(step, path + std::to_string(step));
-    record.log().warning(std::string(700, 'w') + std::to_string(step));
+    run.log.step_done(sample_step(step));
+    run.log.evaluated(step, 1 / static_cast<double>(step));
+    run.commit(step);
+    run.checkpoint(step, path + std::to_string(step));
+    run.said.warning(std::string(700, 'w') + std::to_string(step));
   }
-  record.picture = testing::sample_picture(10'000);
-  ASSERT_TRUE(record.picture);
+  run.log.picture(4, picture_json(*testing::sample_picture(10'000)));
+  ASSERT_FALSE(record.picture().empty());
   const std::string page = report_page(record, 0);
   EXPECT_LT(page.size(), 3 * kMiB);
   const JsonNode document = parsed(record);
@@ -145,12 +155,12 @@ TEST(ReportFile, TakesThePlaceOfThePageAsAWhole) {
   const std::filesystem::path path = folder / "run.html";
   const FakeClock clock;
   ReportFile file(path, clock);
-  RunRecord record;
-  record.header.model = "first";
-  file.write(record, 0);
+  SampleRun run;
+  run.start("first");
+  file.write(run.record, 0);
   EXPECT_THAT(read(path), HasSubstr("\"first\""));
-  record.header.model = "second";
-  file.write(record, 0);
+  run.start("second");
+  file.write(run.record, 0);
   EXPECT_THAT(read(path), Not(HasSubstr("\"first\"")));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }

@@ -1,10 +1,12 @@
-// Steps and records as a run would have them, of any length, without training anything.
+// Steps and runs as there could be, of any length, without training anything.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include <terrace/runtime/observe/log/step_log.h>
 #include <terrace/runtime/observe/page/run_record.h>
 
 namespace terrace::testing {
@@ -34,5 +36,28 @@ inline StepReport sample_step(uint64_t step) {
   report.moved.fetch_count = 7;
   return report;
 }
+
+// A run that nobody trains: what is told to its log is in the record of it.
+struct SampleRun {
+  SampleRun() {
+    log.copy_to([this](std::string_view line) { record.add(line); });
+  }
+  SampleRun(const SampleRun&) = delete;
+  SampleRun& operator=(const SampleRun&) = delete;
+
+  void start(const std::string& model) {
+    RunHeader header;
+    header.model = model;
+    log.start(header);
+  }
+  void checkpoint(uint64_t step, const std::string& folder) {
+    log.state_kept({.commit_step = std::nullopt, .checkpoint = SavedCheckpoint{step, folder}});
+  }
+  void commit(uint64_t step) { log.state_kept({.commit_step = step, .checkpoint = std::nullopt}); }
+
+  RunRecord record;
+  LogRecord said;
+  StepLog log{"", nullptr, &said};
+};
 
 }  // namespace terrace::testing

@@ -1,4 +1,4 @@
-#include <terrace/runtime/observe/page/least_traffic.h>
+#include <terrace/runtime/observe/log/least_traffic.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The least that the steps of a run could have moved, against what they moved.
-#include <terrace/runtime/observe/page/least_traffic.h>
+#include <terrace/runtime/observe/log/least_traffic.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
