@@ -14,7 +14,7 @@ namespace terrace {
 
 // accumulator[i] = gradient[i] when `first`, else accumulator[i] = round(accumulator[i] + gradient[i]): the
 // sum is in fp32 and rounded once to the accumulator's type. An accumulator is fp32, or of the gradients' own
-// type.
+// type. Which NaN a sum is, is not specified.
 struct Accumulation {
   std::byte* accumulator = nullptr;  // any alignment, like the gradient; the two do not overlap
   DataType accumulator_type = DataType::fp32;
