@@ -69,7 +69,7 @@ class Following(EngineTest):
     def test_the_program_makes_the_report_and_the_page_of_the_log(self):
         program = os.environ.get("TERRACE_PROGRAM", "")
         if not os.path.exists(program):
-            self.skipTest("the program is not built: TERRACE does not name it")
+            self.skipTest("TERRACE_PROGRAM does not name the program terrace")
         with engine_of(seeded(Gpt), self.durable(), step_log=self.log, total_steps=9) as engine:
             train(engine, 3, run=engine)
             engine.commit()
