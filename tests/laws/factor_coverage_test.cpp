@@ -101,6 +101,9 @@ const Standings& standing_of_enums() {
   static const Standings standings = {
       {"DataType", kPrecision},
       {"ErrorKind", kInside},
+      {"ErrorCause", kInside},
+      {"Door", Reason{"words of messages: wording_test"}},
+      {"Option", Reason{"names of options in messages: wording_test"}},
       {"LogLevel", kLooksOn},
       {"MasterForm", kMaster},
       {"CopyDirections", Reason{"of a measurement"}},
@@ -138,6 +141,7 @@ const Standings& standing_of_enums() {
       {"ValueKind", kInitialValues},
       {"InstructionSet", Reason{"the tests of the update's kernels have each against the scalar one"}},
       {"OptimizerKind", kOptimizer},
+      {"OptimizerType", kOptimizer},
       {"Rule", kOptimizer},
       {"CounterUnit", kLooksOn},
       {"JsonLayout", kLooksOn},
