@@ -143,6 +143,7 @@ TierFolder::~TierFolder() {
       remove_folder();
     } catch (const Error& failure) {
       log_.warning(failure);
+      remove_what_was_made();
     } catch (const std::exception& failure) {
       log_.warning(failure.what());
       remove_what_was_made();
