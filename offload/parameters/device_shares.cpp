@@ -28,9 +28,8 @@ const DeviceCopy& DeviceShares::write(ChunkId chunk, uint64_t first_byte, const 
   DeviceCopy& copy = written_[index_of(chunk)];
   copy.wait_done(watch_);  // nobody may have needed the one before
   copy.begin(to_device_copy("fresh parameters", chunk));
-  device_.copy_to_work(
-      of(chunk) + first_byte, source, bytes, after, copy,
-      to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
+  device_.copy_to_work(of(chunk) + first_byte, source, bytes, after, copy,
+                       updated_to_device_note(watch_.events(), index_of(chunk)));
   return copy;
 }
 

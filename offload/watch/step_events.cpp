@@ -162,7 +162,10 @@ uint64_t StepEvents::take(FunctionRef<void(const TraceEvent&)> sink) {
 
 uint64_t StepEvents::tag(TransferRole role, TransferReason reason, uint32_t chunk) const {
   const bool of_update = reason == TransferReason::update;
-  const uint64_t step = (of_update ? update_step_ : step_).load(std::memory_order_relaxed);
+  return tag_in((of_update ? update_step_ : step_).load(std::memory_order_relaxed), role, reason, chunk);
+}
+
+uint64_t StepEvents::tag_in(uint64_t step, TransferRole role, TransferReason reason, uint32_t chunk) const {
   // A transfer that is asked for between two steps is recorded if the step before is.
   if (step == 0 ? !recording() : !is_chosen(step)) return 0;
   return kIsTag | static_cast<uint64_t>(role) << kRoleShift | static_cast<uint64_t>(reason) << kReasonShift |
@@ -188,6 +191,12 @@ CopyNote StepEvents::note_of(Copies& copies, TransferRole role, TransferReason r
 
 CopyNote StepEvents::to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id) {
   return note_of(to_device_, role, reason, chunk, id);
+}
+
+CopyNote StepEvents::updated_to_device(uint32_t chunk) {
+  const uint64_t counted_in = step() != 0 ? step() : update_step_.load(std::memory_order_relaxed);
+  const uint64_t its_tag = tag_in(counted_in, TransferRole::param, TransferReason::update, chunk);
+  return its_tag == 0 ? CopyNote{} : CopyNote{&to_device_, its_tag, 0};
 }
 
 CopyNote StepEvents::from_device(TransferRole role, TransferReason reason, uint32_t chunk) {

@@ -84,6 +84,9 @@ class StepEvents {
   // The notes that copies to and from the device carry; empty where the copy is not recorded.
   CopyNote to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   CopyNote from_device(TransferRole role, TransferReason reason, uint32_t chunk);
+  // The same for updated parameters whose copy is counted when the step thread asks for it: in the open step,
+  // even where the update itself is counted in the next one.
+  CopyNote updated_to_device(uint32_t chunk);
   // The notes that operations of ranks carry: a gather of parameters, an exchange of gradients.
   CopyNote gathered(TransferReason reason, uint32_t chunk);
   CopyNote exchanged(uint32_t chunk);
@@ -145,6 +148,7 @@ class StepEvents {
     StepEvents& events_;
     const TraceLink link_;
   };
+  uint64_t tag_in(uint64_t step, TransferRole role, TransferReason reason, uint32_t chunk) const;
   CopyNote note_of(Copies& copies, TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   bool is_chosen(uint64_t step) const { return step >= first_step_ && step <= last_step_; }
 
@@ -191,6 +195,9 @@ inline uint64_t transfer_tag(const StepEvents* events, TransferRole role, Transf
 inline CopyNote to_device_note(StepEvents* events, TransferRole role, TransferReason reason, uint32_t chunk,
                                uint64_t id = 0) {
   return events == nullptr ? CopyNote{} : events->to_device(role, reason, chunk, id);
+}
+inline CopyNote updated_to_device_note(StepEvents* events, uint32_t chunk) {
+  return events == nullptr ? CopyNote{} : events->updated_to_device(chunk);
 }
 inline CopyNote from_device_note(StepEvents* events, TransferRole role, TransferReason reason,
                                  uint32_t chunk) {

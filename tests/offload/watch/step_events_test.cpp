@@ -143,6 +143,22 @@ TEST(StepEvents, CountsATransferInTheStepThatAskedForItWheneverItEnds) {
   EXPECT_EQ(StepEvents::event_of(between).reason, TransferReason::other);
 }
 
+TEST(StepEvents, CopiesOfUpdatedParametersBelongToTheStepThatAsksForThem) {
+  FakeClock clock;
+  StepEvents events(clock, {.memory_bytes = kMemory, .first_step = 3, .last_step = 4});
+  const auto step_of_copy = [&] { return StepEvents::event_of(events.updated_to_device(7).tag).step; };
+  events.begin_step(3);
+  events.begin_update(true);
+  EXPECT_EQ(step_of_copy(), 3u);  // counted at once, before the update is
+  events.end_step();
+  EXPECT_EQ(step_of_copy(), 4u);
+  events.begin_step(4);
+  events.begin_update(true);
+  EXPECT_EQ(step_of_copy(), 4u);
+  events.end_step();
+  EXPECT_EQ(events.updated_to_device(7).tag, 0u);
+}
+
 TEST(StepEvents, KnowsOperationsAgainAndCountsThoseWithoutRoomForAName) {
   FakeClock clock;
   StepEvents events(clock, {.memory_bytes = kMemory});
