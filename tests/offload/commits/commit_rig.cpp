@@ -86,7 +86,13 @@ void expect_commit(CommitCase c, const std::filesystem::path& folder, uint64_t s
 }
 
 WrapEngine decorate_commits(const CommitCase& c, WrapEngine wrap) {
-  const uint32_t commits = c.parameters == Placement::nvme ? 2 : 1;
+  CommitCase planned = c;
+  planned.dry = true;
+  planned.start = TierStart::fresh;
+  const ScratchFolder folder;
+  const bool spills = CommitRig(planned, folder.path()).offloader->plan().spilled_chunks > 0;
+  // The engine of parameters and gradients is made before that of the commits.
+  const uint32_t commits = c.parameters == Placement::nvme || spills ? 2 : 1;
   return [commits, made = std::make_shared<uint32_t>(0),
           wrap = std::move(wrap)](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     return (*made)++ == commits ? wrap(std::move(engine)) : std::move(engine);

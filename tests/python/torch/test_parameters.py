@@ -54,7 +54,7 @@ class OfAStore(unittest.TestCase):
         specs = found.specs()
         self.assertEqual(len(found.managed_of), len(found.tracked))
         self.assertEqual([spec.home for spec in specs], ["managed"] * len(specs))
-        self.assertTrue(any(spec.name.startswith("padding") for spec in specs))
+        self.assertTrue(any(spec.name.startswith(".padding.") for spec in specs))
 
     def test_the_configuration_says_the_type(self):
         config = config_of(precision="bf16")
