@@ -117,7 +117,7 @@ CheckpointValues::CheckpointValues(const std::filesystem::path& path, const Flat
   SpaceLayout layout = checkpoint::placed(tensors, folder / checkpoint::kManifestName);
   const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(layout, manifest.layout);
   checkpoint::require_lengths(folder, manifest, states_bytes, frozen_bytes);
-  source_ = std::make_unique<Source>(Source{folder, std::move(manifest), std::move(layout)});
+  source_.reset(new Source{folder, std::move(manifest), std::move(layout)});
   source_->open();
 }
 
@@ -131,7 +131,7 @@ CheckpointValues::CheckpointValues(const std::filesystem::path& path) {
                  "go on from it with `terrace train`, which saves in the format of today"});
   }
   SpaceLayout layout = checkpoint::placed(manifest.tensors, folder / checkpoint::kManifestName);
-  source_ = std::make_unique<Source>(Source{folder, std::move(manifest), std::move(layout)});
+  source_.reset(new Source{folder, std::move(manifest), std::move(layout)});
   source_->open();
 }
 

@@ -42,8 +42,9 @@ struct JsonSeconds {
 };
 
 template <typename Value, typename Struct>
-constexpr auto json_field(std::string_view key, Value Struct::*value) {
-  return JsonField<Value, Struct>{key, value};
+constexpr auto json_field(std::string_view key, Value Struct::*value,
+                          size_t longest_bytes = std::string_view::npos) {
+  return JsonField<Value, Struct>{key, value, false, longest_bytes};
 }
 // A field that an earlier Terrace did not write.
 template <typename Value, typename Struct>

@@ -43,7 +43,7 @@ constexpr auto json_fields(const RankStatus&) {
                     json_field("step_ns", &RankStatus::step_ns),
                     json_field("rank_wait_ns", &RankStatus::rank_wait_ns),
                     json_field("waits_for_ranks", &RankStatus::waits_for_ranks),
-                    JsonField{"operation", &RankStatus::operation, false, kLongestOperation});
+                    json_field("operation", &RankStatus::operation, kLongestOperation));
 }
 
 struct JobStatus {
