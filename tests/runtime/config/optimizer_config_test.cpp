@@ -71,9 +71,9 @@ TEST(OptimizerConfig, FillsInWhatHuggingFacesTrainerDoesForAuto) {
 
 TEST(OptimizerConfig, NamesBothOptimizersOfAKeyThatIsNotItsOwn) {
   EXPECT_EQ(problem(with_optimizer("SGD", R"("betas": [0.9, 0.99])")),
-            "ds.json:1:42: optimizer.params.betas is not a key of SGD; it belongs to Adam, AdamW and Lion");
+            "ds.json:1:42: optimizer.params.betas is not a key of SGD; it belongs to AdamW, Adam and Lion");
   EXPECT_THAT(problem(with_optimizer("Lion", R"("eps": 1e-8)")),
-              HasSubstr("optimizer.params.eps is not a key of Lion; it belongs to Adam, AdamW and Adagrad"));
+              HasSubstr("optimizer.params.eps is not a key of Lion; it belongs to AdamW, Adam and Adagrad"));
   EXPECT_THAT(problem(with_optimizer("AdamW", R"("momentum": 0.9)")),
               HasSubstr("optimizer.params.momentum is not a key of AdamW; it belongs to SGD"));
   EXPECT_THAT(problem(with_optimizer("Adagrad", R"("adamw_mode": true)")), HasSubstr("not a key of Adagrad"));
