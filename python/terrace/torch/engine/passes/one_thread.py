@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from ....errors import MisuseError
+
+_LEFT_SECONDS = 0.5  # after which an entry that is held was left so
 
 
 class Turn:
@@ -15,9 +18,14 @@ class Turn:
         self._entry = threading.Lock()
 
     def take(self, what: str) -> None:
-        with self._entry:
+        # Nobody holds the entry for long. An interrupt between its last line and its release leaves it held.
+        self._entry.acquire(timeout=_LEFT_SECONDS)
+        try:
             self.require(what)
             self.thread = threading.get_ident()
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._entry.release()
 
     def require(self, what: str) -> None:
         """Raises where another thread's pass is open. A thread that has ended left its pass, and loses it."""
