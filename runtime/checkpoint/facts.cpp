@@ -11,14 +11,6 @@ void write_map(JsonWriter& json, std::string_view key, const std::map<std::strin
   json.end();
 }
 
-DataType read_type(Members& members) {
-  const std::string type = members.text("parameter_type");
-  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (type == name_of(candidate)) return candidate;
-  }
-  members.refuse("\"parameter_type\" is none of fp32, bf16 and fp16");
-}
-
 }  // namespace
 
 void write_facts(JsonWriter& json, const CheckpointInfo& info, bool with_architecture) {
@@ -43,7 +35,7 @@ CheckpointInfo read_facts(Members& members, bool with_architecture) {
   if (with_architecture) info.architecture = members.text("architecture");
   info.tensor_hash = members.hash("tensor_hash");
   info.seed = members.whole_number("seed");
-  info.type = read_type(members);
+  info.type = members.type("parameter_type");
   info.position = members.numbers("data_position");
   if (members.has("loss_scaler")) {
     info.loss_scaler = members.numbers("loss_scaler");

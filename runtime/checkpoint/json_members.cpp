@@ -102,6 +102,14 @@ void Members::require_nothing_else() const {
   }
 }
 
+DataType Members::type(const std::string& key) {
+  const std::string name = text(key);
+  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+    if (name == name_of(candidate)) return candidate;
+  }
+  refuse(full(key) + " is none of fp32, bf16 and fp16");
+}
+
 void Members::refuse(const std::string& reason) const {
   throw Error(ErrorKind::corrupt, {"cannot use the manifest", path_.string(), reason,
                                    "Terrace writes no such manifest: resume from another checkpoint"});

@@ -13,19 +13,11 @@ namespace terrace {
 namespace checkpoint {
 namespace {
 
-DataType read_type(Members& members) {
-  const std::string type = members.text("type");
-  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (type == name_of(candidate)) return candidate;
-  }
-  members.refuse("\"type\" of a tensor is none of fp32, bf16 and fp16");
-}
-
 TensorSpec read_tensor(const JsonNode& item, const std::filesystem::path& path) {
   Members members(item, "a tensor", path);
   TensorSpec tensor;
   tensor.name = members.text("name");
-  tensor.type = read_type(members);
+  tensor.type = members.type("type");
   tensor.shape = members.whole_numbers("shape");
   tensor.trainable = members.truth("trained");
   if (members.has("apart")) {

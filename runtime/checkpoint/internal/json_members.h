@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/data_type.h>
 #include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace::checkpoint {
@@ -30,6 +31,7 @@ class Members {
   std::string text(const std::string& key);
   uint64_t hash(const std::string& key);
   bool truth(const std::string& key);
+  DataType type(const std::string& key);
   const std::vector<JsonNode>& list(const std::string& key);
   std::vector<uint64_t> whole_numbers(const std::string& key);
   // These return objects of names and whole numbers, and of names and texts.
