@@ -58,14 +58,15 @@
   ROW(backward_uses, TERRACE_MEMBER(TensorSpec, backward_uses), TERRACE_C_MEMBER(terrace_tensor, backward_uses), "Tensor.backward_uses", "", "") \
   /* ranks */ \
   ROW(communicator, TERRACE_MEMBER(OffloadHooks, communicator), TERRACE_NONE, "", "", "") \
+  ROW(rank_exchange, TERRACE_MEMBER(OffloadOptions, rank_exchange), TERRACE_C_MEMBER(terrace_options, rank_exchange), "rank_exchange", "", "terrace.rank_exchange") \
   ROW(hosts, TERRACE_MEMBER(OffloadOptions, hosts), TERRACE_NONE, "", "", "") \
   ROW(sub_group_hosts, TERRACE_MEMBER(OffloadOptions, sub_group_hosts), TERRACE_NONE, "", "", "zero_optimization.mics_shard_size") \
   ROW(exchanges_by_copies, TERRACE_MEMBER(OffloadOptions, exchanges_by_copies), TERRACE_NONE, "", "", "") \
+  ROW(gathers_by_copies, TERRACE_MEMBER(OffloadOptions, gathers_by_copies), TERRACE_NONE, "", "", "") \
+  ROW(transport, TERRACE_MEMBER(RankMeeting, communicator), TERRACE_C_MEMBER(terrace_ranks_options, transport), "transport", "", "terrace.communicator") \
   ROW(gradient_bits, TERRACE_MEMBER(OffloadOptions, gradient_bits), TERRACE_NONE, "", "", "zero_optimization.zero_quantized_gradients") \
   ROW(parameter_bits, TERRACE_MEMBER(OffloadOptions, parameter_bits), TERRACE_NONE, "", "", "zero_optimization.zero_quantized_weights") \
   /* the trainer of our own */ \
-  ROW(offload_activations, TERRACE_MEMBER(ActivationConfig, offload), TERRACE_NONE, "", "", "terrace.offload_activations") \
-  ROW(precision, TERRACE_MEMBER(TrainConfig, precision), TERRACE_NONE, "", "", "bf16.enabled true") \
   ROW(context, TERRACE_MEMBER(ModelConfig, context), TERRACE_NONE, "", "--context", "") \
   ROW(weights, TERRACE_MEMBER(TrainerOptions, weights), TERRACE_NONE, "", "--model", "") \
   ROW(data, TERRACE_MEMBER(TokenOptions, paths), TERRACE_NONE, "", "--data", "") \

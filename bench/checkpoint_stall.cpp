@@ -14,7 +14,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/reference/trainer.h>
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 //
 // What can be hidden: all of the time in which the update waits for the disk after backward, as far as the
 // pass beside it lasts, less the part of the states that no pass can hide
-// (runtime/train/planning/update_choice.h). The rate is chosen from a first run without a limit, so that disk
+// (reference/planning/update_choice.h). The rate is chosen from a first run without a limit, so that disk
 // and computation take the time that a scene says.
 #include <fmt/format.h>
 
@@ -24,9 +24,9 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/fault_spec.h>
-#include <terrace/runtime/train/planning/update_choice.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/reference/fault_spec.h>
+#include <terrace/reference/planning/update_choice.h>
+#include <terrace/reference/trainer.h>
 
 namespace terrace {
 namespace {

@@ -7,10 +7,12 @@
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/capi/limits.h>
+#include <terrace/capi/ranks.h>
 #include <terrace/capi/saved_states.h>
 #include <terrace/capi/structs.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/runtime/checkpoint/checkpoint_streams.h>
+#include <terrace/runtime/checkpoint/ranks_save.h>
 #include <terrace/runtime/config/loss_scaler.h>
 
 namespace terrace::c {
@@ -29,6 +31,7 @@ CheckpointInfo info_of(const terrace_checkpoint& given, const terrace_store& sto
   info.run_id = given.run;
   info.step = given.step;
   info.model = given.model != nullptr ? given.model : "a model";
+  if (given.architecture != nullptr) info.architecture = given.architecture;
   info.type = static_cast<DataType>(given.precision);
   if (given.samples != 0 || given.step == 0) info.position[kSamples] = given.samples;
   info.settings[kOptimizerSetting] = json_quoted(kOptimizers[given.optimizer].key);
@@ -58,6 +61,28 @@ CheckpointValues& values_of(terrace_state_reader& reader) {
   return *reader.values;
 }
 
+// The first rank writes what all have, and the others bring it their part. Where that fails on the first one,
+// for whatever reason, none of them waits.
+void save_together(terrace_state_writer* writer, terrace_store& store, const terrace_checkpoint* checkpoint,
+                   const Subject& action) {
+  require_values(store, action);
+  store.offloader->finish_update();
+  const WatchedVotes votes(RankVotes(store.ranks->ranks.communicator()), store.offloader->watch());
+  if (votes.rank() > 0) {
+    if (writer != nullptr)
+      misuse(kSaveState, "writer", "only the first rank writes a checkpoint", "give NULL on the others");
+    return follow_save(*store.offloader, store.space, votes);
+  }
+  RanksSource source(*store.offloader, store.space, votes);
+  source.read_by([&] {
+    use_writer(writer, [&](terrace_state_writer& w) {
+      const terrace_checkpoint given = taken(checkpoint, kSaveState, "checkpoint");
+      w.facts = write_checkpoint_streams(w.writer, info_of(given, store), source);
+    });
+    return true;
+  });
+}
+
 }  // namespace
 }  // namespace terrace::c
 
@@ -67,6 +92,7 @@ terrace_error* terrace_state_checkpoint(terrace_state_writer* writer, terrace_st
                                         const terrace_checkpoint* checkpoint) {
   constexpr Names kCall = TERRACE_CALL_AS(state_checkpoint, "engine.save_checkpoint");
   const auto save = [&](terrace_store& s) {
+    if (s.ranks != nullptr) return c::save_together(writer, s, checkpoint, kCall);
     c::use_writer(writer, [&](terrace_state_writer& w) {
       const terrace_checkpoint given = c::taken(checkpoint, c::kSaveState, "checkpoint");
       c::require_values(s, kCall);

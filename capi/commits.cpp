@@ -19,7 +19,9 @@ terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint
     if (retain != 0 && s.retained_commits == 0)
       c::misuse(kCall, "retain", "no room was planned for retained commits",
                 "set " + Option::retained_commits);
-    s.offloader->commits().begin(c::write_commit_text(s.space.chunk_elements(), text), retain != 0);
+    const c::CommitText whole{s.space.chunk_elements(), s.tensors, s.commit_number++, text};
+    s.offloader->commits().begin(c::write_commit_text(whole), retain != 0);
+    s.see_commits();
   };
   return in_store(store, kCall, begin, c::Harmless::all);
 }
@@ -27,6 +29,7 @@ terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint
 terrace_error* terrace_finish_commit(terrace_store* store, uint64_t* number) {
   const auto finish = [&](terrace_store& s) {
     const uint64_t last = s.offloader->commits().finish();
+    s.see_commits();
     if (number != nullptr) *number = last;
   };
   return in_store(store, TERRACE_CALL(finish_commit), finish, c::Harmless::all);
@@ -37,6 +40,7 @@ terrace_error* terrace_commit_in_progress(terrace_store* store, uint32_t* in_pro
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(in_progress, kCall, "in_progress");
     *in_progress = s.offloader->commits().in_progress() ? 1 : 0;
+    s.see_commits();
   });
 }
 
@@ -45,6 +49,7 @@ terrace_error* terrace_last_commit(terrace_store* store, uint64_t* number) {
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_pointer(number, kCall, "number");
     *number = s.offloader->commits().last();
+    s.see_commits();
   });
 }
 
@@ -65,8 +70,10 @@ terrace_error* terrace_why_no_commits(terrace_store* store, const char** reason)
 }
 
 terrace_error* terrace_keep_tier(terrace_store* store, uint32_t keep) {
-  return in_store(store, TERRACE_CALL(keep_tier),
-                  [&](terrace_store& s) { s.offloader->commits().keep_tier(keep != 0); });
+  return in_store(store, TERRACE_CALL(keep_tier), [&](terrace_store& s) {
+    s.keeps_tier = keep != 0;
+    s.offloader->commits().keep_tier(s.keeps_tier);
+  });
 }
 
 terrace_error* terrace_host_budget(terrace_store* store, uint64_t* bytes, uint64_t* least_bytes) {

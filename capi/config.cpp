@@ -9,6 +9,7 @@
 
 #include <terrace/capi/errors.h>
 #include <terrace/capi/limits.h>
+#include <terrace/capi/ranks.h>
 #include <terrace/capi/structs.h>
 #include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/config/loss_scaler.h>
@@ -29,12 +30,17 @@ struct terrace_loss_scale {
 
 namespace {
 
+constexpr uint32_t kMostRanks = 16384;
 constexpr const char* kScale = "cannot scale the loss";
 constexpr const char* kRead = "cannot read a configuration";
 constexpr const char* kAsk = "cannot ask a configuration";
 
 EngineConfig resolved_from(const terrace_config_options& given) {
   EngineConfigOptions options{given.brings_optimizer != 0, given.brings_schedule != 0, std::nullopt};
+  c::require_zero(given.reserved, kRead, "terrace_config_options.reserved");
+  c::require_at_most(given.ranks, kMostRanks, kRead, "terrace_config_options.ranks");
+  if (given.ranks != 0) options.ranks = given.ranks;
+  options.seat = given.met != nullptr ? given.met->seat : seat_of(0, {});
   if (given.total_steps != 0) options.total_step_count = given.total_steps;
   if (given.text == nullptr) c::require_pointer(given.path, kRead, "terrace_config_options.path");
   const std::string name = given.path != nullptr ? given.path : "";

@@ -134,13 +134,16 @@ terrace_error* copy_error(const terrace_error& error) noexcept {
   }
 }
 
-void throw_again(terrace_error* failure) {
-  ErrorKind kind = ErrorKind::misuse;
+ErrorKind error_kind(uint32_t kind, ErrorKind otherwise) {
   for (const ErrorKind one : {ErrorKind::config, ErrorKind::capacity, ErrorKind::io, ErrorKind::device,
-                              ErrorKind::corrupt, ErrorKind::cancelled}) {
-    if (kind_of(one) == failure->kind) kind = one;
+                              ErrorKind::corrupt, ErrorKind::cancelled, ErrorKind::peer, ErrorKind::misuse}) {
+    if (kind_of(one) == kind) return one;
   }
-  const Error error(kind, failure->parts);
+  return otherwise;
+}
+
+void throw_again(terrace_error* failure) {
+  const Error error(error_kind(failure->kind, ErrorKind::misuse), failure->parts);
   terrace_error_free(failure);
   throw error;
 }

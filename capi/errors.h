@@ -27,6 +27,10 @@ terrace_error* current_error() noexcept;
 // A copy that the caller owns.
 terrace_error* copy_error(const terrace_error& error) noexcept;
 
+// The kind that C knows as `kind` (terrace_error_kind), or `otherwise` where that is a failure of the library
+// itself.
+ErrorKind error_kind(uint32_t kind, ErrorKind otherwise);
+
 // Throws the failure of a call within a call, as an Error of its kind, and frees it.
 [[noreturn]] void throw_again(terrace_error* failure);
 

@@ -1,6 +1,6 @@
 // terrace_run.h: the ranks that train together; and the place of a process among those of a launcher, for
 // programs that can train in one process alone.
-#include <terrace_run.h>
+#include <terrace/capi/ranks.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -23,37 +23,43 @@
 #include <terrace/comm/agreement/rank_places.h>
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/comm/identity/rank_identity.h>
-#include <terrace/offload/watch/step_watch.h>
 #include <terrace/runtime/observe/run_reports.h>
-#include <terrace/runtime/ranks/host_share.h>
-#include <terrace/runtime/ranks/run_ranks.h>
 
 namespace terrace::c {
 
-// A program of C hears everything by its log.
-class ProgramOfC final : public RankProgram {
- public:
-  explicit ProgramOfC(const terrace_ranks_options& options)
-      : ends_process_(options.ends_process != 0), log_(options.log, options.log_context) {}
+void ProgramOfC::say(const Error& failure) {
+  log_.error(failure.in(Door::c));
+}
 
-  // Not the first rank: its errors have this before them.
-  void speak_for(std::string ranks) { ranks_ = std::move(ranks); }
-  Log& log() override { return log_; }
-  void say(const Error& failure) override { log_.error(failure.in(Door::c)); }
-  void say_as(const std::string& ranks, const Error& failure) override {
-    const std::string& those = ranks.empty() ? ranks_ : ranks;
-    const std::string text = failure.in(Door::c);
-    log_.error(those.empty() ? text : fmt::format("[{}] {}", those, text));
-  }
-  void end_at_once() override {
-    if (ends_process_) std::_Exit(1);
-  }
+void ProgramOfC::say_as(const std::string& ranks, const Error& failure) {
+  const std::string& those = ranks.empty() ? ranks_ : ranks;
+  const std::string text = failure.in(Door::c);
+  log_.error(those.empty() ? text : fmt::format("[{}] {}", those, text));
+}
 
- private:
-  const bool ends_process_;
-  CallbackLog log_;
-  std::string ranks_;
-};
+void ProgramOfC::look_at(const StepWatch& watch, bool is_of_store) {
+  const MutexLock lock(mutex_);
+  watch_ = &watch;
+  has_store_ = is_of_store;
+}
+
+// Who waits within a call is told by that.
+bool ProgramOfC::ends_process() const {
+  if (ends_process_ == TERRACE_ENDS_NEVER || is_told_) return false;
+  const MutexLock lock(mutex_);
+  if (watch_ != nullptr && watch_->current()) return false;
+  return ends_process_ == TERRACE_ENDS_ALWAYS || has_store_;
+}
+
+void ProgramOfC::end_at_once() {
+  if (ends_process()) std::_Exit(1);
+}
+
+void ProgramOfC::another_has_failed(const Error& failure) {
+  if (!ends_process()) return;
+  say_as("", failure);
+  std::_Exit(1);
+}
 
 }  // namespace terrace::c
 
@@ -65,6 +71,7 @@ constexpr const char* kJoin = "cannot join the other ranks";
 constexpr const char* kAct = "cannot go on with the other ranks";
 constexpr uint64_t kMostBallotBytes = uint64_t{1} << 20;
 constexpr uint32_t kDefaultTimeoutSeconds = 60;
+constexpr uint32_t kDefaultWarningSeconds = 60;
 
 Environment variables_with(const char* place) {
   Environment variables = environment_from(environ);
@@ -82,48 +89,102 @@ GivenRank given_rank(const terrace_ranks_options& options) {
   return {.rank = options.rank, .ranks = options.count};
 }
 
-}  // namespace
-
-struct terrace_ranks {
-  // Joins the others.
-  explicit terrace_ranks(const terrace_ranks_options& options)
-      : forks(c::forks()),
-        program(options),
-        ranks(variables_with(options.place), program, given_rank(options)),
-        seat(join(options)),
-        launcher(ranks.are_several() ? name_of(ranks.identity().launcher) : ""),
-        following(ranks.watch().follow({watch})) {}
-
-  RankSeat join(const terrace_ranks_options& options) {
-    constexpr CommunicatorChoice kChoices[] = {CommunicatorChoice::automatic, CommunicatorChoice::host,
-                                               CommunicatorChoice::mpi};
-    const uint32_t rank = ranks.identity().rank;
-    if (rank != 0) program.speak_for(text_of_ranks({&rank, 1}));
-    const uint32_t seconds = options.timeout_seconds != 0 ? options.timeout_seconds : kDefaultTimeoutSeconds;
-    ranks.join({kChoices[options.transport], std::chrono::seconds(seconds)});
-    return seat_of(rank, ranks.communicator() != nullptr ? ranks.communicator()->places()
-                                                         : std::span<const RankPlace>());
-  }
-
-  const uint32_t forks;  // terrace::c::forks() of the process that joined
-  c::ProgramOfC program;
-  RunRanks ranks;
-  const RankSeat seat;
-  const std::string launcher;
-  std::string where;
-  uint64_t step = 0;  // as the others are told
-  StepWatch watch;
-  const RankWatch::Following following;  // the last member: it looks at the others
-};
-
-namespace {
-
-// The failure of a call that a death is behind names the rank that has died.
 [[noreturn]] void fail_with(const Error& death) {
   ErrorParts parts = death.parts();
   if (parts.advice.empty()) parts.advice = "see what that rank has written, then start all of them again";
   throw Error(ErrorKind::peer, std::move(parts));
 }
+
+}  // namespace
+
+terrace_ranks::terrace_ranks(const terrace_ranks_options& options)
+    : forks(c::forks()),
+      gathers_by_nccl(options.transport == TERRACE_TRANSPORT_NCCL),
+      program(options),
+      ranks(variables_with(options.place), program, given_rank(options)),
+      seat(join(options)),
+      launcher(ranks.are_several() ? name_of(ranks.identity().launcher) : ""),
+      patience_{sizeof(terrace_patience), kDefaultWarningSeconds, 0, 0} {
+  follow();
+  if (ranks.are_several() && ranks.is_first())
+    waits_ = std::make_unique<MutualWaitThread>(ranks.watch(), *ranks.communicator());
+}
+
+RankSeat terrace_ranks::join(const terrace_ranks_options& options) {
+  constexpr CommunicatorChoice kChoices[] = {CommunicatorChoice::automatic, CommunicatorChoice::host,
+                                             CommunicatorChoice::mpi, CommunicatorChoice::nccl};
+  const uint32_t rank = ranks.identity().rank;
+  if (rank != 0) program.speak_for(text_of_ranks({&rank, 1}));
+  const uint32_t seconds = options.timeout_seconds != 0 ? options.timeout_seconds : kDefaultTimeoutSeconds;
+  ranks.join({kChoices[options.transport], std::chrono::seconds(seconds)});
+  return seat_of(
+      rank, ranks.communicator() != nullptr ? ranks.communicator()->places() : std::span<const RankPlace>());
+}
+
+void terrace_ranks::follow() {
+  watchdog_.reset();
+  program.look_at(*watch, has_store());
+  following_.reset();
+  following_.reset(new RankWatch::Following(
+      ranks.watch().follow({.watch = *watch, .completed_steps = step == 0 ? 0 : step - 1})));
+  if (!ranks.are_several()) return;
+  const auto in_ns = [](uint64_t seconds) { return seconds * 1'000'000'000; };
+  WatchdogOptions wanted{.abort_after_ns = in_ns(patience_.stall_abort_seconds),
+                         .asked_by = "stall_abort_seconds",
+                         .others = [this] { return ranks.watch().who_is_where(); }};
+  wanted.warn_after_ns =
+      patience_.stall_warning_seconds == 0 ? UINT64_MAX : in_ns(patience_.stall_warning_seconds);
+  watchdog_ = std::make_unique<WatchdogThread>(*watch, wanted, program.log(), [this] { give_up(); });
+}
+
+void terrace_ranks::set_patience(const terrace_patience& patience) {
+  patience_ = patience;
+  follow();
+}
+
+// Whoever gives up a wait has then told the others why, which a failure of its own does not.
+void terrace_ranks::end_patience() {
+  watchdog_.reset();
+}
+
+// On the watchdog's thread.
+void terrace_ranks::give_up() {
+  const std::optional<uint64_t> wait = watch->current();
+  if (!wait) return;  // it is over by now
+  const std::string whom =
+      watch->is_for_ranks(*wait) ? ranks.watch().who_is_waited_for() : watch->describe(*wait).value_or("");
+  const std::string why = fmt::format("a wait of {} s is given up: {}", patience_.stall_abort_seconds, whom);
+  leave(why);
+  ranks.watch().give_up(why);
+}
+
+void terrace_ranks::require_no_store(const c::Subject& action) const {
+  if (has_store())
+    c::misuse(action, "ranks", "they have a store already", "destroy that one first, on all ranks");
+}
+
+void terrace_ranks::serve(StepWatch& of_store) {
+  watch = &of_store;
+  follow();
+}
+
+void terrace_ranks::serve_none() {
+  watch = &own_watch;
+  follow();
+}
+
+// The failure of a call that a death is behind names the rank that has died.
+void terrace_ranks::throw_death_behind(const Error& failure) {
+  if (failure.kind() == ErrorKind::peer) program.has_been_told();
+  const std::optional<Error> death = ranks.watch().death_behind(failure);
+  if (death) fail_with(*death);
+}
+
+void terrace_ranks::leave(const std::string& why) const {
+  if (ranks.communicator() != nullptr) ranks.communicator()->leave(why);
+}
+
+namespace {
 
 template <typename Action>
 terrace_error* in_ranks(terrace_ranks* ranks, Action action) noexcept {
@@ -134,23 +195,10 @@ terrace_error* in_ranks(terrace_ranks* ranks, Action action) noexcept {
     try {
       action(*ranks);
     } catch (const Error& failure) {
-      if (const std::optional<Error> death = ranks->ranks.watch().death_behind(failure)) fail_with(*death);
+      ranks->throw_death_behind(failure);
       throw;
     }
   });
-}
-
-ErrorKind kind_of_c(uint32_t kind) {
-  switch (kind) {
-    case TERRACE_CONFIG:
-      return ErrorKind::config;
-    case TERRACE_CANCELLED:
-      return ErrorKind::cancelled;
-    case TERRACE_PEER:
-      return ErrorKind::peer;
-    default:
-      return ErrorKind::io;
-  }
 }
 
 }  // namespace
@@ -159,8 +207,10 @@ terrace_error* terrace_ranks_join(const terrace_ranks_options* options, terrace_
   return c::answer([&] {
     c::require_pointer(ranks, kJoin, "ranks");
     const terrace_ranks_options given = c::taken(options, kJoin, "terrace_ranks_options");
-    c::require_enum(given.transport, 3, kJoin,
+    c::require_enum(given.transport, 4, kJoin,
                     Names{.c = "terrace_ranks_options.transport", .python = "transport"});
+    c::require_enum(given.ends_process, 3, kJoin,
+                    Names{.c = "terrace_ranks_options.ends_process", .python = "ends_process"});
     *ranks = std::make_unique<terrace_ranks>(given).release();
   });
 }
@@ -190,7 +240,7 @@ terrace_error* terrace_ranks_agree(terrace_ranks* ranks, const char* const* name
       c::require_pointer(values[f], kAct, "values");
       facts[names[f]] = values[f];
     }
-    const WatchedWait wait(r.watch, word_of_ranks("what they agree on"));
+    const WatchedWait wait(*r.watch, word_of_ranks("what they agree on"));
     r.ranks.agree([&] { return facts; });
   });
 }
@@ -200,7 +250,7 @@ terrace_error* terrace_ranks_ballot(terrace_ranks* ranks, const void* mine, uint
     c::require_list(mine, bytes, kAct, "mine");
     c::require_list(all, bytes, kAct, "all");
     c::require_at_most(bytes, kMostBallotBytes, kAct, "bytes");
-    const WatchedWait wait(r.watch, word_of_ranks("a ballot"));
+    const WatchedWait wait(*r.watch, word_of_ranks("a ballot"));
     const std::vector<std::byte> votes =
         RankVotes(r.ranks.communicator()).of_all(std::span(static_cast<const std::byte*>(mine), bytes));
     if (!votes.empty()) std::memcpy(all, votes.data(), votes.size());
@@ -209,7 +259,7 @@ terrace_error* terrace_ranks_ballot(terrace_ranks* ranks, const void* mine, uint
 
 terrace_error* terrace_ranks_step(terrace_ranks* ranks, uint64_t step, const char* doing) {
   return in_ranks(ranks, [&](terrace_ranks& r) {
-    r.watch.set_activity(doing != nullptr ? doing : "");
+    r.watch->set_activity(doing != nullptr ? doing : "");
     if (step == 0 || step == r.step) return;
     r.step = step;
     StepReport before;
@@ -222,12 +272,21 @@ terrace_error* terrace_ranks_kept(terrace_ranks* ranks, const char* text) {
   return in_ranks(ranks, [&](terrace_ranks& r) {
     c::require_pointer(text, kAct, "text");
     r.ranks.watch().set_what_is_kept(text);
+    if (*text != '\0') r.ranks.watch().own_state_kept();
   });
 }
 
 terrace_error* terrace_ranks_check(terrace_ranks* ranks) {
   return in_ranks(ranks, [](terrace_ranks& r) {
     if (const std::optional<Error> death = r.ranks.watch().death()) fail_with(*death);
+  });
+}
+
+terrace_error* terrace_ranks_patience(terrace_ranks* ranks, const terrace_patience* patience) {
+  return in_ranks(ranks, [&](terrace_ranks& r) {
+    const terrace_patience given = c::taken(patience, kAct, "terrace_patience");
+    c::require_zero(given.reserved, kAct, "terrace_patience.reserved");
+    r.set_patience(given);
   });
 }
 
@@ -245,14 +304,21 @@ terrace_error* terrace_ranks_end(terrace_ranks* ranks, const char* failure, uint
     c::require_pointer(exit_status, kAct, "exit_status");
     *exit_status = status;
     if (failure == nullptr) return;
-    const int worst =
-        r.ranks.end_with(Error(kind_of_c(kind), {failure, "", "", ""}), static_cast<int>(status));
+    r.end_patience();
+    const int worst = r.ranks.end_with(Error(c::error_kind(kind, ErrorKind::io), {failure, "", "", ""}),
+                                       static_cast<int>(status));
     *exit_status = static_cast<uint32_t>(worst);
   });
 }
 
 void terrace_ranks_free(terrace_ranks* ranks) {
-  if (ranks != nullptr && ranks->forks == c::forks()) delete ranks;
+  if (ranks == nullptr || ranks->forks != c::forks()) return;
+  if (ranks->has_store()) {
+    // What the store uses is rather kept than pulled away.
+    ranks->program.log().error("terrace_ranks_free was called before the store of these ranks was destroyed");
+    return;
+  }
+  delete ranks;
 }
 
 terrace_error* terrace_launched(uint32_t* rank, uint32_t* ranks, const char** launcher) {

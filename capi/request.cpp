@@ -12,9 +12,11 @@
 #include <terrace/capi/errors.h>
 #include <terrace/capi/limits.h>
 #include <terrace/capi/optimizer.h>
+#include <terrace/capi/store_of_ranks.h>
 #include <terrace/capi/structs.h>
 #include <terrace/memory/space/space_layout.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
+#include <terrace/runtime/config/tier_paths.h>
 
 namespace terrace::c {
 namespace {
@@ -70,13 +72,15 @@ std::vector<TierPath> paths_of(const terrace_options& given, const Subject& acti
   return paths;
 }
 
-void read_placement(const terrace_options& given, OffloadOptions& options, const Subject& action) {
+void read_placement(const terrace_options& given, Request& request, const Subject& action) {
+  OffloadOptions& options = request.options;
   require_enum(given.parameters, 3, action, Option::parameters);
   require_enum(given.states, 3, action, Option::states);
   options.parameters = static_cast<Placement>(given.parameters);
   options.states = static_cast<Placement>(given.states);
   options.parameter_paths = options.state_paths = paths_of(given, action);
-  if (given.tier_name != nullptr) options.tier_name = given.tier_name;
+  if (given.tier_name != nullptr) request.tier_name = given.tier_name;
+  options.tier_name = tier_name_of({options.rank, options.ranks}, request.tier_name);
   require_at_most(given.retained_commits, kMostRetainedCommits, action, Option::retained_commits);
   options.durable = given.durable != 0;
   options.retained_commits = given.retained_commits;
@@ -96,11 +100,12 @@ void read_budgets(const terrace_options& given, OffloadOptions& options, const S
 }
 
 void read_steps(const terrace_options& given, OffloadOptions& options, const Subject& action) {
-  require_at_most(given.accumulation_steps, kMostAccumulationSteps, action, Option::micro_batches);
+  const uint32_t steps = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
+  require_at_most(uint64_t{steps} * options.ranks, kMostAccumulationSteps, action, Option::micro_batches);
   require_enum(given.gradients, 3, action, Option::gradients);
   require_enum(given.unused_gradients, 2, action, Option::unused_gradients);
   require_enum(given.accumulation_type, 3, action, Option::accumulation_type);
-  options.micro_batches = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
+  options.micro_batches = steps * options.ranks;
   options.layer_major = given.layer_major != 0;
   options.gradients = static_cast<GradientOrigin>(given.gradients);
   options.unused_gradients = static_cast<UnusedGradients>(given.unused_gradients);
@@ -134,6 +139,14 @@ void require_for_device(const terrace_device& device, const OffloadOptions& opti
 
 }  // namespace
 
+Request read_place(const terrace_options* options, const Subject& action) {
+  const terrace_options given = taken(options, action, "options");
+  Request request;
+  read_ranks(given, request, action);
+  read_placement(given, request, action);
+  return request;
+}
+
 Request read_request(const RequestArguments& arguments, const Subject& action) {
   const terrace_options given = taken(arguments.options, action, "options");
   Request request;
@@ -141,7 +154,8 @@ Request read_request(const RequestArguments& arguments, const Subject& action) {
   const terrace_device& device = device_of(arguments.device, request.tensors, action);
   request.device = &device;
   OffloadOptions& options = request.options;
-  read_placement(given, options, action);
+  read_ranks(given, request, action);
+  read_placement(given, request, action);
   read_budgets(given, options, action);
   read_steps(given, options, action);
   options.record_layout = layout_of(given, action);
@@ -150,6 +164,7 @@ Request read_request(const RequestArguments& arguments, const Subject& action) {
   options.lock_host_memory = given.no_host_lock == 0;
   options.verify_checksums = given.no_checksums == 0;
   options.io.kind = engine_of(given, action);
+  choose_ways_of_ranks(device.is_cuda, request);
   require_for_device(device, options, action);
   require_enum(given.update_when, 3, action, Option::update_when);
   request.update_mode = static_cast<UpdateMode>(given.update_when);

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +16,13 @@
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/offload/plan/use_trace.h>
+#include <terrace/runtime/checkpoint/state_set.h>
+
+struct terrace_ranks;
+
+namespace terrace {
+class NcclExchange;
+}
 
 namespace terrace::c {
 
@@ -26,6 +36,14 @@ struct Request {
   uint64_t chunk_elements = 0;  // 0: to be chosen
   terrace_log_fn log = nullptr;
   void* log_context = nullptr;
+  terrace_ranks* ranks = nullptr;  // that the store is divided over; null: it is of one process
+  std::string tier_name;           // as given: that of the options is this rank's
+  // By which the store's ranks gather; null: through host memory.
+  std::shared_ptr<NcclExchange> nccl;
+  // settle_start() says these three.
+  std::optional<StateSet> set;   // what another number of ranks has committed, to go on from
+  std::vector<StateSet> passed;  // what other numbers of ranks have left, on the first rank
+  uint64_t commit_number = 1;    // CommitText::number of the next commit
 };
 
 // The arguments of terrace_plan and terrace_create, which come together everywhere.
@@ -39,6 +57,9 @@ struct RequestArguments {
 };
 // Throws Error(misuse) and Error(config); looks at nothing but the arguments.
 Request read_request(const RequestArguments& arguments, const Subject& action);
+
+// Where a store lies and what it begins with, of its options alone. Throws as read_request() does.
+Request read_place(const terrace_options* options, const Subject& action);
 
 // The uses that a program announces. The tensors of the request have been read.
 std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Request& request,

@@ -52,7 +52,7 @@ std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Reque
                                   const Subject& action) {
   const auto uses = taken_list(arguments.uses, arguments.use_count, action, "uses");
   const bool are_units = !uses.empty() && uses.front().kind == TERRACE_UNIT;
-  const uint32_t micro_batches = request.options.micro_batches;
+  const uint32_t micro_batches = rounds_of(request.options).count();  // of this rank
   require_at_most(uint64_t{uses.size()} * (are_units ? 2 * uint64_t{micro_batches} : 1), kMostUses, action,
                   "uses");
   std::vector<TensorUse> trace;

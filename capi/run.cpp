@@ -95,7 +95,7 @@ terrace_run::terrace_run(terrace_store& followed, const terrace_run_options& opt
   if (options.log_path != nullptr) observers = {&memory, &steps};
   if (monitor) observers.push_back(&*monitor);
   Offloader& offloader = *followed.offloader;
-  if (options.no_stall_warnings == 0) {
+  if (options.no_stall_warnings == 0 && followed.ranks == nullptr) {
     WatchdogOptions wanted;
     if (options.stall_warning_seconds != 0) wanted.warn_after_ns = options.stall_warning_seconds * kSecondNs;
     watchdog = std::make_unique<WatchdogThread>(offloader.report().watch(), wanted, said, [] {});

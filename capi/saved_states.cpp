@@ -1,4 +1,4 @@
-// terrace_run.h: saved states, and the question for a commit.
+// terrace_run.h: saved states, the question for a commit, and files of safetensors.
 #include <terrace/capi/saved_states.h>
 
 #include <cstring>
@@ -9,11 +9,13 @@
 #include <vector>
 
 #include <terrace/capi/errors.h>
+#include <terrace/capi/found_commits.h>
 #include <terrace/capi/limits.h>
+#include <terrace/capi/ranks.h>
+#include <terrace/capi/store_of_ranks.h>
 #include <terrace/capi/structs.h>
-#include <terrace/memory/tier/tier_space.h>
-#include <terrace/offload/options/tier_name.h>
 #include <terrace/runtime/checkpoint/checkpoint_streams.h>
+#include <terrace/runtime/safetensors/safetensors.h>
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
@@ -44,20 +46,17 @@ terrace_error* in_writer(terrace_state_writer* writer, Action action) noexcept {
 
 }  // namespace
 
-terrace_error* terrace_has_commit(const char* const* nvme_paths, uint32_t nvme_path_count,
-                                  const char* tier_name, uint32_t* has_commit) {
+terrace_error* terrace_has_commit(const terrace_options* options, uint32_t* has_commit) {
   return c::answer([&] {
     constexpr const char* kAction = "cannot look for a commit";
-    c::require_list(nvme_paths, nvme_path_count, kAction, "nvme_paths");
     c::require_pointer(has_commit, kAction, "has_commit");
-    OffloadOptions options;
-    options.states = Placement::nvme;
-    for (uint32_t p = 0; p < nvme_path_count; ++p) {
-      c::require_pointer(nvme_paths[p], kAction, "nvme_paths");
-      options.state_paths.push_back({nvme_paths[p]});
+    terrace_ranks* const ranks = c::ranks_of({nullptr, nullptr, 0, options, nullptr, 0}, kAction);
+    try {
+      *has_commit = c::has_commit(c::read_place(options, kAction)) ? 1 : 0;
+    } catch (const Error& error) {
+      if (ranks != nullptr) ranks->throw_death_behind(error);
+      throw;
     }
-    if (tier_name != nullptr) options.tier_name = tier_name;
-    *has_commit = look_at_tier(tier_folders(options)).has_manifests ? 1 : 0;
   });
 }
 
@@ -158,4 +157,13 @@ terrace_error* terrace_state_verify(terrace_state_reader* reader) {
 
 void terrace_state_close(terrace_state_reader* reader) {
   delete reader;
+}
+
+terrace_error* terrace_safetensors_check(const void* head, uint64_t head_bytes, uint64_t file_bytes,
+                                         const char* name) {
+  return c::answer([&] {
+    c::require_list(head, head_bytes, "cannot read the weights", "head");
+    c::require_pointer(name, "cannot read the weights", "name");
+    parse_safetensors_header({static_cast<const std::byte*>(head), head_bytes}, file_bytes, name);
+  });
 }

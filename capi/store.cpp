@@ -5,14 +5,13 @@
 #include <utility>
 
 #include <terrace/capi/commit_text.h>
+#include <terrace/capi/found_commits.h>
+#include <terrace/capi/ranks.h>
 #include <terrace/capi/run.h>
+#include <terrace/capi/store_of_ranks.h>
 #include <terrace/capi/structs.h>
 
 namespace terrace::c {
-
-void CallbackLog::write(LogLevel level, std::string_view line) {
-  if (log_ != nullptr) log_(context_, static_cast<uint32_t>(level), std::string(line).c_str());
-}
 
 namespace {
 
@@ -50,13 +49,33 @@ terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after
   return refused;
 }
 
+void throw_death_behind(const Error& failure, const terrace_store& store) {
+  if (store.ranks != nullptr) store.ranks->throw_death_behind(failure);
+}
+
+namespace {
+
+// The others wait for what this rank does not do any more.
+void tell_others(const terrace_ranks& ranks, const terrace_error& failure) noexcept {
+  try {
+    ranks.leave(failure.text);
+  } catch (...) {
+    // Without memory for the words the end of this process tells them.
+  }
+}
+
+}  // namespace
+
 void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept {
   const uint32_t kind = terrace_error_kind_of(failure);
   const bool stays =
       failure != nullptr && kind != TERRACE_CONFIG && kind != TERRACE_MISUSE && harmless != Harmless::all &&
       !(kind == TERRACE_CAPACITY &&
         (harmless == Harmless::capacity || (harmless == Harmless::shortage && failure->least_bytes > 0)));
-  if (stays && store.failure == nullptr) store.failure.reset(copy_error(*failure));
+  if (stays && store.failure == nullptr) {
+    store.failure.reset(copy_error(*failure));
+    if (store.ranks != nullptr) tell_others(*store.ranks, *failure);
+  }
   store.is_busy.store(false, std::memory_order_release);
 }
 
@@ -78,21 +97,73 @@ void require_values(const terrace_store& store, const Subject& action) {
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
+namespace {
+
+// Of a store over ranks the budget is the least of all.
+terrace_device device_of(const c::Request& request) {
+  terrace_device described = *request.device;
+  described.budget_bytes = request.options.device_budget_bytes;
+  return described;
+}
+
+}  // namespace
+
 terrace_store::terrace_store(const c::Request& request)
     : forks(c::forks()),
       log(request.log, request.log_context),
       space(request.tensors, request.chunk_elements),
       workers(request.threads),
-      device(c::make_device(*request.device, log)),
+      device(c::make_device(device_of(request), log)),
       is_cuda(request.device->is_cuda),
       ordinal(request.device->ordinal),
       skips_unused(request.options.unused_gradients == UnusedGradients::skip),
-      retained_commits(request.options.retained_commits) {
+      retained_commits(request.options.retained_commits),
+      ranks(request.ranks),
+      nccl(request.nccl),
+      tensors(c::hash_of_streams(space)),
+      commit_number(request.commit_number),
+      passed(request.passed, log) {
   offloader =
       std::make_unique<Offloader>(space, request.options, request.trace, *device.device, workers, log);
   offloader->set_update_mode(request.update_mode);
   is_filled = request.options.tier_start == TierStart::resume;
   taken_up_text = c::read_commit_text(offloader->commits().taken_up_info()).text;
+  if (request.set) go_on_from(*request.set);
+  passed.begin(offloader->commits().are_kept());
+  if (ranks != nullptr) ranks->serve(offloader->watch());
+}
+
+// What another number of ranks has committed.
+void terrace_store::go_on_from(const StateSet& set) {
+  constexpr const char* kGoOn = "cannot go on from the state of other ranks";
+  const std::string where = set.shards.front().front().string();
+  if (!offloader->commits().are_kept())
+    c::refuse(ErrorKind::config, kGoOn, where, offloader->commits().why_not_kept(),
+              "place the state as the run did that is to go on, or go on from a checkpoint");
+  const auto require = [&](const std::string& info) {
+    if (c::read_commit_text(info).tensors == tensors) return;
+    c::refuse(ErrorKind::config, kGoOn, where,
+              "its tensors are others, or lie otherwise: names, shapes, types, order or what is trained",
+              "describe the tensors of the run that made it, or load a checkpoint");
+  };
+  taken_up_text = c::read_commit_text(load_state_set(set, require, *offloader, log)).text;
+  is_filled = true;
+}
+
+void terrace_store::see_commits() noexcept {
+  if (!passed.are_left()) return;
+  const Commits& commits = offloader->commits();
+  if (commits.last() > 0 && !commits.earlier_stays()) passed.commit_kept();
+}
+
+// A run whose own state does not stay leaves nothing of what it went on from, either.
+terrace_store::~terrace_store() {
+  if (passed.are_left() && !keeps_tier && is_filled) {
+    passed.commit_kept();
+  } else if (!offloader->commits().in_progress()) {
+    see_commits();
+  }
+  if (ranks != nullptr) ranks->serve_none();
 }
 
 terrace_error* terrace_create(const terrace_device* device, const terrace_tensor* tensors,
@@ -102,7 +173,13 @@ terrace_error* terrace_create(const terrace_device* device, const terrace_tensor
     constexpr std::string_view kAction = "cannot create a store";
     c::require_pointer(store, kAction, "store");
     *store = nullptr;
-    c::Request request = c::read_request({device, tensors, tensor_count, options, uses, use_count}, kAction);
+    const c::RequestArguments arguments{device, tensors, tensor_count, options, uses, use_count};
+    if (terrace_ranks* const ranks = c::ranks_of(arguments, kAction)) {
+      *store = c::create_together(*ranks, arguments, kAction).release();
+      return;
+    }
+    c::Request request = c::read_request(arguments, kAction);
+    c::settle_start(request);
     c::settle_chunk_elements(request);
     *store = std::make_unique<terrace_store>(request).release();
   });

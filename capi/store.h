@@ -1,5 +1,6 @@
 // terrace_store: an Offloader with all that it stands on, and the gate that every call goes through. The gate
-// keeps two threads apart, remembers a failure, and closes in the child of a fork.
+// keeps two threads apart, remembers a failure, and closes in the child of a fork. Of a store that is divided
+// over ranks it names the rank that a failure comes of, and tells the others of a failure that stays.
 #pragma once
 
 #include <atomic>
@@ -8,27 +9,16 @@
 #include <string_view>
 
 #include <terrace.h>
-#include <terrace/base/log.h>
 #include <terrace/base/workers.h>
+#include <terrace/capi/callback_log.h>
 #include <terrace/capi/device.h>
 #include <terrace/capi/errors.h>
 #include <terrace/capi/request.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/checkpoint/passed_sets.h>
 
 namespace terrace::c {
-
-// Gives the lines to the program.
-class CallbackLog final : public Log {
- public:
-  CallbackLog(terrace_log_fn log, void* context) : log_(log), context_(context) {}
-  Door door() const override { return Door::c; }
-  void write(LogLevel level, std::string_view line) override;
-
- private:
-  const terrace_log_fn log_;
-  void* const context_;
-};
 
 // What the program has open; the Offloader checks what lies within.
 enum class Open : uint8_t { nothing, step, evaluation };
@@ -39,6 +29,9 @@ struct terrace_run;
 
 struct terrace_store {
   explicit terrace_store(const terrace::c::Request& request);
+  ~terrace_store();
+  // What other numbers of ranks have left goes once a commit of this store is durable.
+  void see_commits() noexcept;
 
   const uint32_t forks;  // terrace::c::forks() of the process that created it
   terrace::c::CallbackLog log;
@@ -49,6 +42,8 @@ struct terrace_store {
   const int ordinal;
   const bool skips_unused;
   const uint32_t retained_commits;
+  terrace_ranks* const ranks;  // null: of one process
+  const std::shared_ptr<terrace::NcclExchange> nccl;
   std::unique_ptr<terrace::Offloader> offloader;
 
   std::atomic<bool> is_busy = false;
@@ -56,8 +51,15 @@ struct terrace_store {
   terrace::c::Open open = terrace::c::Open::nothing;
   bool is_filled = false;  // there are values to train and to read
   std::string taken_up_text;
+  const uint64_t tensors;  // terrace::c::hash_of_streams()
+  uint64_t commit_number;  // of the next commit
+  terrace::PassedSets passed;
+  bool keeps_tier = true;
   terrace::OffloadCounters step_start;  // at the last begin of a step
   terrace_run* run = nullptr;           // that follows it
+
+ private:
+  void go_on_from(const terrace::StateSet& set);
 };
 
 namespace terrace::c {
@@ -77,13 +79,23 @@ terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after
 // Gives it back. A failure that is not harmless stays with the store.
 void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept;
 
+// Of a store over ranks, as terrace_ranks::throw_death_behind().
+void throw_death_behind(const Error& failure, const terrace_store& store);
+
 // Runs a call of the C API on a store: null, or its failure. `call` is the function.
 template <typename Action>
 terrace_error* in_store(terrace_store* store, const Names& call, Action action,
                         Harmless harmless = Harmless::no_other,
                         AfterFailure after = AfterFailure::refuse) noexcept {
   if (terrace_error* refused = enter(store, call, after)) return refused;
-  terrace_error* failure = answer([&] { action(*store); });
+  terrace_error* failure = answer([&] {
+    try {
+      action(*store);
+    } catch (const Error& error) {
+      throw_death_behind(error, *store);
+      throw;
+    }
+  });
   leave(*store, failure, harmless);
   return failure;
 }

@@ -18,8 +18,7 @@
  *
  * Threads. One call at a time per store, from any thread; a second one at the same moment is an error of kind
  * TERRACE_MISUSE. Callbacks come from any thread and must not call the store. After fork() the child may only
- * exit: every call answers with an error there, and terrace_destroy does nothing. Stores are independent of
- * each other. */
+ * exit: every call is an error there, and terrace_destroy does nothing. Stores depend on no other store. */
 #ifndef TERRACE_H
 #define TERRACE_H
 
@@ -94,9 +93,6 @@ TERRACE_C_API const char* terrace_error_text(const terrace_error* error); /* all
 /* Does nothing where `parts` is NULL or its size was not set. */
 TERRACE_C_API void terrace_error_get(const terrace_error* error, terrace_error_parts* parts);
 TERRACE_C_API void terrace_error_free(terrace_error* error);
-
-/* Of a process that a launcher has started among others: rank, number and the launcher; else 0, 1 and "". */
-TERRACE_C_API terrace_error* terrace_launched(uint32_t* rank, uint32_t* ranks, const char** launcher);
 
 /* --- Devices --- */
 
@@ -237,7 +233,7 @@ typedef struct terrace_options {
   uint64_t host_bytes;         /* all host memory but the caller's */
   uint64_t work_bytes;         /* device memory for activations: terrace_work_memory */
   uint64_t chunk_elements;     /* the unit that moves, a multiple of 4096; 0: chosen for the budgets */
-  uint32_t accumulation_steps; /* micro-batches of an update; 0: one */
+  uint32_t accumulation_steps; /* micro-batches of an update, of each rank; 0: one */
   uint32_t layer_major;        /* all micro-batches of a step are open together */
   uint32_t gradients;          /* terrace_gradient_origin */
   uint32_t unused_gradients;   /* terrace_unused_gradients */
@@ -250,13 +246,18 @@ typedef struct terrace_options {
   uint32_t accumulation_type;  /* of the sums over micro-batches: TERRACE_FP32, or the parameters' type */
   uint32_t durable;            /* keeps commits */
   uint32_t retained_commits;   /* how many retained ones stay beside the last */
-  uint32_t resume;             /* goes on from the last commit in nvme_paths */
+  uint32_t resume;             /* goes on from the last commit in nvme_paths, of any number of ranks */
   uint32_t discard_commits;    /* a commit of an earlier run may be removed */
   uint32_t io_engine;          /* terrace_io_engine */
   uint32_t no_host_lock;       /* host memory is not page-locked */
   uint32_t no_checksums;       /* what is read is not verified */
   terrace_log_fn log;          /* NULL: nothing is said */
   void* log_context;
+  /* The ranks that the store is divided over (terrace_run.h): each holds its share of parameters, of
+   * gradients' sums and of states. NULL: it is of this process alone. */
+  struct terrace_ranks* ranks;
+  uint32_t divide_parameters; /* on TERRACE_DEVICE, too: else every rank has them whole there */
+  uint32_t rank_exchange;     /* terrace_rank_exchange (terrace_run.h) */
 } terrace_options;
 
 typedef struct terrace_plan_result {
@@ -356,8 +357,8 @@ TERRACE_C_API terrace_error* terrace_compute_stream(terrace_store* store, void**
  * GPU's primary context, NULL for its default stream, and has to live until another one is used or the store
  * is destroyed. TERRACE_CONFIG on the simulated device. */
 TERRACE_C_API terrace_error* terrace_use_stream(terrace_store* store, void* stream);
-/* The tensor as DLPack 0.8 has it, compact, at its address; to be ended by its deleter, which may be called
- * after the store was destroyed and frees no tensor. `gradient` is 0 for the parameter. */
+/* The tensor as DLPack 0.8 has it, compact, at its address. Its deleter may be called after the store was
+ * destroyed, and frees no tensor. `gradient` is 0 for the parameter. */
 struct DLManagedTensor;
 TERRACE_C_API terrace_error* terrace_dlpack(terrace_store* store, uint32_t tensor, uint32_t gradient,
                                             struct DLManagedTensor** managed);
@@ -429,10 +430,9 @@ typedef struct terrace_update_settings {
 
 typedef struct terrace_update_result {
   uint32_t size;
-  uint32_t applied;     /* 0: a gradient is infinite or NaN, and nothing was changed */
-  double gradient_norm; /* before clipping */
-  uint32_t
-      partly_applied; /* with TERRACE_DURING_BACKWARD: such a gradient came too late, and the state is lost */
+  uint32_t applied;        /* 0: a gradient is infinite or NaN, and nothing was changed */
+  double gradient_norm;    /* before clipping */
+  uint32_t partly_applied; /* with TERRACE_DURING_BACKWARD: it came too late, and the state is lost */
   uint32_t reserved;
 } terrace_update_result;
 

@@ -1,7 +1,7 @@
 /* What a training loop has beside its store, in C11: its configuration with learning rates and the loss
  * scale, the question whether there is a commit to go on from, saved states, which are files in a folder of
  * their own, those who follow a run while it trains, and the ranks that train together. Only those who follow
- * a run need a store.
+ * a run need a store, and one training in several stores needs all of them.
  *
  *   terrace_config_read -> terrace_config_json, every update { terrace_config_scheduled } ->
  * terrace_config_free
@@ -27,11 +27,21 @@
 extern "C" {
 #endif
 
-/* Whether a store with these paths finds a commit of an earlier run, whole or not: then it goes on with
- * terrace_options.resume, or is refused. What a job that died in its first commit has left is none.
- * `tier_name` may be NULL. */
-TERRACE_C_API terrace_error* terrace_has_commit(const char* const* nvme_paths, uint32_t nvme_path_count,
-                                                const char* tier_name, uint32_t* has_commit);
+/* Whether a store with these options finds a commit of an earlier run, of any number of ranks, whole or not:
+ * then it goes on with terrace_options.resume, or is refused. What a job that died in its first commit has
+ * left is none. Of terrace_options.ranks every one calls it, and all get the same. */
+TERRACE_C_API terrace_error* terrace_has_commit(const terrace_options* options, uint32_t* has_commit);
+
+/* --- One training in several stores, for bindings --- */
+
+/* Numbers of a sum of squares: limb i, below 2^32, is worth 2^(32 i - 320). */
+#define TERRACE_SQUARES_LIMBS 21
+/* After the last micro-batch of a step and before its update, which it leaves as it is: the sum of the
+ * squares of the store's gradients, without any rounding, so that those of stores which have parts of one
+ * model add up, limb by limb, to the norm of a store that has it whole. `count` is TERRACE_SQUARES_LIMBS.
+ * `not_finite` is 0, or the infinity or NaN that the sum is; then terrace_update would change nothing. */
+TERRACE_C_API terrace_error* terrace_gradient_squares(terrace_store* store, uint64_t* limbs, uint32_t count,
+                                                      double* not_finite);
 
 /* --- Optimizers, for bindings --- */
 
@@ -76,6 +86,10 @@ typedef struct terrace_config_options {
   uint64_t total_steps;      /* of the run, for schedules that end with it; 0: not known */
   uint32_t brings_schedule;  /* the section "scheduler" has no effect */
   uint32_t document_only;    /* nothing is checked, and terrace_config_json has the document as it is */
+  uint32_t ranks;            /* that train together, which the batch is counted over; 0: one */
+  uint32_t reserved;         /* 0 */
+  struct terrace_ranks* met; /* this rank among them, whose nvme paths the result has; NULL: they have not
+                              * met, or there is one */
 } terrace_config_options;
 
 typedef struct terrace_config terrace_config;
@@ -173,10 +187,12 @@ typedef struct terrace_checkpoint {
   uint32_t optimizer;                         /* a terrace_optimizer_kind */
   uint32_t reserved;                          /* 0 */
   const terrace_loss_scale_state* loss_scale; /* NULL: the loss is not scaled */
+  const char* architecture; /* for `terrace export` and `terrace generate`; NULL: they refuse it */
 } terrace_checkpoint;
 /* Of a state with `is_checkpoint`, before any other file: writes "states.bin" and, of a store with frozen
  * tensors, "frozen.bin", which are in its list. The store is between two steps. terrace_state_complete is
- * given NULL then: the facts are those of docs/checkpoint_format.md. */
+ * given NULL then: the facts are those of docs/checkpoint_format.md. Of a store over ranks every rank calls
+ * it, and the first one alone has a writer; where that has none, or fails, the others have TERRACE_PEER. */
 TERRACE_C_API terrace_error* terrace_state_checkpoint(terrace_state_writer* writer, terrace_store* store,
                                                       const terrace_checkpoint* checkpoint);
 /* Gives the state its name, and with `set_latest` says it in `latest`. `facts` is a text of the caller's, not
@@ -208,6 +224,15 @@ TERRACE_C_API terrace_error* terrace_state_values(terrace_state_reader* reader, 
 TERRACE_C_API terrace_error* terrace_state_verify(terrace_state_reader* reader);
 /* NULL is allowed. */
 TERRACE_C_API void terrace_state_close(terrace_state_reader* reader);
+
+/* --- Weights of other programs --- */
+
+/* Whether a file of safetensors is sound, before a program reads tensors from it. `head` is the file from its
+ * first byte to the end of its header, or less where it is shorter or its header longer than any may be;
+ * `name` is its name in errors. TERRACE_CORRUPT, with the tensor and the defect, unless every tensor is
+ * described once and completely and their bytes cover the rest of the file without holes or overlaps. */
+TERRACE_C_API terrace_error* terrace_safetensors_check(const void* head, uint64_t head_bytes,
+                                                       uint64_t file_bytes, const char* name);
 
 /* --- A run that is seen --- */
 
@@ -242,7 +267,8 @@ typedef struct terrace_run_options {
   uint32_t has_times;       /* monitors show the times of forward, backward and update */
   uint32_t no_control;      /* no socket */
   uint32_t no_stall_warnings;
-  uint32_t stall_warning_seconds; /* age of a wait that is warned of; 0: 60 */
+  uint32_t stall_warning_seconds; /* age of a wait that is warned of; 0: 60. Of a store over ranks
+                                   * terrace_ranks_patience says it */
   uint32_t micro_batches;         /* of a step, for the words that say where it is; 0: 1 */
   const char* control_folder;     /* of the socket; NULL: where `terrace ctl` looks */
   terrace_run_save_fn save;       /* NULL: nobody can ask for a checkpoint */
@@ -287,9 +313,10 @@ TERRACE_C_API void terrace_run_free(terrace_run* run);
 
 /* --- Ranks --- */
 
-/* The processes that a launcher has started to train together: torchrun, mpirun, srun, or one of your own
- * (docs/ranks.md). They join, agree on values, learn who has died, and end together with one exit status.
- * A store is always one process's; ranks exchange what your program gives them.
+/* The processes that a launcher has started to train together: `terrace launch`, torchrun, mpirun, srun, or
+ * one of your own (docs/ranks.md). They join, agree on values, learn who has died, and end together with one
+ * exit status. terrace_options.ranks divides a store over them, one at a time; they outlive it. Beside it
+ * ranks exchange what your program gives them.
  *
  *   terrace_ranks_join -> { terrace_ranks_agree, terrace_ranks_ballot, terrace_ranks_step } ->
  *   terrace_ranks_end -> terrace_ranks_free
@@ -301,11 +328,36 @@ TERRACE_C_API void terrace_run_free(terrace_run* run);
  * nothing there. */
 typedef struct terrace_ranks terrace_ranks;
 
+/* How the ranks of a store exchange parameters and gradients; no bit depends on it. */
+typedef enum terrace_rank_exchange {
+  TERRACE_SYMMETRIC, /* together: all make the same calls of the store in the same order */
+  /* Each gets what it needs when it needs it, so that ranks may lease other tensors in other orders, leave
+   * some out, and evaluate for other times. All make the same of these calls, in the same order: those that
+   * fill, read, write and commit, terrace_end_micro_batch, terrace_update, terrace_abandon_step of a step
+   * with gradients, and terrace_destroy, which waits for the others. TERRACE_CONFIG where other options do
+   * not allow it. */
+  TERRACE_PULLED
+} terrace_rank_exchange;
+
+/* Of a process that a launcher has started among others: rank, number and the launcher; else 0, 1 and "". */
+TERRACE_C_API terrace_error* terrace_launched(uint32_t* rank, uint32_t* ranks, const char** launcher);
+
 typedef enum terrace_transport {
   TERRACE_TRANSPORT_AUTO, /* MPI where its launcher has started the ranks, else sockets */
   TERRACE_TRANSPORT_HOST, /* sockets, on one host */
-  TERRACE_TRANSPORT_MPI
+  TERRACE_TRANSPORT_MPI,
+  /* As TERRACE_TRANSPORT_AUTO, and parameters that a store gathers go from GPU to GPU by NCCL. Stores are
+   * symmetric then and on GPUs, each rank's on one of its own, of one host; else TERRACE_CONFIG. */
+  TERRACE_TRANSPORT_NCCL
 } terrace_transport;
+
+/* Where another rank has died or failed, and a second later this one still computes, because no call has told
+ * it: whether its process ends then, with status 1, once the user is told. */
+typedef enum terrace_ends_process {
+  TERRACE_ENDS_NEVER,
+  TERRACE_ENDS_ALWAYS,
+  TERRACE_ENDS_WITH_STORE /* while a store is divided over the ranks, and never else */
+} terrace_ends_process;
 
 typedef struct terrace_ranks_options {
   uint32_t size;
@@ -313,8 +365,7 @@ typedef struct terrace_ranks_options {
   uint32_t rank;
   uint32_t count;           /* of all ranks; 0: the launcher's variables say it, and the rank */
   uint32_t timeout_seconds; /* for all ranks to come; 0: 60 */
-  uint32_t ends_process;    /* where another rank has died and this one still computes a second later, its
-                             * process ends with status 1, once the user is told */
+  uint32_t ends_process;    /* terrace_ends_process */
   const char* place;  /* where sockets meet, "HOST:PORT" or an absolute path; NULL: the variables say it */
   terrace_log_fn log; /* NULL: nothing is said. Also why ranks end: every reason once, by one rank */
   void* log_context;
@@ -347,10 +398,22 @@ TERRACE_C_API terrace_error* terrace_ranks_ballot(terrace_ranks* ranks, const vo
 /* Where this rank is, as the others are told once a second: the step that it is in, which counts from 1, and
  * what it does there; NULL: nothing is said of that. */
 TERRACE_C_API terrace_error* terrace_ranks_step(terrace_ranks* ranks, uint64_t step, const char* doing);
-/* What becomes of the run should a rank die now, for the error that names it. */
+/* The ranks have kept a state, or `text` is empty: what becomes of the run should a rank die now, for the
+ * error that names it. `terrace launch --restarts` learns that the run goes on from there. */
 TERRACE_C_API terrace_error* terrace_ranks_kept(terrace_ranks* ranks, const char* text);
 /* TERRACE_PEER where a rank has died, for loops that ask the others for nothing meanwhile. */
 TERRACE_C_API terrace_error* terrace_ranks_check(terrace_ranks* ranks);
+/* How long this rank may wait, for other ranks or for what its store does. */
+typedef struct terrace_patience {
+  uint32_t size;
+  uint32_t stall_warning_seconds; /* then the log says for what, and who of the others is where; again at
+                                   * twice that age. 0: it never does */
+  uint32_t stall_abort_seconds;   /* then it gives the run up: what the ranks wait for fails on all of them
+                                   * with TERRACE_PEER, which names who keeps the others waiting. 0: never */
+  uint32_t reserved;              /* 0 */
+} terrace_patience;
+/* Until it is called a warning comes after 60 s, and no rank gives up. */
+TERRACE_C_API terrace_error* terrace_ranks_patience(terrace_ranks* ranks, const terrace_patience* patience);
 /* Who keeps this rank waiting, in words, for a wait that takes too long; "" where another rank says it. The
  * text lives until the next call. */
 TERRACE_C_API terrace_error* terrace_ranks_where(terrace_ranks* ranks, const char** text);

@@ -1,8 +1,13 @@
 // Updates, and when they run.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include <terrace/capi/errors.h>
 #include <terrace/capi/optimizer.h>
 #include <terrace/capi/store.h>
 #include <terrace/capi/structs.h>
+#include <terrace_run.h>
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 using c::in_store;
@@ -15,12 +20,30 @@ terrace_error* terrace_update(terrace_store* store, const terrace_update_setting
     if (result != nullptr) c::require_result(result, kCall, "result");
     const UpdateResult done = s.offloader->update(owned.settings);
     s.open = c::Open::nothing;
+    s.see_commits();
     if (result == nullptr) return;
     terrace_update_result given{};
     given.applied = done.applied ? 1 : 0;
     given.gradient_norm = done.gradient_norm;
     given.partly_applied = done.partly_applied ? 1 : 0;
     c::give(result, given);
+  });
+}
+
+static_assert(TERRACE_SQUARES_LIMBS == ExactSum::kLimbs);
+
+terrace_error* terrace_gradient_squares(terrace_store* store, uint64_t* limbs, uint32_t count,
+                                        double* not_finite) {
+  constexpr Names kCall = TERRACE_CALL(gradient_squares);
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(limbs, kCall, "limbs");
+    c::require_pointer(not_finite, kCall, "not_finite");
+    if (count != ExactSum::kLimbs)
+      c::misuse(kCall, "count", fmt::format("it is {}, and a sum has {} limbs", count, ExactSum::kLimbs),
+                "give TERRACE_SQUARES_LIMBS");
+    const ExactSum squares = s.offloader->gradient_squares();
+    std::ranges::copy(squares.limbs(), limbs);
+    *not_finite = squares.not_finite();
   });
 }
 

@@ -39,7 +39,7 @@ set(TERRACE_CUDA_NUMERICS -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=t
 # What shows a source the headers of every module.
 set(TERRACE_CUDA_INCLUDES "")
 foreach(module IN ITEMS base aio memory sim optimizer_cpu offload runtime_saved runtime_config runtime_checkpoint
-    runtime_planning runtime_observe runtime_ranks runtime_model runtime_train)
+    runtime_planning runtime_observe runtime_budget runtime_ranks reference)
   list(APPEND TERRACE_CUDA_INCLUDES "-I${PROJECT_BINARY_DIR}/include/${module}")
 endforeach()
 

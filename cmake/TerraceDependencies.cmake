@@ -2,10 +2,8 @@
 # the same libraries under the same target names, so an exported link line needs nothing but this file. It must not
 # set a compile option or look for what only the build needs (Eigen, CLI11, the test libraries).
 #
-# Leaves the names of what is missing in TERRACE_MISSING_DEPENDENCIES. What only the trainer links is looked for with
-# TERRACE_WITH_RUNTIME, and missing in TERRACE_MISSING_RUNTIME_DEPENDENCIES.
+# Leaves the names of what is missing in TERRACE_MISSING_DEPENDENCIES.
 set(TERRACE_MISSING_DEPENDENCIES "")
-set(TERRACE_MISSING_RUNTIME_DEPENDENCIES "")
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)  # a project that holds Terrace as a subfolder links them as well
 
 foreach(package IN ITEMS Threads TBB fmt)
@@ -16,11 +14,10 @@ foreach(package IN ITEMS Threads TBB fmt)
 endforeach()
 unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
 
-# terrace_find_external(MISSING NAME HEADER LIBRARY [SUFFIX]): the target terrace::external_NAME for a C or C++ library
-# whose own package files differ from one distribution to the next, or its name in the list MISSING. SUFFIX is a folder
-# to look for the header in.
+# terrace_find_external(MISSING NAME HEADER LIBRARY): the target terrace::external_NAME for a C or C++ library
+# whose own package files differ from one distribution to the next, or its name in the list MISSING.
 macro(terrace_find_external missing name header library)
-  find_path(TERRACE_${name}_INCLUDE_DIR "${header}" PATH_SUFFIXES ${ARGN})
+  find_path(TERRACE_${name}_INCLUDE_DIR "${header}")
   find_library(TERRACE_${name}_LIBRARY "${library}")
   mark_as_advanced(TERRACE_${name}_INCLUDE_DIR TERRACE_${name}_LIBRARY)
   if(NOT TERRACE_${name}_INCLUDE_DIR OR NOT TERRACE_${name}_LIBRARY)
@@ -38,8 +35,3 @@ terrace_find_external(TERRACE_MISSING_DEPENDENCIES crypto openssl/evp.h crypto)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES hwy hwy/highway.h hwy)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES uring liburing.h uring)
 terrace_find_external(TERRACE_MISSING_DEPENDENCIES xxhash xxhash.h xxhash)
-if(TERRACE_WITH_RUNTIME)
-  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES jsoncpp json/json.h jsoncpp jsoncpp)
-  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES pcre2 pcre2.h pcre2-8)
-  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES utf8proc utf8proc.h utf8proc)
-endif()

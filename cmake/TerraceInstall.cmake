@@ -1,5 +1,5 @@
-# The installed package: find_package(terrace) with its components, and `pkg-config terrace`, `pkg-config
-# terrace-offload` and `pkg-config terrace-c`. The modules install themselves.
+# The installed package: find_package(terrace) with its components, `pkg-config terrace-offload` and `pkg-config terrace-c`.
+# The modules install themselves.
 include(CMakePackageConfigHelpers)
 set(TERRACE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/terrace")
 
@@ -31,9 +31,6 @@ if(TARGET terrace)
   install(TARGETS terrace)
 endif()
 install(EXPORT terraceOffloadTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
-if(TERRACE_BUILD_RUNTIME)
-  install(EXPORT terraceRuntimeTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
-endif()
 if(TERRACE_BUILD_C)
   install(EXPORT terraceCTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
 endif()
@@ -47,20 +44,19 @@ install(FILES
   "${PROJECT_SOURCE_DIR}/cmake/TerraceDependencies.cmake"
   DESTINATION "${TERRACE_PACKAGE_DIR}")
 
-# terrace_install_pc(NAME LIBRARIES SYSTEM_LIBRARIES OWN_PACKAGES PACKAGES): NAME.pc. A program that links archives names
-# what they need; shared libraries know that themselves, and so PACKAGES and SYSTEM_LIBRARIES are private to them.
-function(terrace_install_pc name libraries system_libraries own_packages packages)
+# terrace-offload.pc. A program that links archives names what they need; shared libraries know that themselves, and so
+# PACKAGES and SYSTEM_LIBRARIES are private to them.
+function(terrace_install_offload_pc libraries system_libraries packages)
+  set(name terrace-offload)
   set(TERRACE_PC_NAME "${name}")
   set(TERRACE_PC_OPTIONS "-std=c++20")
   if(BUILD_SHARED_LIBS)
     set(TERRACE_PC_LIBRARIES "${libraries}")
     set(TERRACE_PC_REQUIRES
-      "Requires: ${own_packages}\nRequires.private: ${packages}\nLibs.private: ${system_libraries}")
+      "Requires.private: ${packages}\nLibs.private: ${system_libraries}")
   else()
     set(TERRACE_PC_LIBRARIES "${libraries} ${system_libraries}")
-    set(requires ${own_packages} ${packages})
-    list(JOIN requires ", " requires)
-    set(TERRACE_PC_REQUIRES "Requires: ${requires}")
+    set(TERRACE_PC_REQUIRES "Requires: ${packages}")
   endif()
   terrace_write_pc()
 endfunction()
@@ -87,15 +83,7 @@ if(TERRACE_BUILD_C)
 endif()
 
 # Upper modules first: the order in which a linker needs archives.
-terrace_install_pc(terrace-offload
+terrace_install_offload_pc(
   "-lterrace_offload -lterrace_optimizer_cpu -lterrace_sim -lterrace_comm -lterrace_memory -lterrace_aio -lterrace_base"
-  "-laio -pthread" "" "fmt, tbb, liburing, libhwy, libxxhash, libcrypto")
-set(TERRACE_PC_OFFLOAD "terrace-offload = ${PROJECT_VERSION}")
-if(TERRACE_BUILD_RUNTIME)
-  terrace_install_pc(terrace
-    "-lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_ranks -lterrace_runtime_observe -lterrace_runtime_planning -lterrace_runtime_checkpoint -lterrace_runtime_config -lterrace_runtime_saved"
-    "" "${TERRACE_PC_OFFLOAD}" "jsoncpp, libpcre2-8, libutf8proc")
-else()
-  terrace_install_pc(terrace "" "" "${TERRACE_PC_OFFLOAD}" "")
-endif()
+  "-laio -pthread" "fmt, tbb, liburing, libhwy, libxxhash, libcrypto")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -4,19 +4,19 @@ set(TERRACE_PRECOMPILED_WARNINGS
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread>)
 
-# terrace_add_module(NAME [APART] PUBLIC headers... [DEPENDS modules...] [LIBRARIES private libraries...]
-#   [HEADER_ONLY private libraries...])
+# terrace_add_module(NAME [APART] [PUBLIC headers...] [TREE headers...] [DEPENDS modules...]
+#   [LIBRARIES private libraries...] [HEADER_ONLY private libraries...])
 # Makes a library of the sources in the current folder and below: NAME is that folder as seen from the root of the tree,
 # and the target is terrace_NAME with "_" for "/". Each module gets an include root of its own that holds only
 # <terrace/NAME/...>, so a module sees the headers of the modules it names in DEPENDS and no others. HEADER_ONLY
 # libraries are needed to build the module and never to link it. The sources of a module that is APART are always compiled
 # one by one (TERRACE_UNITY_BUILD).
 #
-# PUBLIC names, without ".h", the headers that other modules may include; they are installed and held to the rules for
-# public headers. tests/source_tree reads the list too. Sources cuda_*.cpp are built where TERRACE_HAS_CUDA_DRIVER, and
-# elsewhere cuda_absent.cpp is in their place.
+# PUBLIC and TREE name, without ".h", the headers that other modules may include. Those that are PUBLIC are for programs
+# that embed Terrace as well: they are installed. tests/source_tree reads both lists. Sources cuda_*.cpp are built where
+# TERRACE_HAS_CUDA_DRIVER, and elsewhere cuda_absent.cpp is in their place.
 function(terrace_add_module name)
-  cmake_parse_arguments(arg "APART" "" "PUBLIC;DEPENDS;LIBRARIES;HEADER_ONLY" ${ARGN})
+  cmake_parse_arguments(arg "APART" "" "PUBLIC;TREE;DEPENDS;LIBRARIES;HEADER_ONLY" ${ARGN})
   string(REPLACE "/" "_" target "${name}")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS *.h)
@@ -52,11 +52,13 @@ function(terrace_add_module name)
   endforeach()
   target_link_libraries(terrace_${target} PRIVATE ${arg_LIBRARIES})
 
-  set(public_headers "")
   foreach(header IN LISTS arg_PUBLIC)
-    list(APPEND public_headers "terrace/${name}/${header}.h")
     cmake_path(GET header PARENT_PATH folder)
     install(FILES "${header}.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/terrace/${name}/${folder}")
+  endforeach()
+  set(shown_headers "")
+  foreach(header IN LISTS arg_PUBLIC arg_TREE)
+    list(APPEND shown_headers "terrace/${name}/${header}.h")
   endforeach()
   if(TERRACE_UNITY_BUILD AND NOT arg_APART)
     set_target_properties(terrace_${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
@@ -65,18 +67,18 @@ function(terrace_add_module name)
   endif()
   if(TERRACE_PRECOMPILE_HEADERS)
     set(known "")
-    foreach(header IN LISTS public_headers)
+    foreach(header IN LISTS shown_headers)
       list(APPEND known "<${header}>")
     endforeach()
     target_precompile_headers(terrace_${target} PRIVATE ${known} <fmt/format.h>)
     target_compile_options(terrace_${target} PRIVATE ${TERRACE_PRECOMPILED_WARNINGS})
   endif()
-  set_property(TARGET terrace_${target} PROPERTY TERRACE_PUBLIC_HEADERS "${public_headers}")
+  set_property(TARGET terrace_${target} PROPERTY TERRACE_SHOWN_HEADERS "${shown_headers}")
   set_property(GLOBAL APPEND PROPERTY TERRACE_MODULES "${target}")
-  # The components of the package: the trainer, and all below it.
-  set(component Offload)
-  if(name MATCHES "^runtime/")
-    set(component Runtime)
+  # The package has what a program that embeds the memory manager links. What is above it is there for the program alone.
+  if(NOT name MATCHES "^(runtime|reference)")
+    install(TARGETS terrace_${target} EXPORT terraceOffloadTargets)
+  elseif(BUILD_SHARED_LIBS)
+    install(TARGETS terrace_${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_SKIP)
   endif()
-  install(TARGETS terrace_${target} EXPORT terrace${component}Targets)
 endfunction()

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@ namespace terrace {
 Offloader::Offloader(const FlatSpace& space, const OffloadOptions& options, std::span<const TensorUse> trace,
                      Device& device, Workers& workers, Log& log, InstructionSet instruction_set)
     : rooms_(std::make_unique<OffloaderRooms>(space, options, trace, device, workers, log, instruction_set)) {
+  if (rooms_->custody.is_whole()) rooms_->gathers->end_load();  // of a commit
 }
 
 Offloader::~Offloader() = default;
@@ -93,20 +93,6 @@ void count_steps(OffloaderRooms& r) {
   }
 }
 
-// The sum of all ranks is exact, so each of them comes to the same norm.
-GradientNorm norm_of_all(OffloaderRooms& r) {
-  GradientNorm norm = r.gradients->norm();
-  Communicator* const ranks = r.options.hooks.communicator;
-  if (ranks == nullptr) return norm;
-  static_assert(std::is_trivially_copyable_v<GradientNorm>);
-  const WatchedWait waiting(r.watch, word_of_ranks("the norm"));
-  ranks->ballot(Lane::control, std::as_bytes(std::span(&norm, 1)),
-                std::as_writable_bytes(std::span(r.norms)));
-  norm = {};
-  for (const GradientNorm& one : r.norms) norm.merge(one);
-  return norm;
-}
-
 }  // namespace
 
 void Offloader::move_caller_tensor(TensorId tensor, std::byte* address) {
@@ -125,6 +111,7 @@ void Offloader::begin_step() {
   r.order.begin_step();
   r.boundary.begin_step();
   r.landings.begin_step();
+  r.gradients->begin_step();
   r.decisions.made(DecisionKind::step, ++r.step_count);
   r.gathers->begin_step(r.step_count);
   r.training_cursor.begin_step();
@@ -139,7 +126,9 @@ void Offloader::begin_change() {
   if (r.boundary.step_changes_state()) return;
   r.boundary.finish_update();
   r.blocks.forget_fresh();
+  if (r.pulls != nullptr) r.pulls->begin_step();
   r.boundary.begin_change();
+  r.gradients->allow_step();
 }
 
 // An announced update begins when the last micro-batch of the step goes backward.
@@ -201,6 +190,11 @@ void Offloader::compare_ranks(uint64_t step) {
   r.gathers->compare(step);
 }
 
+ExactSum Offloader::gradient_squares() const {
+  rooms_->order.require_whole_step("cannot tell the gradient norm of");
+  return rooms_->norm_of_all({}).squares();
+}
+
 UpdateResult Offloader::update(const UpdateSettings& settings) {
   OffloaderRooms& r = *rooms_;
   r.order.require_whole_step("cannot update");
@@ -220,7 +214,9 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
   const TimeScope updating(r.account, TimeCause::update);
   r.decisions.made(DecisionKind::update, r.step_count);
   const uint64_t start = r.clock.now_ns();
-  const GradientNorm norm = norm_of_all(r);
+  r.gathers->finish_reads();
+  r.gradients->agree(StepEnd::update, r.runs, r.run);
+  const GradientNorm norm = r.norm_of_all(settings);
   r.counters.norm_ns += r.clock.now_ns() - start;
   UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   r.training_cursor.end_step();
@@ -232,6 +228,7 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
     r.updates.set_constants(settings, result.gradient_norm);
     r.blocks.drop_device_copies(StaleParams::trainable);
     begin_updating(r);
+    r.gathers->begin_update();
     r.updates.run(r.training_cursor.schedule());
   }
   if (result.applied) {
@@ -243,6 +240,8 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
     restore_displaced_parameters(r.blocks, r.counters);
   }
   const bool is_over = !r.updates.is_running();
+  r.gathers->end_update([&](ChunkId chunk) { return !is_over && r.updates.is_updated(chunk); });
+  if (is_over) r.gradients->allow_step();
   if (is_over) change_trainable(r.space, r.states, TensorState::hold);
   r.boundary.end_step(is_over && !result.partly_applied);
   r.order.end_step();
@@ -251,12 +250,19 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
   return result;
 }
 
+// Where ranks pull, a step that has nothing to say to the others yet is this rank's own.
 void Offloader::abandon_step() {
   OffloaderRooms& r = *rooms_;
   r.order.require_step_between_uses("cannot abandon a step");
   throw_failure_of(r.landing_failure);
+  if (r.pulls != nullptr && !r.boundary.step_changes_state()) {
+    r.boundary.finish_update();
+    r.landings.begin_step();
+    return r.order.end_step();
+  }
   begin_change();
   r.gradients->give_up(r.order.last_micro_batch_is_open());
+  r.gradients->agree(StepEnd::give_up, r.runs, r.run);
   r.updates.wait();
   r.landings.drop();
   restore_displaced_parameters(r.blocks, r.counters);
@@ -269,6 +275,7 @@ void Offloader::abandon_step() {
   r.landings.begin_step();
   r.boundary.end_step(is_whole);
   r.order.end_step();
+  r.gradients->allow_step();
 }
 
 void Offloader::wait_for_copies() const noexcept {

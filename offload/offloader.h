@@ -44,6 +44,7 @@
 #include <terrace/offload/state/training_state.h>
 #include <terrace/offload/update/update_settings.h>
 #include <terrace/offload/watch/time_account.h>
+#include <terrace/optimizer_cpu/exact_sum.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
@@ -94,6 +95,9 @@ class Offloader final : public ParameterAccess {
   // throws Error(corrupt) that names the rank, the chunk and `step`, the program's own number of it.
   void compare_ranks(uint64_t step);
   UpdateResult update(const UpdateSettings& settings);
+  // The sum of the squares of the step's gradients, of which update() takes the root. Call it behind the last
+  // micro-batch; it changes nothing.
+  ExactSum gradient_squares() const;
   // Ends a step before its update, in any micro-batch and between leases. The step's gradients are dropped
   // and the weights are those of the step before.
   void abandon_step();

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <type_traits>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -11,6 +13,7 @@
 #include <terrace/offload/gradients/make_gradients.h>
 #include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/parameters/parameter_gathers.h>
+#include <terrace/offload/parameters/pulled_parameters.h>
 #include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {
@@ -33,6 +36,12 @@ OffloadOptions effective(OffloadOptions options, Communicator* dry_ranks) {
          ranks == nullptr ? "there is no communicator"
                           : fmt::format("the communicator is rank {} of {}", ranks->rank(), ranks->size()),
          "give " + Option::communicator + " the one of this rank"});
+  if (pulls(options)) {
+    options.hosts = options.sub_group_hosts = 1;  // each rank asks every owner itself
+    if (!options.dry && options.hooks.communicator->pulls() == nullptr)
+      throw Error(ErrorKind::config, {"cannot let ranks pull", "over this communicator", "it has no pulls",
+                                      "set " + Option::rank_exchange + " to symmetric"});
+  }
   options.layer_major = options.layer_major && rounds_of(options).count() > 1;
   return with_tier_folders(std::move(options));
 }
@@ -53,8 +62,18 @@ uint64_t host_record_bytes(const MemoryPlan& plan) {
   return plan.host_record_slots * plan.record_slot_bytes;
 }
 
-std::unique_ptr<Gathers> make_gathers(const RunContext& run, HostArena& arena, DeviceCache& cache) {
+// A plan counts what ranks that do the same exchange.
+std::unique_ptr<RankPulls> make_pulls(const OffloadOptions& options) {
+  if (!pulls(options) || options.dry) return nullptr;
+  return std::make_unique<RankPulls>(*options.hooks.communicator);
+}
+
+// Parameters that stay on the device are gathered after updates alone, in one order whatever ranks use.
+std::unique_ptr<Gathers> make_gathers(const RunContext& run, HostArena& arena, DeviceCache& cache,
+                                      RankPulls* pulls) {
   if (run.options.hooks.communicator == nullptr) return std::make_unique<NoGathers>();
+  if (pulls != nullptr && !run.params_stay_on_device())
+    return std::make_unique<PulledParameters>(run, arena, cache, *pulls);
   return std::make_unique<ParameterGathers>(run, arena, cache);
 }
 
@@ -129,11 +148,12 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
       tiers(shards, options, plan, device, arena, user_log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
-      gathers(make_gathers(run, arena, cache)),
+      pulls(make_pulls(options)),
+      gathers(make_gathers(run, arena, cache, pulls.get())),
       params(run, arena, ParameterStores{tiers.params(), tiers.frozen(), tiers.reader()}, *gathers),
       runs(space, rounds_of(options), options.unused_gradients),
       gradients(make_gradient_store(
-          {run, arena, cache, params.host_slots(), runs, spill_tier(tiers), work_memory})),
+          {run, arena, cache, params.host_slots(), runs, spill_tier(tiers), work_memory, pulls.get()})),
       records(run, record_arena, tiers.records(), tiers.records() != nullptr ? tiers.engine() : nullptr),
       steps(space.tensor_count(), options.unused_gradients),
       homes{params, *gradients, records, runs, steps},
@@ -155,7 +175,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       leases(space),
-      norms(options.ranks) {
+      ballots(options.ranks) {
   boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
   if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
   if (!trace.empty()) {
@@ -164,24 +184,46 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
   if (tiers.activations() != nullptr) tiers.make_reader();
   activations = make_activations(run, tiers, arena);
   recorder.describe(tiers);
+  if (pulls != nullptr) pulls->begin();
 }
 
 OffloaderRooms::~OffloaderRooms() {
   // The other ranks wait for what this one does not ask for any more.
-  if (options.hooks.communicator != nullptr && !order.nothing_is_open())
+  const bool is_own = pulls != nullptr && !boundary.step_changes_state();  // what is open
+  if (options.hooks.communicator != nullptr && !order.nothing_is_open() && !is_own)
     options.hooks.communicator->leave("it ends within a step");
+  bool has_failed = std::uncaught_exceptions() > 0;
   try {
     boundary.finish_update();
     updates.wait();  // that of a step that is given up
   } catch (...) {
     // A failure is dropped here: no training follows, and the last commit is whole.
+    has_failed = true;
   }
+  // Other ranks may still read the shares of this one.
+  if (pulls != nullptr && has_failed) options.hooks.communicator->leave("it ends because of an error");
+  if (pulls != nullptr) pulls->end();
   commits.wait_idle();
   // Transfers in flight refer to memory and files that go next.
   cache.drain();
   if (tiers.engine() != nullptr) {
     while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
   }
+}
+
+GradientNorm OffloaderRooms::norm_of_all(const UpdateSettings& settings) {
+  GradientNorm norm = gradients->norm();
+  Communicator* const ranks = options.hooks.communicator;
+  if (ranks == nullptr) return norm;
+  static_assert(std::is_trivially_copyable_v<UpdateBallot>);
+  const UpdateBallot mine = ballot_of(norm, settings, state.take_sum_of_written());
+  const WatchedWait waiting(watch, word_of_ranks("the norm"));
+  ranks->ballot(Lane::control, std::as_bytes(std::span(&mine, 1)),
+                std::as_writable_bytes(std::span(ballots)));
+  require_alike(ballots);
+  norm = {};
+  for (const UpdateBallot& one : ballots) norm.merge(one.norm);
+  return norm;
 }
 
 void OffloaderRooms::leave_ranks(const std::exception& failure) const {

@@ -21,6 +21,7 @@
 #include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/pull/rank_pulls.h>
 #include <terrace/offload/state/call_order.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
@@ -32,6 +33,7 @@
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/update/early_update.h>
 #include <terrace/offload/update/state_homes.h>
+#include <terrace/offload/update/update_agreement.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/watch/step_watch.h>
 #include <terrace/offload/watch/time_account.h>
@@ -43,6 +45,10 @@ struct OffloaderRooms {
                  std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
                  Log& user_log, InstructionSet set);
   ~OffloaderRooms();
+
+  // The sum of all ranks is exact, so each of them comes to the same norm. Throws Error(config) where they do
+  // not update alike (update_agreement.h).
+  GradientNorm norm_of_all(const UpdateSettings& settings);
 
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
   // Tells the other ranks that this one does not go on with the step, so that none waits for it. A call that
@@ -77,6 +83,7 @@ struct OffloaderRooms {
   DeviceCache cache;
   TierStores tiers;
   io::RingBuffer ring;
+  const std::unique_ptr<RankPulls> pulls;  // null unless ranks pull
   const std::unique_ptr<Gathers> gathers;
   ParamHome params;
   GradientRuns runs;
@@ -106,7 +113,7 @@ struct OffloaderRooms {
   OpenLeases leases;
   // A failure of end_use(), which destructors of leases call; the next call throws it.
   std::exception_ptr landing_failure;
-  std::vector<GradientNorm> norms;                // of all ranks, for a moment of the update
+  std::vector<UpdateBallot> ballots;              // of all ranks, for a moment of the update
   uint64_t step_count = 0, evaluation_count = 0;  // begun so far
   OffloadCounters counters;                       // counted by the facade itself
   const OffloadReport report{*this};

@@ -76,6 +76,14 @@ void ExactSum::carry() {
   added_ = 0;
 }
 
+std::array<uint64_t, ExactSum::kLimbs> ExactSum::limbs() const {
+  ExactSum sum = *this;
+  sum.carry();
+  std::array<uint64_t, kLimbs> limbs{};
+  for (size_t i = 0; i < kLimbs; ++i) limbs[i] = static_cast<uint64_t>(sum.limbs_[i]);
+  return limbs;
+}
+
 double ExactSum::value() const {
   if (!is_finite()) return not_finite_;
   ExactSum sum = *this;

@@ -28,6 +28,11 @@ class ExactSum {
   // The sum, rounded once: to nearest, ties to even.
   double value() const;
 
+  // The number as limbs below 2^32, of which limb i is worth 2^(32 i - 320): those of several sums add up.
+  std::array<uint64_t, kLimbs> limbs() const;
+  // The sum of what is infinite or NaN; 0 where nothing is.
+  double not_finite() const { return not_finite_; }
+
  private:
   void add_signed(double value, bool negative);
   void carry();

@@ -50,6 +50,7 @@ class GradientNorm {
   // False when any element is infinite or NaN.
   bool finite() const { return sum_.is_finite(); }
   double sum_of_squares() const { return sum_.value(); }
+  const ExactSum& squares() const { return sum_; }
   // The norm of the gradients divided by `scale`.
   double norm(double scale = 1) const;
 

@@ -51,7 +51,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best != known.end() && distance(*best) <= allowed ? *best : "";
 }
 
-// Returns true for flags that add_repeated() makes.
+// Returns true for flags that FlagGroup::texts() makes.
 bool may_be_repeated(const CLI::Option& option) {
   return option.get_expected_max() > 1 && !option.get_allow_extra_args();
 }
@@ -97,6 +97,14 @@ std::vector<std::string> normalised_arguments(int argc, const char* const* argv)
     std::replace(word.begin(), end, '_', '-');
   }
   return arguments;
+}
+
+std::vector<std::string> words_of_program(std::vector<std::string>& arguments) {
+  const auto dashes = std::ranges::find(arguments, "--");
+  if (dashes == arguments.end() || arguments.front() != "launch") return {};
+  std::vector<std::string> words(dashes + 1, arguments.end());
+  arguments.erase(dashes, arguments.end());
+  return words;
 }
 
 const CLI::App& chosen_command(const CLI::App& app) {
@@ -167,85 +175,21 @@ std::string missing_argument(const CLI::App& command) {
   return "";
 }
 
-namespace {
-
-[[noreturn]] void refuse_empty(const std::string& flag) {
-  throw Error(ErrorKind::config,
-              {"cannot use", flag, "its value is empty",
-               "give a value, or leave the flag out; a variable of the shell may be unset"});
+int run_chosen(const Command& command, std::span<const std::unique_ptr<Subcommand>> members) {
+  const std::string chosen = command.chosen_subcommand();
+  const auto is_chosen = [&](const auto& member) { return member->name() == chosen; };
+  return (*std::ranges::find_if(members, is_chosen))->run();
 }
-
-// Returns a suggestion for a whole number that is written as 1e3 or 12.0; empty for other text.
-std::string whole_number_meant(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  constexpr double kLargest = 1e15;
-  const bool whole = error == std::errc() && end == text.data() + text.size() && value >= 1 &&
-                     value <= kLargest && value == std::floor(value);
-  return whole ? fmt::format(": write {}", static_cast<uint64_t>(value)) : "";
-}
-
-uint64_t whole_number(const char* flag, const std::string& text, uint64_t least) {
-  if (text.empty()) refuse_empty(flag);
-  const auto refuse = [&](const Reason& reason, const std::string& advice) {
-    throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), reason, advice});
-  };
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string advice = fmt::format("give a whole number from {} on", least);
-  if (error == std::errc::result_out_of_range) refuse("it is larger than 2^64 - 1", advice);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    const bool negative = text.starts_with('-');
-    refuse(negative ? "it is less than 0" : "it is not written as a whole number",
-           advice + whole_number_meant(text));
-  }
-  if (value < least) refuse(fmt::format("it is less than {}", least), advice);
-  return value;
-}
-
-}  // namespace
 
 void refuse(const std::string& flag, const Reason& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot use", flag, reason, advice});
 }
 
-void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
-                      const char* help, const char* group) {
-  app.add_option_function(
-         flag,
-         [flag, least, take = std::move(take)](const std::string& text) {
-           take(whole_number(flag, text, least));
-         },
-         help)
-      .type_name("N")
-      .group(group);
-}
-
-namespace {
-
-uint32_t small_number(const char* flag, uint64_t number) {
-  if (number <= UINT32_MAX) return static_cast<uint32_t>(number);
-  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, number),
-                                  "it is larger than 2^32 - 1", "give a smaller number"});
-}
-
-}  // namespace
-
-void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
-                      const char* help, const char* group) {
-  add_whole_number(
-      app, flag, least, [flag, &value](uint64_t number) { value = small_number(flag, number); }, help, group);
-}
-
-void add_small_number(Command& app, const char* flag, uint64_t least, uint32_t& value, const char* help,
-                      const char* group) {
-  add_whole_number(
-      app, flag, least, [flag, &value](uint64_t number) { value = small_number(flag, number); }, help, group);
-}
-
-void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,
-                  const char* help, const char* group) {
-  app.add_option(flag, values, help).repeated().type_name(type).group(group);
+DataType type_of_flag(const std::string& flag, const std::string& name) {
+  for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+    if (name == name_of(type)) return type;
+  }
+  refuse(flag + " " + name, "there is no such type", "give fp32, bf16 or fp16");
 }
 
 std::string folder_list(const std::vector<std::string>& folders) {
@@ -254,47 +198,6 @@ std::string folder_list(const std::vector<std::string>& folders) {
   list.begin_list();
   for (const std::string& folder : folders) list.value(folder);
   return list.end().take();
-}
-
-void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
-                const char* group) {
-  const auto take = [flag, least, most, &value](const std::string& text) {
-    if (text.empty()) refuse_empty(flag);
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool whole_text = error == std::errc() && end == text.data() + text.size();
-    if (whole_text && number >= least && number <= most) {
-      value = number;
-      return;
-    }
-    const bool is_number = whole_text && !std::isnan(number);
-    throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text),
-                                    is_number ? "it is out of range" : "it is not a number",
-                                    fmt::format("give a number from {} to {}", least, most)});
-  };
-  app.add_option_function(flag, take, help).type_name("X").group(group);
-}
-
-uint64_t parse_count(const std::string& text, const char* flag) {
-  struct Suffix {
-    const char* text;
-    double factor;
-  };
-  constexpr Suffix kSuffixes[] = {{"", 1},        {"K", 1e3},     {"M", 1e6},     {"G", 1e9},    {"T", 1e12},
-                                  {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
-  if (text.empty()) refuse_empty(flag);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  for (const Suffix& suffix : kSuffixes) {
-    const double count = value * suffix.factor;
-    if (error == std::errc() && rest == suffix.text && count >= 0 && count <= 0x1p53 &&
-        count == std::floor(count))
-      return static_cast<uint64_t>(count);
-  }
-  throw Error(ErrorKind::config,
-              {"cannot use", fmt::format("{} {}", flag, text), "it is no whole number from 0 to 2^53",
-               "give for example 400M, 1Mi or 4096"});
 }
 
 void require_values(const CLI::App& command) {
@@ -317,8 +220,14 @@ void refuse_missing(const std::string& flag, const std::string& advice, const Re
 void require_exists(const std::string& subject, const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) return;
-  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", subject, path.string()),
-                                  system_reason(error ? error.value() : ENOENT), "check the path"});
+  refuse(fmt::format("{} {}", subject, path.string()), system_reason(error ? error.value() : ENOENT),
+         "check the path");
+}
+
+void require_folder(const std::string& subject, const std::filesystem::path& path) {
+  require_exists(subject, path);
+  if (!std::filesystem::is_directory(path))
+    refuse(fmt::format("{} {}", subject, path.string()), system_reason(ENOTDIR), "name a folder");
 }
 
 std::string time_text(std::filesystem::file_time_type time) {

@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <terrace/base/data_type.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
 
@@ -23,16 +24,28 @@ enum ExitStatus : int { kDone = 0, kFailed = 1, kUsage = 2 };
 
 class Subcommand {
  public:
+  Subcommand(Command& parent, const std::string& name, const std::string& description)
+      : command_(parent.add_subcommand(name, description)), name_(name) {}
   virtual ~Subcommand() = default;
-  virtual const std::string& name() const = 0;
+  const std::string& name() const { return name_; }
   // Returns the exit status. Throws an error that happens before anything is done, and reports later ones
   // itself.
   virtual int run() = 0;
+
+ protected:
+  Command command_;
+
+ private:
+  const std::string name_;
 };
+
+// Runs the member that was given on the command line; one of them was.
+int run_chosen(const Command& command, std::span<const std::unique_ptr<Subcommand>> members);
 
 // Each function adds its flags to `app`, which outlives the result.
 std::unique_ptr<Subcommand> add_train(Command& app);
-std::unique_ptr<Subcommand> add_launch(Command& app);
+// `words`: those of words_of_program().
+std::unique_ptr<Subcommand> add_launch(Command& app, std::vector<std::string> words);
 std::unique_ptr<Subcommand> add_report(Command& app);
 std::unique_ptr<Subcommand> add_export(Command& app);
 std::unique_ptr<Subcommand> add_eval(Command& app);
@@ -48,7 +61,6 @@ std::unique_ptr<Subcommand> add_help(Command& app);
 std::unique_ptr<Subcommand> add_completion(Command& app);
 std::unique_ptr<Subcommand> add_version(Command& app);
 // These functions add the subcommands of the group "bench".
-std::unique_ptr<Subcommand> add_bench_adam(Command& bench);
 std::unique_ptr<Subcommand> add_bench_io(Command& bench);
 std::unique_ptr<Subcommand> add_bench_step(Command& bench);
 std::unique_ptr<Subcommand> add_bench_copy(Command& bench);
@@ -56,6 +68,10 @@ std::unique_ptr<Subcommand> add_bench_copy(Command& bench);
 // Returns the arguments after the program's name, with flags in kebab case: --device_memory becomes
 // --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
+
+// Takes from the arguments of `launch` what stands behind "--". It is a program's command line, and nobody
+// but that program reads it: CLI11 would make several words of "[1, 2]".
+std::vector<std::string> words_of_program(std::vector<std::string>& arguments);
 
 // Returns the command line in a form that a shell accepts; call normalised_arguments() before.
 const std::string& given_command_line();
@@ -75,31 +91,10 @@ std::string missing_argument(const CLI::App& command);
 // Throws Error(config): "cannot use" the flag, with its value.
 [[noreturn]] void refuse(const std::string& flag, const Reason& reason, const std::string& advice);
 
-// Adds a flag that takes a whole number of at least `least`. It refuses any other value with Error(config).
-void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
-                      const char* help, const char* group);
-
-// Adds a flag for a count of 32 bits, which goes into the configuration of a model or an empty optional.
-void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
-                      const char* help, const char* group);
-
-void add_small_number(Command& app, const char* flag, uint64_t least, uint32_t& value, const char* help,
-                      const char* group);
-
-// Adds a flag that may be given several times, with one value each time.
-void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,
-                  const char* help, const char* group);
+// Returns the type that the value of a flag names. Throws Error(config) for another value.
+DataType type_of_flag(const std::string& flag, const std::string& name);
 // Returns folders as the configuration takes them from a flag; empty if there are none.
 std::string folder_list(const std::vector<std::string>& folders);
-
-// Adds a flag that takes a number from `least` to `most`, both included. It refuses any other value with
-// Error(config).
-void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
-                const char* group);
-
-// Returns the count of "400M" (powers of 1000), "1Mi" (powers of 1024) or "4096". Throws Error(config) naming
-// `flag`.
-uint64_t parse_count(const std::string& text, const char* flag);
 
 // Throws Error(config) for an empty value. An unset variable of a shell leaves one, and it must not pass for
 // a flag that is not given.
@@ -110,6 +105,8 @@ void require_values(const CLI::App& command);
 // Throws Error(config) if a path of the command line does not exist, because that is a mistake of the user
 // and not a failing system.
 void require_exists(const std::string& subject, const std::filesystem::path& path);
+// The same if it is no folder.
+void require_folder(const std::string& subject, const std::filesystem::path& path);
 
 // Returns "2026-11-21 18:40", UTC.
 std::string time_text(std::filesystem::file_time_type time);

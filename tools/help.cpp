@@ -219,12 +219,13 @@ std::string zsh_completion(const CLI::App& root) {
 
 class Help final : public Subcommand {
  public:
-  explicit Help(Command& app) : root_(root_of(app.app())) {
-    Command command = app.add_subcommand(name_, "What a command does and takes, or the manual page of all");
-    command.add_option("command", words_, "Which: `terrace help bench io`");
-    command.add_flag("--man", man_, "The manual page, for man -l -");
+  explicit Help(Command& app)
+      : Subcommand(app, "help", "What a command does and takes, or the manual page of all"),
+        root_(root_of(app.app())) {
+    const FlagGroup group(command_);
+    group.text("command", "TEXT", words_, "Which: `terrace help bench io`");
+    group.yes("--man", man_, "The manual page, for man -l -");
   }
-  const std::string& name() const override { return name_; }
   int run() override {
     if (man_) {
       print_result(man_page(root_));
@@ -248,7 +249,6 @@ class Help final : public Subcommand {
   }
 
  private:
-  const std::string name_ = "help";
   const CLI::App& root_;
   std::vector<std::string> words_;
   bool man_ = false;
@@ -256,17 +256,17 @@ class Help final : public Subcommand {
 
 class Completion final : public Subcommand {
  public:
-  explicit Completion(Command& app) : root_(root_of(app.app())) {
-    Command command = app.add_subcommand(name_, "What a shell needs to complete commands and flags");
-    command.add_option("shell", shell_, "The shell").required().type_name("bash|zsh");
-    command.footer(
+  explicit Completion(Command& app)
+      : Subcommand(app, "completion", "What a shell needs to complete commands and flags"),
+        root_(root_of(app.app())) {
+    FlagGroup(command_).text("shell", "bash|zsh", shell_, "The shell").required();
+    command_.footer(
         "To install it, add a line to the file that the shell reads first:\n"
         "  ~/.bashrc                    source <(terrace completion bash)\n"
         "  ~/.zshrc, behind compinit    source <(terrace completion zsh)\n"
         "zsh also takes it from a file _terrace in a folder of $fpath:\n"
         "  terrace completion zsh > ~/.zfunc/_terrace\n");
   }
-  const std::string& name() const override { return name_; }
   int run() override {
     if (shell_ != "bash" && shell_ != "zsh")
       throw Error(ErrorKind::config, {"cannot complete for", shell_, "it is neither bash nor zsh",
@@ -276,22 +276,17 @@ class Completion final : public Subcommand {
   }
 
  private:
-  const std::string name_ = "completion";
   const CLI::App& root_;
   std::string shell_;
 };
 
 class Version final : public Subcommand {
  public:
-  explicit Version(Command& app) { app.add_subcommand(name_, "The version, as --version prints it"); }
-  const std::string& name() const override { return name_; }
+  explicit Version(Command& app) : Subcommand(app, "version", "The version, as --version prints it") {}
   int run() override {
     print_result(version_text() + "\n");
     return kDone;
   }
-
- private:
-  const std::string name_ = "version";
 };
 
 }  // namespace

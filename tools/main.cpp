@@ -96,13 +96,17 @@ int parse_and_run(int argc, const char* const* argv) {
   app.formatter(help_formatter());
   Command command(app);
   command.require_subcommand();
+  std::vector<std::string> arguments = normalised_arguments(argc, argv);
   const std::unique_ptr<Subcommand> subcommands[] = {
-      add_train(command),  add_launch(command),     add_eval(command),       add_generate(command),
-      add_export(command), add_checkpoint(command), add_report(command),     add_bench(command),
-      add_tune(command),   add_ctl(command),        add_top(command),        add_sim(command),
-      add_plan(command),   add_help(command),       add_completion(command), add_version(command)};
+      add_train(command),      add_launch(command, words_of_program(arguments)),
+      add_eval(command),       add_generate(command),
+      add_export(command),     add_checkpoint(command),
+      add_report(command),     add_bench(command),
+      add_tune(command),       add_ctl(command),
+      add_top(command),        add_sim(command),
+      add_plan(command),       add_help(command),
+      add_completion(command), add_version(command)};
 
-  const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   if (arguments.empty()) {
     print_result(app.help());
     return kUsage;  // a command line without a command is a mistake in a script
@@ -119,11 +123,7 @@ int parse_and_run(int argc, const char* const* argv) {
   }
   if (refusal && is_one_of_several()) return refuse_on_all_ranks(*refusal);
   if (refusal) throw Error(*refusal);
-  const std::string chosen = command.chosen_subcommand();
-  for (const auto& subcommand : subcommands) {
-    if (subcommand->name() == chosen) return subcommand->run();
-  }
-  return kUsage;
+  return run_chosen(command, subcommands);
 }
 
 }  // namespace

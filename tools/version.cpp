@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <hwy/highway.h>
-#include <json/version.h>
 #include <tbb/version.h>
 #include <xxhash.h>
 
@@ -28,14 +27,13 @@ constexpr const char* kKernels =
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("terrace " TERRACE_VERSION
-                     "\nbuilt by {} as {}, {}\nlibraries: oneTBB {}, Highway {}.{}.{}, PCRE2 {}.{}, jsoncpp "
-                     "{}, fmt {}.{}.{}, xxHash "
-                     "{}.{}.{}",
-                     kCompiler, TERRACE_BUILD_TYPE, kKernels, TBB_VERSION_STRING, HWY_MAJOR, HWY_MINOR,
-                     HWY_PATCH, PCRE2_MAJOR, PCRE2_MINOR, JSONCPP_VERSION_STRING, FMT_VERSION / 10000,
-                     FMT_VERSION / 100 % 100, FMT_VERSION % 100, XXH_VERSION_MAJOR, XXH_VERSION_MINOR,
-                     XXH_VERSION_RELEASE);
+  return fmt::format(
+      "terrace " TERRACE_VERSION
+      "\nbuilt by {} as {}, {}\nlibraries: oneTBB {}, Highway {}.{}.{}, PCRE2 {}.{}, fmt {}.{}.{}, xxHash "
+      "{}.{}.{}",
+      kCompiler, TERRACE_BUILD_TYPE, kKernels, TBB_VERSION_STRING, HWY_MAJOR, HWY_MINOR, HWY_PATCH,
+      PCRE2_MAJOR, PCRE2_MINOR, FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
+      XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE);
 }
 
 }  // namespace terrace

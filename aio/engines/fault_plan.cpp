@@ -41,17 +41,6 @@ std::string resolved(const std::string& path) {
 
 }  // namespace
 
-std::vector<Fault> seeded_faults(uint64_t seed, uint64_t count, uint32_t per_million,
-                                 const Fault& prototype) {
-  std::vector<Fault> plan;
-  for (uint64_t index = 0; index < count; ++index) {
-    if (mix(seed ^ mix(index)) % 1'000'000 >= per_million) continue;
-    plan.push_back(prototype);
-    plan.back().index = index;
-  }
-  return plan;
-}
-
 FaultTime real_time() {
   static const SteadyClock clock;
   return FaultTime{&clock, nullptr};
@@ -59,6 +48,10 @@ FaultTime real_time() {
 
 FaultTime simulated_time(FakeClock& clock) {
   return FaultTime{&clock, [&clock](uint64_t ns) { clock.advance_to(ns); }};
+}
+
+void FaultEffects::flip(std::byte* data, uint64_t bytes) const {
+  if (flipped_byte && *flipped_byte < bytes) data[*flipped_byte] ^= std::byte{1};
 }
 
 FaultPlan::FaultPlan(std::vector<Fault> faults, FaultTime time)

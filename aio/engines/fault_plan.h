@@ -1,5 +1,5 @@
 // FaultPlan: an explicit list of what goes wrong, when and where, so that a failing run can be printed and
-// repeated. It must never do the damage itself: fault_engine.h does, as the plan says.
+// repeated. It must never do the damage itself: FaultTransport does, as the plan says.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,6 @@ struct Fault {
   uint64_t seed = 0;
 };
 
-// Returns `prototype` at about `per_million` of a million of the indices in [0, count), chosen by the seed.
-std::vector<Fault> seeded_faults(uint64_t seed, uint64_t count, uint32_t per_million, const Fault& prototype);
-
 // How delayed completions see time pass. A blocking call with nothing else to wait for sleeps until the next
 // completion is due, by `sleep_until` or, if that is empty, in real time.
 struct FaultTime {
@@ -76,6 +73,9 @@ struct FaultEffects {
   bool claims_all = false;
   std::optional<uint64_t> flipped_byte;
   uint64_t due_ns = 0;  // completes no sooner
+
+  // Flips the bit that is to be wrong, if it is among these bytes.
+  void flip(std::byte* data, uint64_t bytes) const;
 };
 
 // Several engines may share a plan: it then numbers their transfers together, and their bytes share the

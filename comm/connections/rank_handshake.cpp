@@ -182,16 +182,12 @@ std::vector<std::optional<RankHandshake::Guest>> RankHandshake::take_in(uint32_t
 // Waits for somebody to come or to speak, and hears who does.
 void RankHandshake::wait(const Deadline& deadline) {
   std::vector<pollfd> watched;
-  add_to(watched);
+  for (const StreamSocket& socket : listener_.sockets()) watched.push_back({socket.fd(), POLLIN, 0});
+  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.fd(), POLLIN, 0});
   Deadline until = deadline;
   if (!strangers_.empty()) until = until.at_most(std::chrono::seconds(1));  // their patience ends
   poll(watched.data(), watched.size(), until.left_ms());
   hear_all();
-}
-
-void RankHandshake::add_to(std::vector<pollfd>& watched) const {
-  for (const StreamSocket& socket : listener_.sockets()) watched.push_back({socket.fd(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.fd(), POLLIN, 0});
 }
 
 std::vector<RankHandshake::Guest> RankHandshake::take_in_those_that_came() {
@@ -250,10 +246,10 @@ bool RankHandshake::take_proof(Stranger& stranger) {
   return stranger.count == sizeof stranger.proof && settle(stranger);
 }
 
-// The rank that listens is the one before the first that it awaits; a launcher awaits all.
+// The rank that listens is the one before the first that it awaits.
 std::string RankHandshake::contradiction_in(const RankHello& hello) const {
   const auto differs = [&](const char* what, uint32_t mine, uint32_t other) {
-    const std::string here = first_ == 0 ? "of the launcher" : fmt::format("on rank {}", first_ - 1);
+    const std::string here = first_ == 0 ? "here" : fmt::format("on rank {}", first_ - 1);
     return fmt::format("{}: {} {}, {} on rank {}", what, mine, here, other, hello.rank);
   };
   if (hello.version != RankHello::kVersion)

@@ -1,5 +1,5 @@
-// RankHandshake: the ranks of one run come to a socket of another rank, or of their launcher, and show who
-// they are. Whoever is no rank of the run, of another run for example, is told why it is refused, and goes.
+// RankHandshake: the ranks of one run come to a socket of another rank, and show who they are. Whoever is no
+// rank of the run, of another run for example, is told why it is refused, and goes.
 //
 // What is said, in the machine's byte order:
 //   1. the rank that comes: a RankHello, with a number of its own
@@ -14,8 +14,6 @@
 // user on this host. Without a secret, ranks of other hosts are taken in unproved: whoever uses this has to
 // warn.
 #pragma once
-
-#include <poll.h>
 
 #include <array>
 #include <cstddef>
@@ -32,7 +30,7 @@
 namespace terrace {
 
 // What the connections of a run are for.
-enum class RankChannel : uint32_t { messages = 1, heartbeat = 2, launcher = 3 };
+enum class RankChannel : uint32_t { messages = 1, heartbeat = 2 };
 
 // Which run, and what for: both sides have the same.
 struct RunKey {
@@ -117,9 +115,7 @@ class RankHandshake {
   // Takes in ranks from `first` on until the last of the run is there, one contradicts it, or the deadline
   // passes, and returns them by rank; those before `first`, and those that have not come, are empty.
   std::vector<std::optional<Guest>> take_in(uint32_t first, const Deadline& deadline);
-  // The same for a launcher, which waits for other things too and awaits every rank: what to wait for, and
-  // who has come since the last call.
-  void add_to(std::vector<pollfd>& watched) const;
+  // The same without a wait, and of every rank: who has come since the last call.
   std::vector<Guest> take_in_those_that_came();
   // Where a rank of this run that is known takes it for another one, in what; empty where none did.
   const std::string& contradiction() const { return contradiction_; }

@@ -1,9 +1,7 @@
 #include <terrace/comm/liveness/heartbeat.h>
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,19 +26,14 @@ constexpr seconds kTalksAlone(60);
 constexpr size_t kMostUnsent = 64 * sizeof(HeartbeatMessage);
 constexpr const char* kItsConnectionHasEnded = "its connection has ended";
 
-StreamSocket new_event() {
-  StreamSocket event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!event.is_open())
-    throw Error(ErrorKind::io, {"cannot watch the other ranks", "eventfd", system_reason(errno),
-                                "end what else takes memory"});
-  return event;
-}
-
 }  // namespace
 
 Heartbeat::Heartbeat(uint32_t rank, std::vector<StreamSocket> links, LauncherLink& launcher,
                      HeartbeatHooks hooks)
-    : rank_(rank), hooks_(std::move(hooks)), wake_(new_event()), launcher_(launcher) {
+    : rank_(rank),
+      hooks_(std::move(hooks)),
+      wake_("cannot watch the other ranks", "end what else takes memory"),
+      launcher_(launcher) {
   TERRACE_ASSERT(rank < links.size(), "there is a link for every rank");
   known_.resize(links.size());
   leaving_.resize(links.size());
@@ -69,13 +62,6 @@ void Heartbeat::set_where(std::function<RankStanding()> where) {
   wake();
 }
 
-void Heartbeat::wake() {
-  const uint64_t one = 1;
-  if (write(wake_.fd(), &one, sizeof one) < 0) {
-    // Its counter is full: it is awake already.
-  }
-}
-
 void Heartbeat::leave(std::string why, LastWords words) {
   HeartbeatMessage farewell = message_of(HeartbeatWord::farewell, rank_, why);
   farewell.news = words.news;
@@ -93,7 +79,6 @@ void Heartbeat::give_up(std::span<const uint32_t> silent, std::string why, milli
   leave(std::move(why));
   if (launcher_.is_open()) {
     for (const uint32_t rank : silent) launcher_.tell({.kind = LauncherWord::Kind::stalled, .rank = rank});
-    launcher_.tell({.kind = LauncherWord::Kind::ended, .rank = rank_});
   }
   const MutexLock lock(mutex_);
   changed_.wait_for(mutex_, patience, [this] { return posted_.empty(); });
@@ -241,11 +226,8 @@ void Heartbeat::poll_once() {
   for (const Link& link : links_)
     watched.push_back({link.socket.fd(), static_cast<short>(POLLIN | (link.out.empty() ? 0 : POLLOUT)), 0});
   poll(watched.data(), watched.size(), ms_to_wait());
-  if (watched[0].revents != 0) {
-    uint64_t count = 0;
-    if (read(wake_.fd(), &count, sizeof count) == static_cast<ssize_t>(sizeof count))
-      say_at_ = std::min(say_at_, std::max(Steady::now(), said_at_ + kLeastBetweenWords));
-  }
+  if (watched[0].revents != 0 && wake_.take())
+    say_at_ = std::min(say_at_, std::max(Steady::now(), said_at_ + kLeastBetweenWords));
   for (uint32_t r = 0; r < links_.size(); ++r) {
     if (watched[r + 2].revents == 0) continue;
     flush(links_[r]);
@@ -255,9 +237,9 @@ void Heartbeat::poll_once() {
   settle_end();
   if (!late_at_ || Steady::now() < *late_at_) return;
   late_at_.reset();
-  if (!hooks_.late || has_left()) return;
-  if (launcher_.is_open()) launcher_.tell({.kind = LauncherWord::Kind::ended, .rank = rank_});
-  hooks_.late(*loss(milliseconds(0)));
+  const RankLoss first = *loss(milliseconds(0));
+  const auto& hook = first.died ? hooks_.late : hooks_.late_after_failure;
+  if (hook && !has_left()) hook(first);
 }
 
 void Heartbeat::say_where() {
@@ -426,9 +408,7 @@ void Heartbeat::lose(RankLoss loss) {
   if (is_first()) {
     for (uint32_t r = 1; r < links_.size(); ++r) tell_loss(r, loss);
   }
-  if (loss.died && launcher_.is_open())
-    launcher_.tell({.kind = LauncherWord::Kind::lost, .rank = loss.rank, .signal = loss.signal});
-  if (loss.died) late_at_ = Steady::now() + hooks_.patience;
+  late_at_ = Steady::now() + hooks_.patience;
   if (hooks_.lost && !has_left()) hooks_.lost(loss);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <terrace/base/mutex.h>
+#include <terrace/base/wake_event.h>
 #include <terrace/comm/connections/stream_socket.h>
 #include <terrace/comm/liveness/heartbeat_message.h>
 #include <terrace/comm/liveness/launcher_link.h>
@@ -42,10 +43,11 @@ struct KnownStanding {
 };
 
 struct HeartbeatHooks {
-  // Called on the heartbeat's thread, the second `patience` after the first; each at most once, and the
-  // second only after a death.
+  // Called on the heartbeat's thread, each at most once: the first at a loss, and one of the others
+  // `patience` later, after a death or after a rank that has left because of a failure.
   std::function<void(const RankLoss&)> lost = nullptr;
   std::function<void(const RankLoss&)> late = nullptr;  // whoever still works, ends now
+  std::function<void(const RankLoss&)> late_after_failure = nullptr;
   std::chrono::milliseconds patience = std::chrono::seconds(1);
 };
 
@@ -64,7 +66,7 @@ class Heartbeat {
   // another one is set; when that has returned, the earlier one is not called any more.
   void set_where(std::function<RankStanding()> where);
   // A step begins: the others are told soon.
-  void wake();
+  void wake() { wake_.wake(); }
   // This rank leaves because of this; it is no death. No hook is called any more.
   void leave(std::string why, LastWords words = {});
   // This rank leaves because these others say nothing any more: the launcher is told which, and that this one
@@ -143,7 +145,7 @@ class Heartbeat {
 
   const uint32_t rank_;
   const HeartbeatHooks hooks_;
-  const StreamSocket wake_;
+  const WakeEvent wake_;
   LauncherLink& launcher_;
 
   // The thread's own.

@@ -11,10 +11,20 @@
 #include <terrace/base/error.h>
 
 namespace terrace {
+namespace {
+
+// What a port has not sent yet goes out at its next look.
+constexpr int kLongestListenMs = 20;
+
+}  // namespace
 
 CommunicationThread::CommunicationThread(const MakeMessagePort& make_port, CommunicationThreadOptions options,
                                          OperationBook& book)
-    : options_(options), book_(book), rings_(kLaneCount, OperationRing(options.queue_depth)) {
+    : options_(options),
+      book_(book),
+      rings_(kLaneCount, OperationRing(options.queue_depth)),
+      needed_while_listening_("cannot exchange with the other ranks", "end what else takes memory"),
+      pulls_(options.rank, options.size, [this] { call(); }) {
   TERRACE_ASSERT(options.queue_depth > 0, "a queue has room");
   std::promise<void> made;
   std::future<void> is_made = made.get_future();
@@ -32,7 +42,7 @@ CommunicationThread::~CommunicationThread() {
     const MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  wake();
   thread_.join();
 }
 
@@ -43,7 +53,7 @@ void CommunicationThread::enqueue(const CommOperation& operation) {
     not_full_.wait(mutex_, [&] { return !ring.full(); });
     ring.push(operation);
   }
-  wake_.notify_one();
+  wake();
 }
 
 void CommunicationThread::lose(PeerLoss loss) {
@@ -51,7 +61,15 @@ void CommunicationThread::lose(PeerLoss loss) {
     const MutexLock lock(mutex_);
     if (!told_loss_) told_loss_ = std::move(loss);
   }
-  wake_.notify_one();
+  wake();
+}
+
+void CommunicationThread::call() {
+  {
+    const MutexLock lock(mutex_);
+    is_called_ = true;
+  }
+  wake();
 }
 
 std::string CommunicationThread::host_sentence() const {
@@ -89,6 +107,7 @@ void CommunicationThread::make(const MakeMessagePort& make_port) {
   for (size_t lane = 0; lane < kLaneCount; ++lane)
     lanes_.emplace_back(static_cast<Lane>(lane), options_.rank, options_.size, message_bytes, *peers_,
                         options_.hook, book_);
+  wire_.emplace(options_.size, message_bytes, *port_, *peers_);
 }
 
 // Sleeps as long as there is nothing to do, or nothing is likely to have happened, and takes what was asked
@@ -97,20 +116,21 @@ void CommunicationThread::make(const MakeMessagePort& make_port) {
 bool CommunicationThread::may_end(bool& moved) {
   const uint64_t now_ns = clock_.now_ns();
   if (moved) pauses_.moved(now_ns);
-  const uint64_t pause_ns = moved ? 0 : pauses_.next_pause_ns(now_ns);
+  uint64_t pause_ns = moved ? 0 : pauses_.next_pause_ns(now_ns);
+  if (pulls_.is_active()) pause_ns = std::min(pause_ns, PollPauses::kSteadyPauseNs);
+  if (pause_ns > 0 && only_listens(moved)) {
+    listen();
+  } else {
+    sleep(pause_ns);
+  }
   std::optional<PeerLoss> loss;
   bool end = false;
   {
     const MutexLock lock(mutex_);
-    const auto is_called = [this] { return can_take() || stop_ || (told_loss_ && lost_ == nullptr); };
-    if (lanes_are_idle()) {
-      wake_.wait(mutex_, is_called);
-    } else if (pause_ns > 0) {
-      wake_.wait_for(mutex_, std::chrono::nanoseconds(pause_ns), is_called);
-    }
     if (lost_ == nullptr) loss = told_loss_;
-    moved = take();
-    end = stop_ && lanes_are_idle();
+    moved = take() || is_called_;
+    is_called_ = false;
+    end = stop_ && is_idle();
     if (stop_ && !end && !loss) loss = PeerLoss{options_.rank, "its communicator has ended"};
   }
   if (moved) not_full_.notify_all();
@@ -118,8 +138,57 @@ bool CommunicationThread::may_end(bool& moved) {
   return end;
 }
 
+bool CommunicationThread::is_needed() const {
+  return can_take() || stop_ || is_called_ || (told_loss_ && lost_ == nullptr);
+}
+
+void CommunicationThread::sleep(uint64_t pause_ns) {
+  const MutexLock lock(mutex_);
+  const auto is_needed_now = [this] { return is_needed(); };
+  if (is_idle()) {
+    needed_.wait(mutex_, is_needed_now);
+  } else if (pause_ns > 0) {
+    needed_.wait_for(mutex_, std::chrono::nanoseconds(pause_ns), is_needed_now);
+  }
+}
+
+// Whether nothing but a message or whoever asks for something can move anything, and the port tells of
+// messages. Where it has told of one and nothing has moved, this thread looks for itself for a while.
+bool CommunicationThread::only_listens(bool moved) {
+  if (std::exchange(has_heard_, false) && !moved) return false;
+  if (lost_ != nullptr || !peers_->introduced() || !lanes_are_idle() || !wire_->idle()) return false;
+  if (!pulls_.is_active() || !pulls_.only_listens()) return false;
+  readable_.clear();
+  port_->add_readable(readable_);
+  return !readable_.empty();
+}
+
+void CommunicationThread::listen() {
+  {
+    const MutexLock lock(mutex_);
+    if (is_needed()) return;
+    is_listening_ = true;
+  }
+  watched_.assign(1, {needed_while_listening_.fd(), POLLIN, 0});
+  for (const int descriptor : readable_) watched_.push_back({descriptor, POLLIN, 0});
+  const int woken = poll(watched_.data(), watched_.size(), kLongestListenMs);
+  is_listening_ = false;
+  has_heard_ = woken > (watched_.front().revents != 0 ? 1 : 0);
+  if (watched_.front().revents != 0) needed_while_listening_.take();
+}
+
+void CommunicationThread::wake() {
+  needed_.notify_one();
+  if (is_listening_) needed_while_listening_.wake();
+}
+
 bool CommunicationThread::lanes_are_idle() const {
   return std::ranges::all_of(lanes_, &MessageLane::idle);
+}
+
+// While there are pulls, other ranks may ask for something at any time.
+bool CommunicationThread::is_idle() const {
+  return lanes_are_idle() && !pulls_.is_active() && (lost_ != nullptr || wire_->idle());
 }
 
 bool CommunicationThread::can_take() const {
@@ -146,10 +215,15 @@ bool CommunicationThread::advance() {
     for (MessageLane& lane : lanes_) {
       if (lost_ == nullptr) moved |= lane.advance(*port_);
     }
+    if (lost_ == nullptr) moved |= pulls_.advance(*wire_);
+    if (lost_ == nullptr) moved |= wire_->advance();
   } catch (PeerLoss& loss) {
     give_up(std::move(loss));
+  } catch (const std::exception& failure) {
+    give_up({options_.rank, failure.what()});  // of what others pull
   }
   if (lost_ == nullptr) return moved;
+  moved |= pulls_.advance(*wire_);  // what waits fails
   for (MessageLane& lane : lanes_) moved |= lane.fail(lost_rank_, lost_);
   return moved;
 }
@@ -170,6 +244,8 @@ void CommunicationThread::give_up(PeerLoss loss) {
   port_->abandon(loss.rank, loss.why);
   lost_rank_ = loss.rank;
   lost_ = left_run(loss.rank, std::move(loss.why));
+  wire_->forget();
+  pulls_.fail(lost_);
 }
 
 }  // namespace terrace

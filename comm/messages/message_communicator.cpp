@@ -44,6 +44,10 @@ CommCounters MessageCommunicator::counters() const {
   return book_->counters();
 }
 
+Pulls* MessageCommunicator::pulls() {
+  return &thread_->pulls();
+}
+
 void MessageCommunicator::lose(uint32_t rank, std::string why) {
   thread_->lose({rank, std::move(why)});
 }

@@ -51,6 +51,7 @@ class MessageCommunicator final : public Communicator {
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave(std::string why) override { lose(rank(), std::move(why)); }
   CommCounters counters() const override;
+  Pulls* pulls() override;
 
   // The rank has left, as somebody has found out who watches the ranks: every operation fails that is not
   // over, and every later one, and names it. The first loss counts. Thread-safe.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace terrace {
 
@@ -45,6 +46,9 @@ class MessagePort {
   // Lets messages make progress and says how this one stands. Once it is done or failed it is over, and its
   // number means nothing any more.
   virtual MessageState test(MessageRequest request) = 0;
+  // Appends descriptors that are readable once a message of another rank may have come. Without any, whoever
+  // waits has to look. One may stay readable though nothing moves.
+  virtual void add_readable(std::vector<int>& descriptors) const { (void)descriptors; }
   // Why the message failed that test() was last asked about: a whole clause for the reader of an error.
   virtual std::string reason() const = 0;
 

@@ -89,6 +89,7 @@ class NcclCommunicator::GpuLane final : public LaneRunner {
   Communicator& inner_;
   const NcclGpu& gpu_;
   CommHook* const hook_;
+  const std::function<std::exception_ptr(const std::string& why)> failed_;
   const Lane lane_;
   OperationBook book_;
   MessageHeaders headers_;
@@ -113,6 +114,7 @@ NcclCommunicator::GpuLane::GpuLane(Communicator& inner, const NcclGpu& gpu, cons
     : inner_(inner),
       gpu_(gpu),
       hook_(options.hook),
+      failed_(options.failed),
       lane_(options.lane),
       book_(inner.rank(), inner.size()),
       headers_(inner.rank(), inner.size()),
@@ -316,7 +318,11 @@ std::exception_ptr NcclCommunicator::GpuLane::move_by_nccl(const CommOperation& 
     });
     return nullptr;
   } catch (...) {
-    return end_at(operation, std::current_exception());
+    const bool is_own = !is_lost_;
+    const std::exception_ptr failure = end_at(operation, std::current_exception());
+    if (!is_own || failed_ == nullptr) return failure;
+    const std::exception_ptr behind = failed_(words_of_failure(failure));
+    return behind != nullptr ? behind : failure;
   }
 }
 

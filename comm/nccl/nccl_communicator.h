@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -43,13 +44,16 @@ struct NcclOptions {
   Lane lane = Lane::gather;   // whose parts may lie on GPUs
   uint32_t queue_depth = 64;  // operations of the lane that may wait
   CommHook* hook = nullptr;   // of the lane; outlives the communicator
+  // Called where NCCL fails on this rank, once it has left the inner communicator. Whoever waits for it on a
+  // GPU is to be told. Returns what is behind that, in place of NCCL's words; null: nothing else is known.
+  std::function<std::exception_ptr(const std::string& why)> failed = nullptr;
 };
 
 class NcclCommunicator final : public Communicator {
  public:
   // Every rank makes one at the same time, and nothing of the control lane is under way. What `load` throws
   // is why this rank cannot begin: Error(config) on all ranks, which names it. All references outlive the
-  // communicator, and nobody else asks `inner` for anything.
+  // communicator. Nobody else asks `inner` for operations of the lane while some of this are under way.
   NcclCommunicator(Communicator& inner, const NcclGpu& gpu, const LoadNccl& load, NcclOptions options = {});
   // What is not over fails; this rank leaves the run then.
   ~NcclCommunicator() override;
@@ -64,6 +68,7 @@ class NcclCommunicator final : public Communicator {
   void leave(std::string why) override;
   // Those of the lane count its operations whichever way their parts go.
   CommCounters counters() const override;
+  Pulls* pulls() override { return inner_.pulls(); }
 
   // Another rank has left, as somebody has found out who watches the ranks: what is under way on the GPU is
   // aborted, and fails. The inner communicator is told by whoever found out. Thread-safe.

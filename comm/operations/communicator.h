@@ -21,6 +21,8 @@
 
 namespace terrace {
 
+class Pulls;
+
 // The lanes between hosts are for what ranks of one place on their hosts exchange beside the other lanes.
 enum class Lane : uint8_t { gather, exchange, gather_between_hosts, exchange_between_hosts, control, commit };
 inline constexpr size_t kLaneCount = 6;
@@ -106,6 +108,11 @@ class Communicator {
   virtual void leave(std::string why) = 0;
 
   virtual CommCounters counters() const = 0;
+
+  // How this rank gets bytes of others whatever those are doing (comm/pull/pulls.h), beside the operations of
+  // all lanes; null where the back end has no such way. It lives as long as this. What leaves or is lost here
+  // is lost there.
+  virtual Pulls* pulls() { return nullptr; }
 
   // Where the ranks are, once they have told each other, as many as there were. Before other threads ask.
   void set_places(std::vector<RankPlace> places);

@@ -77,7 +77,7 @@ std::string text_of(const CommOperation& operation) {
 std::exception_ptr difference(const CommOperation& mine, const CommOperation& other) {
   const auto differs = [&](std::string reason) {
     return peer_error({"ranks do not do the same", fmt::format("rank {}", other.rank), std::move(reason),
-                       "give all ranks the same program, configuration and data"});
+                       "have all ranks make the same calls in the same order, as many steps among them"});
   };
   if (mine.kind != other.kind || mine.index != other.index || mine.note != other.note)
     return differs(
@@ -89,8 +89,8 @@ std::exception_ptr difference(const CommOperation& mine, const CommOperation& ot
   const CommPart sent = other.part_for(mine.rank), expected = mine.part_of(other.rank);
   const uint64_t bytes = sent.absent ? expected.bytes : sent.bytes;
   if (bytes == expected.bytes) return nullptr;
-  return differs(fmt::format("it sends {} bytes in {}, where rank {} expects {}", sent.bytes, text_of(other),
-                             mine.rank, expected.bytes));
+  return differs(fmt::format("it is in another call: it sends {} bytes in {}, where rank {} expects {}",
+                             sent.bytes, text_of(other), mine.rank, expected.bytes));
 }
 
 std::string words_of_failure(const std::exception_ptr& failure) {

@@ -3,6 +3,7 @@
 The model is made from a configuration, so that nothing has to be fetched; from_pretrained does as well.
 
     python examples/python/hf_trainer.py --steps 20 --output /tmp/trained
+    torchrun --nproc-per-node 2 examples/python/hf_trainer.py --steps 20 --output /tmp/trained
 """
 
 import argparse
@@ -55,10 +56,12 @@ def main():
             "terrace": {"device_memory": "4MiB", "host_memory": "64MiB"},
         },
     )
-    print(f"training loss {trainer.train().training_loss:.4f}")
-    trainer.save_model(arguments.output)
-    again = AutoModelForCausalLM.from_pretrained(arguments.output)
-    print(f"saved and loaded {sum(one.numel() for one in again.parameters())} parameters")
+    loss = trainer.train().training_loss
+    trainer.save_model(arguments.output)  # on all ranks: each brings its share
+    if trainer.is_world_process_zero():
+        print(f"training loss {loss:.4f}")
+        again = AutoModelForCausalLM.from_pretrained(arguments.output)
+        print(f"saved and loaded {sum(one.numel() for one in again.parameters())} parameters")
 
 
 if __name__ == "__main__":

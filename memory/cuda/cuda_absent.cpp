@@ -10,6 +10,7 @@
 #include <terrace/memory/cuda/cuda_file_reads.h>
 #include <terrace/memory/cuda/cuda_gpu.h>
 #include <terrace/memory/cuda/cuda_host_link.h>
+#include <terrace/memory/cuda/cuda_library_stream.h>
 #include <terrace/memory/cuda/cuda_page_lock.h>
 #include <terrace/memory/cuda/cuda_plain_copies.h>
 #include <terrace/memory/cuda/internal/cu_file_calls.h>
@@ -67,6 +68,28 @@ CudaPageLock::CudaPageLock(const CudaGpu& gpu, std::span<std::byte>, uint64_t pi
 }
 
 CudaPageLock::~CudaPageLock() {
+  unreachable();
+}
+
+struct CudaLibraryStream::State {};
+
+CudaLibraryStream::CudaLibraryStream(const CudaGpu& gpu) : gpu_(gpu) {
+  unreachable();
+}
+
+CudaLibraryStream::~CudaLibraryStream() {
+  unreachable();
+}
+
+CUstream_st* CudaLibraryStream::get() const {
+  unreachable();
+}
+
+bool CudaLibraryStream::has(const std::byte*) const {
+  unreachable();
+}
+
+bool CudaLibraryStream::is_over() const {
   unreachable();
 }
 

@@ -72,12 +72,7 @@ CudaDevice::CudaDevice(const CudaGpu& gpu, CudaDeviceOptions options) : gpu_(gpu
 }
 
 CudaDevice::~CudaDevice() {
-  std::optional<CudaContext> context;
-  try {
-    context.emplace(gpu_);
-  } catch (const Error& error) {
-    gpu_.log().warning_once(error);  // the end of the process frees what the calls below cannot
-  }
+  const CudaContextAtEnd context(gpu_);
   const CudaDriver& driver = gpu_.driver();
   gpu_.report(driver.stream_synchronize(state_->operations), "cuStreamSynchronize", "the device tier");
   for (uint32_t s = 0; s < state_->slots.size(); ++s) {
@@ -259,21 +254,19 @@ void CudaDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64_t of
 }
 
 void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
-  if (task.bytes > 0) {
-    CudaOrder* order = nullptr;
-    try {
-      const CudaContext context(gpu_);
-      order = &state_->orders.take();
-      gpu_.driver().check(gpu_.driver().event_record(order->event.get(), state_->operations), "cuEventRecord",
-                          order->subject);
-    } catch (...) {
-      // The caller may be any thread, so the failure is told where the copy is waited for.
-      if (order != nullptr) state_->orders.give_back(*order);
-      task.done->complete_one(std::current_exception());
-      return;
-    }
-    task.for_engine = order;
+  CudaOrder* order = nullptr;
+  try {
+    const CudaContext context(gpu_);
+    order = &state_->orders.take();
+    gpu_.driver().check(gpu_.driver().event_record(order->event.get(), state_->operations), "cuEventRecord",
+                        order->subject);
+  } catch (...) {
+    // The caller may be any thread, so the failure is told where the copy is waited for.
+    if (order != nullptr) state_->orders.give_back(*order);
+    task.done->complete_one(std::current_exception());
+    return;
   }
+  task.for_engine = order;
   stream.enqueue(task);
 }
 

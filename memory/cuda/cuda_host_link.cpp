@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,12 +58,7 @@ CudaHostLink::CudaHostLink(const CudaGpu& gpu, CUstream_st* stream) : gpu_(gpu),
 
 // Copies under way use the memory, so the stream is waited for first.
 CudaHostLink::~CudaHostLink() {
-  std::optional<CudaContext> context;
-  try {
-    context.emplace(gpu_);
-  } catch (const Error& error) {
-    gpu_.log().warning_once(error);
-  }
+  const CudaContextAtEnd context(gpu_);
   gpu_.report(gpu_.driver().stream_synchronize(stream_), "cuStreamSynchronize", kSubject);
   state_.reset();
 }

@@ -101,8 +101,8 @@ CopyStream::Started CopyStream::start(const CopyTask& task, uint32_t place) noex
     task.after->wait_done();
     started.failure = task.after->failure();
   }
-  if (started.failure != nullptr && task.bytes > 0 && options_.engine != nullptr) options_.engine->skip(task);
-  if (started.failure != nullptr || task.bytes == 0) return started;
+  if (started.failure != nullptr && options_.engine != nullptr) options_.engine->skip(task);
+  if (started.failure != nullptr || (task.bytes == 0 && options_.engine == nullptr)) return started;
   started.begun_ns = SteadyClock().now_ns();
   if (task.note.observer != nullptr) started.noted_ns = task.note.observer->now_ns();
   if (options_.engine != nullptr) {

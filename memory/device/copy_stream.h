@@ -44,8 +44,8 @@ class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
   virtual uint32_t depth() const = 0;
-  // Begins to move task.bytes > 0; tasks take effect in the order of their starts. `place` < depth() is the
-  // task's until its finish(). Returns null, or the reason of a failure.
+  // Begins to move task.bytes, which may be none; tasks take effect in the order of their starts. `place` <
+  // depth() is the task's until its finish(). Returns null, or the reason of a failure.
   virtual std::exception_ptr start(const CopyTask& task, uint32_t place) noexcept = 0;
   // Called in place of start() for a task that is not begun, because its `after` failed.
   virtual void skip(const CopyTask& task) noexcept = 0;

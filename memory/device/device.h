@@ -94,7 +94,8 @@ class Device {
   // the copy is skipped and the failure passed on. `done` has been begun by the caller and is completed once.
   // The memory on the host and both events must live until `done` is done. A call blocks while the queue of
   // the direction is full, so never call these on the thread that completes an `after`. The observer of
-  // `note` hears of a copy that moves bytes, before `done` is completed.
+  // `note` hears of a copy that moves bytes, before `done` is completed. A copy of no bytes is over as one of
+  // some would be: not before the operations are that used the slot.
   virtual void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
                               const Event* after, Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,

@@ -1,6 +1,7 @@
 // GradientStore: the gradients of a run between backward and update. A gradient comes from its device slot or
 // from memory of the program, over GradientStaging, where RankSum adds what other ranks have; and it rests in
-// the GradientPlace of its chunk. The three know nothing of each other.
+// the GradientPlace of its chunk. The three know nothing of each other. Where ranks pull, PulledGradients
+// take the place of the first two.
 //
 // The step thread uses it; the thread of the update uses the functions of GradientSource.
 #pragma once
@@ -12,12 +13,16 @@
 #include <vector>
 
 #include <terrace/offload/gradients/gradient_place.h>
+#include <terrace/offload/gradients/pulled_gradients.h>
 #include <terrace/offload/landing/gradient_arithmetic.h>
 #include <terrace/offload/landing/gradient_staging.h>
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
+
+// How a rank ends its step.
+enum class StepEnd : uint8_t { update, give_up };
 
 class GradientStore final : public GradientSource {
  public:
@@ -26,15 +31,33 @@ class GradientStore final : public GradientSource {
   struct Parts {
     std::unique_ptr<GradientArithmetic> arithmetic;
     std::vector<std::unique_ptr<GradientPlace>> places;
-    std::unique_ptr<GradientStaging> staging;
+    std::unique_ptr<GradientStaging> staging;  // null where ranks pull
     std::vector<std::byte*> landing_slots;
   };
   GradientStore(const FlatSpace& space, Parts parts);
+  // What adds beside the step thread, where ranks pull.
+  struct Adding {
+    std::unique_ptr<StepWatch> watch;
+    std::unique_ptr<Workers> workers;
+    PulledGradients::Parts parts;
+  };
+  GradientStore(const FlatSpace& space, Parts parts, Adding adding);
+
+  // Where ranks pull, as PulledGradients. agree() says on every rank which tensors have a gradient on any of
+  // them, and that all end the step alike; all of it has been added, and its norm is not known yet.
+  void begin_step() {
+    if (pulled_ != nullptr) pulled_->begin_step();
+  }
+  void allow_step() {
+    if (pulled_ != nullptr) pulled_->allow_step();
+  }
+  void agree(StepEnd end, GradientRuns& runs, const RunContext& run);
 
   // Starts a landing on its way; it is complete in the chunk's device slot, which is unpinned and given up.
   void land(const GradientLanding& landing);
   // Notes that the chunk has no gradient in the step and is not updated.
   void leave_out(ChunkId chunk) {
+    if (pulled_ != nullptr) return;  // another rank may have one: agree()
     sums().set_zero(chunk);
     sums().forget(chunk);  // a step that was given up may have left it complete
   }
@@ -79,9 +102,11 @@ class GradientStore final : public GradientSource {
 
   // Bytes copied to the device and from it so far, counted when requested.
   uint64_t h2d_bytes() const { return total(&GradientPlace::h2d_bytes); }
-  uint64_t d2h_bytes() const { return parts_.staging->d2h_bytes(); }
+  uint64_t d2h_bytes() const {
+    return pulled_ != nullptr ? pulled_->d2h_bytes() : parts_.staging->d2h_bytes();
+  }
   // Of gradients, from other ranks and to them.
-  RankBytes moved() const { return parts_.staging->moved(); }
+  RankBytes moved() const { return pulled_ != nullptr ? pulled_->moved() : parts_.staging->moved(); }
   // Bytes between nvme and the landing slots of spilled gradients.
   uint64_t landing_read_bytes() const { return total(&GradientPlace::landing_read_bytes); }
   uint64_t landing_write_bytes() const { return total(&GradientPlace::landing_write_bytes); }
@@ -97,6 +122,8 @@ class GradientStore final : public GradientSource {
   }
 
  private:
+  GradientStore(const FlatSpace& space, Parts parts, std::unique_ptr<StepWatch> watch,
+                std::unique_ptr<Workers> workers);
   GradientSums& sums() { return parts_.arithmetic->sums(); }
   GradientPlace& place_of(ChunkId chunk) const { return *place_of_[index_of(chunk)]; }
   uint64_t total(uint64_t (GradientPlace::*bytes)() const) const;
@@ -111,6 +138,9 @@ class GradientStore final : public GradientSource {
 
   const Parts parts_;
   std::vector<GradientPlace*> place_of_;  // by chunk
+  const std::unique_ptr<StepWatch> adding_watch_;
+  const std::unique_ptr<Workers> adding_workers_;
+  std::unique_ptr<PulledGradients> pulled_;  // goes first, since it adds to the places
 };
 
 }  // namespace terrace

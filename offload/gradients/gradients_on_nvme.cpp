@@ -139,7 +139,7 @@ void GradientsOnNvme::begin(ChunkId chunk, bool add) {
   if (add && zero_[index_of(chunk)]) {
     if (!dry_) std::memset(slot.memory, 0, bytes_of_chunk(chunk));
   } else if (add) {
-    landing_read_bytes_ += bytes_of_chunk(chunk);
+    landing_read_bytes_.fetch_add(bytes_of_chunk(chunk), std::memory_order_relaxed);
     read(slot, TransferReason::step, TransferPort(io_, io::Priority::critical));
   }
   zero_[index_of(chunk)] = false;
@@ -159,7 +159,7 @@ void GradientsOnNvme::write(ChunkId chunk) {
   Slot& slot = slot_of(chunk);
   slot.transfer.wait(watch_);  // for the earlier sum, where nothing was added to it
   slot.filling = false;
-  landing_write_bytes_ += bytes_of_chunk(chunk);
+  landing_write_bytes_.fetch_add(bytes_of_chunk(chunk), std::memory_order_relaxed);
   slot.transfer.start_write(store_, chunk, slot.memory, TransferPort(io_, io::Priority::background),
                             name_of(chunk, TransferReason::step), &written_[index_of(chunk)]);
 }

@@ -79,8 +79,10 @@ class GradientsOnNvme final : public GradientPlace {
   std::optional<WaitSubject> opening_subject() const override;
 
   // Bytes of requested transfers, counted at the request: the same in every run.
-  uint64_t landing_read_bytes() const override { return landing_read_bytes_; }
-  uint64_t landing_write_bytes() const override { return landing_write_bytes_; }
+  uint64_t landing_read_bytes() const override { return landing_read_bytes_.load(std::memory_order_relaxed); }
+  uint64_t landing_write_bytes() const override {
+    return landing_write_bytes_.load(std::memory_order_relaxed);
+  }
   uint64_t opening_read_bytes() const override {
     return opening_read_bytes_;
   }  // for the thread of the update
@@ -120,8 +122,9 @@ class GradientsOnNvme final : public GradientPlace {
   std::unique_ptr<Slot[]> landings_;
   std::unique_ptr<Slot[]> stagings_;
   uint32_t next_ = 0;  // index into landings_
-  uint64_t landing_read_bytes_ = 0;
-  uint64_t landing_write_bytes_ = 0;
+  // Where ranks pull, a thread beside the one that asks adds, and counts.
+  std::atomic<uint64_t> landing_read_bytes_{0};
+  std::atomic<uint64_t> landing_write_bytes_{0};
   uint64_t opening_read_bytes_ = 0;
 };
 

@@ -101,9 +101,41 @@ std::vector<std::unique_ptr<GradientPlace>> make_places(const GradientParts& par
   return places;
 }
 
+// What comes of other ranks passes through as many shares as all of them have.
+std::vector<std::byte*> incoming_shares(const GradientParts& parts) {
+  const MemoryPlan& plan = parts.run.plan;
+  std::vector<std::byte*> shares;
+  for (std::byte* const slot :
+       carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks")) {
+    for (uint32_t r = 0; r < parts.run.options.ranks; ++r) shares.push_back(slot + r * plan.share_bytes);
+  }
+  return shares;
+}
+
+// A thread of its own adds, with workers and waits that are not the step thread's.
+std::unique_ptr<GradientStore> make_pulled_store(const GradientParts& parts) {
+  const RunContext& run = parts.run;
+  auto watch = std::make_unique<StepWatch>();
+  std::unique_ptr<Workers> workers(new Workers(run.workers.beside()));
+  const RunContext beside{run.space, run.shards,  run.options, run.plan, run.device,         *workers,
+                          run.clock, run.account, *watch,      run.log,  run.instruction_set};
+  const GradientParts adding{beside,     parts.arena, parts.cache,       parts.parameter_slots,
+                             parts.runs, parts.spill, parts.work_memory, parts.pulls};
+  GradientStore::Parts made;
+  made.landing_slots =
+      carve_slots(parts.arena, run.plan.slot_bytes, run.plan.landing_slots, "landing gradients");
+  made.arithmetic = make_arithmetic(adding);
+  made.places = make_places(adding, *made.arithmetic);
+  PulledGradients::Parts pulled{run, parts.cache, *parts.pulls, made.landing_slots, incoming_shares(parts)};
+  return std::make_unique<GradientStore>(
+      run.space, std::move(made),
+      GradientStore::Adding{std::move(watch), std::move(workers), std::move(pulled)});
+}
+
 }  // namespace
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
+  if (parts.pulls != nullptr) return make_pulled_store(parts);
   const RunContext& run = parts.run;
   GradientStore::Parts made;
   made.landing_slots =

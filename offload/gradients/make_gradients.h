@@ -23,6 +23,7 @@ struct GradientParts {
   const GradientRuns& runs;
   SpillTier spill;
   std::span<std::byte> work_memory;
+  RankPulls* pulls = nullptr;  // null unless ranks pull
 };
 
 // Makes the store that the options ask for, in memory as the plan divides it.

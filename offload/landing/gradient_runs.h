@@ -99,6 +99,8 @@ class GradientRuns {
   }
   // Notes that a micro-batch of the step has a gradient of the tensor, zero or not.
   void note_gradient(TensorId tensor) { has_gradient_[index_of(tensor)] = true; }
+  // The tensors that have had one on any rank of several: a byte for each.
+  void set_gradients(std::span<const uint8_t> have) { has_gradient_.assign(have.begin(), have.end()); }
   // True if the tensor, or any tensor of the chunk, has had a gradient in the step.
   bool has_gradient(TensorId tensor) const { return has_gradient_[index_of(tensor)]; }
   bool has_gradient(ChunkId chunk) const;

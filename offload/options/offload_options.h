@@ -36,6 +36,15 @@ enum class UnusedGradients : uint8_t {
   skip,  // it leaves them out, and every tensor counts its own steps, as torch.optim does
 };
 
+// How several ranks exchange parameters and gradients.
+enum class RankExchange : uint8_t {
+  symmetric,  // together: all make the same calls in the same order
+  // Each gets what it needs when it needs it. Ranks may use other tensors in other orders, hand other
+  // gradients over and evaluate for other times: only steps, loads, commits and reads of the state are the
+  // same on all of them. Which options it leaves possible: possible_options.cpp.
+  pulled,
+};
+
 struct OffloadOptions {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
@@ -81,10 +90,12 @@ struct OffloadOptions {
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
   // The ranks of the run, and which of them this offloader is. Every rank makes an offloader with the same
-  // space and options, and the same calls in the same order. Everything is divided, each chunk into a share
-  // for every rank, but parameters that live on the device: these are there whole on every rank.
+  // space and options, and, where they exchange symmetrically, the same calls in the same order. Everything
+  // is divided, each chunk into a share for every rank, but parameters that live on the device: these are
+  // there whole on every rank.
   uint32_t ranks = 1;
   uint32_t rank = 0;
+  RankExchange rank_exchange = RankExchange::symmetric;  // no number depends on this
   // The hosts of the ranks, where these are numbered host by host, as many on each; else 1. Above 1 the
   // parameters of a chunk cross to a host once, and so do gradients that are summed there (StepRounds). No
   // number depends on this.
@@ -100,9 +111,13 @@ struct OffloadOptions {
   // Parameters that live on the device are divided too. Each rank has its shares there, and a chunk comes
   // together in a device slot when an operation needs it. With one rank the option has no effect.
   bool divides_parameters = false;
-  // What ranks exchange leaves and enters the device by copies, through slots in host memory. It has to be so
-  // where the host cannot reach device memory; else ranks read and write the slots of the device themselves.
+  // Gradients that ranks exchange leave and enter the device by copies, through host memory. It has to be so
+  // where the host cannot reach device memory; else ranks read and write the memory of the device themselves.
   bool exchanges_by_copies = false;
+  // So do parameters that ranks gather, through slots in host memory. Without it these come together in slots
+  // of the device, and where the host cannot reach them, the communicator moves them from device to device
+  // (gather_on_devices()).
+  bool gathers_by_copies = false;
   // Gathers and exchanges are on their way while the step goes on. false: the step waits for each of them
   // where it asks for it. No number depends on this.
   bool ranks_overlap = true;
@@ -161,6 +176,17 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
 // The rounds in which this rank takes part in the micro-batches of a step.
 inline StepRounds rounds_of(const OffloadOptions& options) {
   return {options.micro_batches, options.ranks, options.gradient_group, options.hosts, options.gradient_bits};
+}
+
+// True if there are several ranks, and they pull.
+inline bool pulls(const OffloadOptions& options) {
+  return options.ranks > 1 && options.rank_exchange == RankExchange::pulled;
+}
+
+// True if parameters that ranks gather go from device to device past the host, whose communicator has a lane
+// for that (comm/nccl): all ranks ask for them in one order, and are on one host.
+inline bool gather_on_devices(const OffloadOptions& options) {
+  return options.ranks > 1 && options.exchanges_by_copies && !options.gathers_by_copies;
 }
 
 // True if the shares of ranks are the parameters' home on the device.

@@ -2,16 +2,20 @@
 //
 //   NoGathers         there is one rank, and what it brings is the whole chunk
 //   ParameterGathers  a rank brings its share, and gathers bring those of the others (parameter_gathers.h)
+//   PulledParameters  it reads those of the others when it needs them (pulled_parameters.h)
 //
 // The step thread uses it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <terrace/base/event.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/parameters/parameter_homes.h>
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/transfer/device_copy.h>
 #include <terrace/offload/watch/step_watch.h>
@@ -46,6 +50,20 @@ class Gathers {
   virtual void finished(ChunkId chunk) = 0;
   // The chunk's parameters change: what is kept of them is not theirs any more.
   virtual void forget(ChunkId chunk) = 0;
+
+  // --- Where ranks pull ---
+  // The homes of the own shares, before the first gather.
+  virtual void serve(const ParameterHomes&) {}
+  // The state is about to be loaded; it has been. All ranks call both.
+  virtual void begin_load() {}
+  virtual void end_load() {}
+  // Waits for gathers under way: when all ranks have, shares may change.
+  virtual void finish_reads() {}
+  // An update begins; the chunk's share is home, as any thread says; the update is over, but for chunks that
+  // are pending and whose updated() follows.
+  virtual void begin_update() {}
+  virtual void updated(ChunkId) {}
+  virtual void end_update(FunctionRef<bool(ChunkId)> is_pending) { (void)is_pending; }
 
   // What has come to this rank, held against what the owners have (GatherComparison).
   virtual void begin_step(uint64_t count) = 0;

@@ -65,6 +65,7 @@ ParamHome::ParamHome(const RunContext& run, HostArena& arena, const ParameterSto
     free_staging_.push_back(s);
   }
   held_staging_.reserve(plan.staging_slots);
+  gathers.serve({stores_, home_, device_shares_.get()});
 }
 
 ParamHome::~ParamHome() {
@@ -174,7 +175,12 @@ void ParamHome::send_to_share(ChunkId chunk) {
                         expected_[index_of(chunk)]);
 }
 
+// Operations may still use the slot, or make the own share in it: an empty copy is over when they are.
 void ParamHome::gather_in_place(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
+  if (shards_.count() > 1) {
+    gathers_.share(slot).begin({"parameters", index_of(chunk), CopyName::Link::within_device});
+    device_.copy_to_device(slot.id, 0, nullptr, 0, nullptr, gathers_.share(slot));
+  }
   gathers_.gather(chunk, slot, {}, reason);
   wait_where_asked(chunk, slot);
 }
@@ -279,6 +285,7 @@ void ParamHome::read_behind_update(ChunkId chunk, const Event& updated) {
 }
 
 void ParamHome::update_over(ChunkId chunk, const std::exception_ptr& failure) {
+  if (failure == nullptr && is_in_memory(chunk)) gathers_.updated(chunk);
   const uint8_t came = failure == nullptr ? kUpdateOver : kUpdateFailed;
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(came, std::memory_order_acq_rel);
   if ((met & kFetchWaits) == 0) return;

@@ -69,6 +69,8 @@ class ParamHome {
   // The thread that runs the update calls this just before `updated` is done: a fetch that waits for it and
   // must be read starts reading, or fails as the update did.
   void update_over(ChunkId chunk, const std::exception_ptr& failure);
+  // The same where the chunk's new parameters have come to the tier file.
+  void update_written(ChunkId chunk) { gathers_.updated(chunk); }
   // Ends expect(): `updated` is done.
   void stop_expecting(ChunkId chunk);
   bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
@@ -87,6 +89,9 @@ class ParamHome {
 
   // The chunk's parameters change, wherever they are.
   void forget_gathered(ChunkId chunk) { gathers_.forget(chunk); }
+  // The whole state is about to be loaded, or values in it are about to change.
+  void begin_load() { gathers_.begin_load(); }
+  void end_load() { gathers_.end_load(); }
 
   // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
   // behind, each by its name. The copy's failure is left to the user of the slot.

@@ -18,8 +18,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
       comparison_(run),
       slots_(cache.slot_count()),
       kept_(run.plan.kept_gathers),
-      stage_count_(run.plan.gather_slots),
-      stages_(std::make_unique<Stage[]>(stage_count_)),
+      stages_(run, arena),
       codes_(std::make_unique<Codes[]>(run.plan.code_slots)),
       quantized_(run.plan.code_slots > 0
                      ? std::make_unique<QuantizedCopies>(run.instruction_set, run.options.parameter_bits,
@@ -30,9 +29,6 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
     slot.to.assign(hosts_.hosts > 1 ? hosts_.hosts + 1 : 1, std::vector<CommPart>(ranks_.size()));
     slot.from = slot.to;
   }
-  const std::vector<std::byte*> memory =
-      carve_slots(arena, run.plan.slot_bytes, stage_count_, "parameters of other ranks");
-  for (uint32_t s = 0; s < stage_count_; ++s) stages_[s].memory = memory[s];
   const std::vector<std::byte*> kept =
       carve_slots(arena, run.plan.kept_gather_bytes, run.plan.kept_gathers, "parameters of other hosts");
   for (size_t c = 0; c < kept.size(); ++c) kept_[c].memory = kept[c];
@@ -43,10 +39,7 @@ ParameterGathers::ParameterGathers(const RunContext& run, HostArena& arena, Devi
 
 ParameterGathers::~ParameterGathers() {
   cache_.drain();
-  for (uint32_t s = 0; s < stage_count_; ++s) {
-    stages_[s].left.wait_done();
-    stages_[s].exchanged.wait_done();
-  }
+  stages_.wait();
   for (const SlotGather& slot : slots_) slot.crossed.wait_done();
 }
 
@@ -180,26 +173,9 @@ void ParameterGathers::exchange(const Gather& gather, const RankGroup& group, st
   ranks_.exchange_within(group, lane, gather.slot.to[place], gather.slot.from[place], after, done, note);
 }
 
-// The target may hold another chunk by now; then a later gather, which was asked for before, is waited for
-// as well.
-ParameterGathers::Stage& ParameterGathers::take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason) {
-  Stage& stage = stages_[next_stage_];
-  next_stage_ = (next_stage_ + 1) % stage_count_;
-  if (stage.target != nullptr) stage.target->in.wait_done(run_.watch);
-  stage.target = &slot;
-  stage.fetches = reason == TransferReason::step ? index_of(chunk) : kNone;
-  return stage;
-}
-
-void ParameterGathers::finished(ChunkId chunk) {
-  for (uint32_t s = 0; s < stage_count_; ++s) {
-    if (stages_[s].fetches == index_of(chunk)) stages_[s].fetches = kNone;
-  }
-}
-
 void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own,
                                         TransferReason reason) {
-  Stage& stage = take_stage(chunk, slot, reason);
+  GatherStages::Stage& stage = stages_.take(chunk, slot, reason);
   SlotGather& parts = slots_[cache_.number_of(slot)];
   Kept& kept = index_of(chunk) < kept_.size() ? kept_[index_of(chunk)] : not_kept_;
   const uint64_t first = run_.shards.first_param_byte(chunk), bytes = run_.shards.param_bytes(chunk);
@@ -215,10 +191,10 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
   }
   const Gather gather{chunk, reason, parts, mine, stage.memory, kept, is_on_host ? own.ready : &stage.left};
   count(gather);
-  stage.exchanged.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
+  stage.arrived.begin({kGathered, index_of(chunk), CopyName::Link::gather}, hosts_.hosts);
   slot.in.begin({kGathered, index_of(chunk), CopyName::Link::gather}, 2 + 2 * kept_shares(kept));
   cache_.begin_copying_in(slot);
-  bring_together(gather, stage.exchanged);
+  bring_together(gather, stage.arrived);
   copy_from_stage(gather, stage, slot, is_on_host ? parts.share : stage.left);
   copy_kept(gather, slot, slot.in);
   kept.is_current = kept.memory != nullptr;
@@ -227,14 +203,14 @@ void ParameterGathers::gather_by_copies(ChunkId chunk, CacheSlot& slot, const Ho
 // What lies between the own share and those that are kept. Copies to the device keep their order, so the
 // first of them waits for the other ranks, and the others for what else has to be over before the slot is
 // whole.
-void ParameterGathers::copy_from_stage(const Gather& gather, const Stage& stage, CacheSlot& slot,
-                                       const Event& share) {
+void ParameterGathers::copy_from_stage(const Gather& gather, const GatherStages::Stage& stage,
+                                       CacheSlot& slot, const Event& share) {
   const ChunkId chunk = gather.chunk;
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
   const CopyNote note =
       to_device_note(run_.watch.events(), TransferRole::param, gather.reason, index_of(chunk));
   const uint32_t here = hosts_.host_of(ranks_.rank()), place = hosts_.place_on_host(ranks_.rank());
-  const Event* after = &stage.exchanged;
+  const Event* after = &stage.arrived;
   uint64_t at = 0;
   const auto copy_to = [&](uint64_t end) {
     run_.device.copy_to_device(slot.id, at, stage.memory + at, end - at, after, slot.in, note);

@@ -1,10 +1,10 @@
 // ParameterGathers: how the shares of all ranks come together in a device slot. A rank brings its own share
 // to its place there, and the others bring theirs. Every rank gathers the same chunks in the same order.
 //
-// Where the host reaches device memory, ranks read and write the slots themselves. Elsewhere
-// (OffloadOptions::exchanges_by_copies) a gather passes through a slot on the host: the other ranks' shares
-// come there, and are copied from there to the device. The own share leaves from where it lies on the host,
-// or is copied out of the slot first.
+// Where the host reaches device memory, ranks read and write the slots themselves; elsewhere the communicator
+// moves shares from slot to slot (gather_on_devices()), or a gather passes through a slot on the host
+// (OffloadOptions::gathers_by_copies): the other ranks' shares come there, and are copied from there to the
+// device. The own share leaves from where it lies on the host, or is copied out of the slot first.
 //
 // Where ranks are on several hosts, a share crosses to each other host once, to the rank of the same place
 // there, and goes on from there to the ranks of that host. A sub-group of hosts keeps what the plan has room
@@ -24,6 +24,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/parameters/gather_comparison.h>
+#include <terrace/offload/parameters/gather_stages.h>
 #include <terrace/offload/parameters/gathers.h>
 #include <terrace/offload/parameters/quantized_copies.h>
 #include <terrace/offload/plan/rank_bytes.h>
@@ -54,11 +55,11 @@ class ParameterGathers final : public Gathers {
   void gather(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason) override;
   CopyName::Link link() const override { return CopyName::Link::gather; }
   bool overlap() const override { return run_.options.ranks_overlap; }
-  bool has_room() const override { return !goes_by_copies() || stages_[next_stage_].fetches == kNone; }
+  bool has_room() const override { return !goes_by_copies() || stages_.has_room(); }
   void forget(ChunkId chunk) override {
     if (index_of(chunk) < kept_.size()) kept_[index_of(chunk)].is_current = false;
   }
-  void finished(ChunkId chunk) override;
+  void finished(ChunkId chunk) override { stages_.finished(chunk); }
   void begin_step(uint64_t count) override { comparison_.begin_step(count); }
   void note_use(ChunkId chunk, const std::byte* parameters) override {
     comparison_.note_use(chunk, parameters);
@@ -69,17 +70,7 @@ class ParameterGathers final : public Gathers {
   uint64_t d2h_bytes() const override { return d2h_bytes_; }
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
-  // A slot on the host; they are taken in turns.
-  struct Stage {
-    std::byte* memory = nullptr;  // room for a chunk
-    CacheSlot* target = nullptr;  // of the last gather through it
-    uint32_t fetches = kNone;     // the chunk whose fetch passes through it, until finished()
-    DeviceCopy left;              // of the own share out of the device
-    DeviceCopy exchanged;         // of the shares
-  };
-  bool goes_by_copies() const { return stage_count_ > 0; }
-  Stage& take_stage(ChunkId chunk, CacheSlot& slot, TransferReason reason);
+  bool goes_by_copies() const { return !stages_.empty(); }
   // Of a chunk whose shares from other sub-groups are kept.
   struct Kept {
     std::byte* memory = nullptr;  // one share for each of their hosts; null: nothing is kept of the chunk
@@ -130,7 +121,8 @@ class ParameterGathers final : public Gathers {
     return codes.memory +
            host * quantized_bytes(run_.plan.share_bytes / sizeof(Bf16), run_.options.parameter_bits);
   }
-  void copy_from_stage(const Gather& gather, const Stage& stage, CacheSlot& slot, const Event& share);
+  void copy_from_stage(const Gather& gather, const GatherStages::Stage& stage, CacheSlot& slot,
+                       const Event& share);
   void count(const Gather& gather);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, const HostShare& own, TransferReason reason);
 
@@ -143,9 +135,7 @@ class ParameterGathers final : public Gathers {
   std::vector<SlotGather> slots_;
   std::vector<Kept> kept_;  // by chunk, of the first ones
   Kept not_kept_;           // of all others
-  const uint32_t stage_count_;
-  const std::unique_ptr<Stage[]> stages_;
-  uint32_t next_stage_ = 0;
+  GatherStages stages_;
   const std::unique_ptr<Codes[]> codes_;  // MemoryPlan::code_slots
   uint32_t next_codes_ = 0;
   const std::unique_ptr<QuantizedCopies> quantized_;  // null: shares cross as they are

@@ -34,8 +34,8 @@ Wording advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64
                           format_bytes(plan.activation_file_bytes));
   }
   if (plan.keeps_commits && options.tier_start != TierStart::resume) {
-    advice +=
-        ", or set " + Option::durable + " to false, which halves that and gives up resuming after a crash";
+    advice += ", or set " + Option::durable +
+              " to false, which takes less than half of that and gives up resuming after a crash";
   }
   return advice;
 }

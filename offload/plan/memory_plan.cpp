@@ -26,6 +26,7 @@ constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one i
 constexpr uint32_t kStagingWanted = 8;
 constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
 constexpr uint32_t kGatherSlots = 4;   // two are exchanged, one is copied and one is asked for
+constexpr uint32_t kAnswerSlots = 4;   // as many shares on nvme are read for other ranks at once
 constexpr uint32_t kCodeSlots = 8;     // as many shares cross between hosts at once
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
@@ -198,7 +199,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 }
 
 uint64_t host_total(const MemoryPlan& plan) {
-  return (plan.host_param_slots + plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
+  return (plan.host_param_slots + plan.staging_slots + plan.answer_slots + plan.old_parameter_slots) *
+             plan.share_bytes +
          (plan.host_gradient_slots + plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
          plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
          plan.kept_gathers * plan.kept_gather_bytes +
@@ -232,6 +234,8 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
     plan.host_frozen_param_slots = counts.frozen_chunks();
   }
   if (stages_parameters(options)) plan.staging_slots = kStagingMinimum;
+  if (pulls(options) && options.parameters == Placement::nvme)
+    plan.answer_slots = std::min(kAnswerSlots, counts.chunks);
   const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
                                     options.parameters != Placement::cpu;
   if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
@@ -249,7 +253,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
         plan.group_sum_bytes + (plan.group_code_bytes > 0 ? 2 * plan.group_code_bytes : plan.group_sum_bytes);
     plan.incoming_slot_bytes =
         HostArena::cost_bytes(options.ranks * plan.share_bytes + (options.hosts - 1) * groups * of_group);
-    if (options.exchanges_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
+    if (options.gathers_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
     if (options.hosts > 1 && options.parameter_bits > 0) {
       plan.code_slots = std::min(kCodeSlots, counts.chunks);
       plan.code_slot_bytes = HostArena::cost_bytes(

@@ -103,6 +103,7 @@ struct MemoryPlan {
   uint64_t spill_slot_bytes = 0;     // of a gradient in the precision in which it is held
   uint64_t gradient_sum_bytes = 0;   // sums of squares, one per block of the norm, as HostArena counts bytes
   uint32_t staging_slots = 0;        // parameters on their way from the tier file
+  uint32_t answer_slots = 0;         // of share_bytes: parameters from there that other ranks pull
   uint32_t old_parameter_slots = 0;  // compact state: parameters on their way into an update
   uint32_t landing_slots = 0;        // gradients before they are accumulated, parameters on their way out
   uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the resident ones

@@ -130,6 +130,35 @@ void require_possible_rounding(const SpaceLayout& space, const OffloadOptions& o
            "train in bf16 or fp16, or leave parameters exact");
 }
 
+void require_possible_pulls(const OffloadOptions& options) {
+  if (!pulls(options)) return;
+  const auto refuse = [](std::string what, std::string reason, Wording advice) {
+    throw Error(ErrorKind::config, {"cannot let ranks pull", std::move(what), std::move(reason),
+                                    advice + ", or set " + Option::rank_exchange + " to symmetric"});
+  };
+  if (options.layer_major && rounds_of(options).count() > 1)
+    refuse("with micro-batches that are open together",
+           "a rank could wait with its second one for another rank's first, which waits for this rank",
+           "set " + Option::layer_major + " to false");
+  if (options.states == Placement::none && options.exchanges_by_copies)
+    refuse("with optimizer states on the device",
+           "gradients are added beside the step, where the host adds them",
+           "place optimizer states on cpu or nvme");
+  if (options.states == Placement::none && !has_all_on_device(options))
+    refuse("with optimizer states on the device and parameters that are divided",
+           "an update there does not wait until the parameters are home, where other ranks read them",
+           "place optimizer states on cpu or nvme");
+  if (has_shares_on_device(options) && options.exchanges_by_copies)
+    refuse("shares of parameters on the device", "their owner answers from memory that the host reaches",
+           "place parameters on cpu or nvme");
+  if (gather_on_devices(options))
+    refuse("parameters that go from device to device", "all ranks have to ask for them in one order",
+           "pass them through host memory");
+  if (options.compare_ranks_every_steps > 0)
+    refuse("and compare what has come", "ranks use other chunks in other orders",
+           "leave the ranks uncompared");
+}
+
 // What a rank changes in memory of the program no other rank would see.
 void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.ranks == 1) return;
@@ -149,6 +178,11 @@ void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& opti
     refuse(fmt::format("in sub-groups of {} hosts", options.sub_group_hosts),
            fmt::format("they do not divide {} hosts", options.hosts),
            "give " + Option::sub_group_hosts + " a number that divides the hosts, or 1");
+  if (gather_on_devices(options) && options.hosts > 1)
+    refuse("whose parameters go from device to device",
+           fmt::format("there are {} hosts, and what crosses between them passes through host memory",
+                       options.hosts),
+           "set " + Option::gathers_by_copies);
   if (options.hooks.device_arithmetic != nullptr && !options.exchanges_by_copies)
     refuse("in device memory", "the host cannot reach it, and ranks exchange what the host reaches",
            "set " + Option::exchanges_by_copies);
@@ -163,6 +197,7 @@ void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
   require_caller_tensors(space, options);
   require_borrowed(space, options);
   require_possible_ranks(space, options);
+  require_possible_pulls(options);
   require_possible_rounding(space, options);
 }
 

@@ -25,6 +25,16 @@ std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& optio
     return Obstacle{"optimizer states are on the device",
                     "let them run after_backward (" + Option::update_when +
                         "), or place the optimizer states on cpu or nvme (" + Option::states + ")"};
+  // When a gradient is complete here, another rank may still use the parameters.
+  if (mode == UpdateMode::during_backward && pulls(options))
+    return Obstacle{
+        "ranks pull, and no rank knows before the end of a step that the others have used a chunk",
+        "let them run after_backward or next_forward (" + Option::update_when + "), or set " +
+            Option::rank_exchange + " to symmetric"};
+  if (mode == UpdateMode::next_forward && pulls(options) && options.parameters == Placement::none)
+    return Obstacle{"ranks pull, and parameters on the device get there in the order of one rank",
+                    "let them run after_backward (" + Option::update_when + "), or set " +
+                        Option::rank_exchange + " to symmetric"};
   if (mode == UpdateMode::next_forward && options.gradients == GradientOrigin::borrowed)
     return Obstacle{"gradients are borrowed until the update is over",
                     "let them run after_backward (" + Option::update_when + "), or set " + Option::gradients +

@@ -25,6 +25,7 @@ void TrainingState::begin_loading(std::string_view action, bool with_frozen) {
   boundary_.require_rest(action);
   if (with_frozen) hooks_.require_frozen_change("cannot load frozen parameters anew");
   blocks_.run().watch.set_activity("loading the state");
+  blocks_.homes().params.begin_load();
   blocks_.drop_device_copies(StaleParams::all);
   blocks_.forget_fresh();
   hooks_.about_to_load();
@@ -119,6 +120,7 @@ void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<fl
                          run.space.section_of(chunk).type, kTileElements);
     });
   });
+  blocks_.homes().params.end_load();
 }
 
 namespace {
@@ -173,6 +175,7 @@ void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> sourc
     blocks_.derive_parameters(chunk, tiles, parameters);
   });
   skip_to(record_tile_count());
+  blocks_.homes().params.end_load();
 }
 
 std::span<const uint64_t> TrainingState::tensor_steps() const {
@@ -205,6 +208,7 @@ void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source
     const uint64_t behind = run.space.param_bytes(chunk) - before - parameters.size();
     if (behind > 0) skip(behind);
   });
+  blocks_.homes().params.end_load();
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/state/state_blocks.h>
@@ -93,7 +94,7 @@ void share_elements(const RunContext& run, TensorId tensor, uint64_t first, std:
   Event arrived;
   arrived.begin();
   ranks->exchange(Lane::gather, to, from, nullptr, arrived, {"values", index_of(tensor), first});
-  arrived.wait();
+  wait_watched(arrived, run.watch, word_of_ranks("values"));
   at = 0;
   for (uint32_t rank = 0; rank < ranks->size(); ++rank) {
     for_each_run(run.shards, rank, tensor, first, count, [&](const Run& part) {
@@ -144,6 +145,13 @@ void for_each_tile(StateBlocks& blocks, const Run& run, bool changes, Body body)
     records.start_write(run.chunk, first, memory, write);
     write.finish(blocks.run().watch);
   }
+}
+
+uint64_t sum_of_write(uint64_t before, TensorId tensor, ValueKind what, uint64_t first_element,
+                      std::span<const float> values) {
+  const std::array<uint64_t, 5> chain{before, index_of(tensor), static_cast<uint64_t>(what), first_element,
+                                      checksum_of(std::as_bytes(values))};
+  return checksum_of(std::as_bytes(std::span(chain)));
 }
 
 }  // namespace
@@ -270,7 +278,12 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
     require_room_beside_commit(tensor, first_element, values.size());
   if (context.options.dry || values.empty()) return;
   context.watch.set_activity("writing values");
-  if (!is_moment(what)) blocks_.forget_fresh();
+  if (context.options.ranks > 1)
+    sum_of_written_ = sum_of_write(sum_of_written_, tensor, what, first_element, values);
+  if (!is_moment(what)) {
+    blocks_.homes().params.begin_load();
+    blocks_.forget_fresh();
+  }
   StateCustody& custody = boundary_.custody();
   const auto begin = [&custody] {
     if (!custody.is_changing()) custody.begin_change("writing values");
@@ -293,6 +306,7 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
                    [this](ChunkId chunk) { blocks_.gather_on_device(chunk); });
   }
   if (custody.is_changing()) custody.end_change();  // else all of it is other ranks'
+  if (!is_moment(what)) blocks_.homes().params.end_load();
 }
 
 void TrainingState::write_moments(ChunkId chunk, uint64_t first_element, std::span<const float> values,

@@ -11,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
@@ -77,6 +78,8 @@ class TrainingState {
   // where the tier has no room for another version of frozen parameters.
   void read_values(TensorId tensor, ValueKind what, uint64_t first_element, std::span<float> values);
   void write_values(TensorId tensor, ValueKind what, uint64_t first_element, std::span<const float> values);
+  // A checksum of all that was written so since the call before: every rank has written the same.
+  uint64_t take_sum_of_written() { return std::exchange(sum_of_written_, 0); }
 
   // The number of updates that each tensor has had, by TensorId; empty unless tensors count their own steps
   // (UnusedGradients::skip). Loading sets all to 0: set_tensor_steps() gives those that belong to loaded
@@ -136,6 +139,7 @@ class TrainingState {
   StateBlocks& blocks_;
   StepBoundary& boundary_;
   const Hooks hooks_;
+  uint64_t sum_of_written_ = 0;
 };
 
 }  // namespace terrace

@@ -119,7 +119,7 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
   unpin(use.chunks);
   for (const TensorId tensor : use.tensors) {
     if (!run_.space.tensor(tensor).trainable) continue;
-    runs_.note_gradient(tensor);
+    note_gradient(tensor, micro_batch);
     if (++uses_[index_of(tensor)].ended < run_.space.tensor(tensor).backward_uses) continue;
     runs_.complete(tensor, micro_batch);
     follow(tensor, micro_batch);
@@ -129,6 +129,11 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
         !runs_.has_landed(chunk, micro_batch))
       land(chunk, micro_batch);
   }
+}
+
+void GradientLandings::note_gradient(TensorId tensor, uint32_t micro_batch) {
+  if (!pulls(run_.options) || rounds_of(run_.options).has(micro_batch, run_.options.rank))
+    runs_.note_gradient(tensor);
 }
 
 // The complete parts of the chunk's gradient leave the device.
@@ -153,7 +158,7 @@ void GradientLandings::hand_over(TensorId tensor, const std::byte* gradient, uin
                                  const EvictionContext& now) {
   const TensorPlace& place = run_.space.place(tensor);
   const uint64_t element_bytes = bytes_of(run_.space.tensor(tensor).type);
-  runs_.note_gradient(tensor);
+  note_gradient(tensor, micro_batch);
   runs_.complete(tensor, micro_batch);
   for (uint32_t i = 0; i < place.chunk_count; ++i) {
     const ChunkId chunk{place.first_chunk + i};

@@ -73,6 +73,9 @@ class GradientLandings {
     uint32_t begun = 0;
     uint32_t ended = 0;
   };
+  // Notes a gradient of the tensor, unless this rank has no micro-batch in the round and pulls: what it goes
+  // through is nobody's then.
+  void note_gradient(TensorId tensor, uint32_t micro_batch);
   // True if leases write the gradients.
   bool writes_gradients() const { return run_.options.gradients == GradientOrigin::leases; }
   void unpin(std::span<const ChunkId> chunks);

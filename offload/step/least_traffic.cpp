@@ -124,7 +124,7 @@ class LeastTraffic {
     // the device crosses none.
     const bool past_host = run_.options.reads_past_host;
     const auto copied = [&](ChunkId chunk, bool is_first) -> uint64_t {
-      const uint64_t kept = run_.options.exchanges_by_copies ? 0 : kept_bytes(chunk);
+      const uint64_t kept = run_.options.gathers_by_copies ? 0 : kept_bytes(chunk);
       if (!params_below_) return kept;
       return kept + run_.shards.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
     };
@@ -164,7 +164,7 @@ class LeastTraffic {
       bound_.host_gather_in_bytes = least_gathered(&RankBytes::between_in);
       bound_.host_gather_out_bytes = least_gathered(&RankBytes::between_out);
     }
-    const bool by_copies = run_.options.exchanges_by_copies;
+    const bool by_copies = run_.options.gathers_by_copies;
     if (by_copies && params_move_)
       bound_.h2d_bytes += least([&](ChunkId chunk, bool) {
         return run_.space.param_bytes(chunk) - run_.shards.param_bytes(chunk);
@@ -189,16 +189,17 @@ class LeastTraffic {
     bound_.exchange_out_bytes += exchanged.out;
     bound_.host_exchange_in_bytes += exchanged.between_in;
     bound_.host_exchange_out_bytes += exchanged.between_out;
-    if (run_.options.exchanges_by_copies) add_copies_for_ranks(chunk, rounds);
+    add_copies_for_ranks(chunk, rounds);
   }
 
   // New parameters that live on the device leave it for the other ranks, whose own come there; and every part
   // of a gradient comes to an accumulator that is there.
   void add_copies_for_ranks(ChunkId chunk, const StepRounds& rounds) {
     const uint64_t own = run_.shards.param_bytes(chunk);
-    if (!params_move_) bound_.h2d_bytes += run_.space.param_bytes(chunk) - own;
-    if (!params_move_) bound_.d2h_bytes += own;
-    if (!states_move_)
+    const bool leave = !params_move_ && run_.options.gathers_by_copies;
+    if (leave) bound_.h2d_bytes += run_.space.param_bytes(chunk) - own;
+    if (leave) bound_.d2h_bytes += own;
+    if (!states_move_ && run_.options.exchanges_by_copies)
       bound_.h2d_bytes += bytes_added(run_.shards, rounds, chunk, run_.options.accumulation_type);
   }
 

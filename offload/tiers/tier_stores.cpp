@@ -121,14 +121,14 @@ TierStores::TierStores(const ChunkShards& shards, const OffloadOptions& options,
     // No rank commits before all have their files: what one of them lacks was never whole.
     if (has_other_ranks()) RankVotes(options_.hooks.communicator).any(false);
   } catch (const Error& error) {
-    // A resumed run cannot give up commits to halve its need.
+    // A resumed run cannot give up commits to lower its need.
     if (error.kind() != ErrorKind::capacity || !plan_.keeps_commits ||
         options_.tier_start == TierStart::resume)
       throw;
     ErrorParts parts = error.parts();
     if (!parts.advice.empty()) parts.advice += ", or ";
-    parts.advice +=
-        "set " + Option::durable + " to false, which halves that and gives up resuming after a crash";
+    parts.advice += "set " + Option::durable +
+                    " to false, which takes less than half of that and gives up resuming after a crash";
     throw Error(error.kind(), std::move(parts));
   }
 }

@@ -249,6 +249,7 @@ void OptimizerPipeline::forget_left() {
   std::erase_if(leaving_, [this](const Leaving& leaving) {
     if (!leaving.gone->done() || leaving.gone->failed()) return false;
     home_.publication().forget(*leaving.gone);
+    home_.update_written(leaving.chunk);
     gradients_.release(leaving.chunk);
     if (leaving.complete_then) progress_.complete(leaving.chunk);
     return true;
@@ -327,7 +328,11 @@ void OptimizerPipeline::end() {
   stream_.end();
   for (const Leaving& leaving : leaving_) {
     wait_done_watched(*leaving.gone, watch_, home_.publication().subject());
-    if (leaving.gone->failed()) fail(leaving.gone->failure());
+    if (leaving.gone->failed()) {
+      fail(leaving.gone->failure());
+    } else {
+      home_.update_written(leaving.chunk);
+    }
     gradients_.release(leaving.chunk);
   }
   leaving_.clear();

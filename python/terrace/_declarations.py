@@ -27,7 +27,9 @@ ENUMS = {
         "other": 0, "no_store": 1, "store_busy": 2, "folder_in_use": 3, "no_path": 4, "unknown_name": 5,
     },
     "terrace_kept": {"commit": 1, "checkpoint": 2},
-    "terrace_transport": {"auto": 0, "host": 1, "mpi": 2},
+    "terrace_rank_exchange": {"symmetric": 0, "pulled": 1},
+    "terrace_transport": {"auto": 0, "host": 1, "mpi": 2, "nccl": 3},
+    "terrace_ends_process": {"never": 0, "always": 1, "with_store": 2},
 }
 
 terrace_log_fn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
@@ -128,6 +130,9 @@ class terrace_options(Structure):
         ("no_checksums", c_uint32),
         ("log", terrace_log_fn),
         ("log_context", c_void_p),
+        ("ranks", c_void_p),
+        ("divide_parameters", c_uint32),
+        ("rank_exchange", c_uint32),
     ]
 
 
@@ -235,6 +240,9 @@ class terrace_config_options(Structure):
         ("total_steps", c_uint64),
         ("brings_schedule", c_uint32),
         ("document_only", c_uint32),
+        ("ranks", c_uint32),
+        ("reserved", c_uint32),
+        ("met", c_void_p),
     ]
 
 
@@ -285,6 +293,7 @@ class terrace_checkpoint(Structure):
         ("optimizer", c_uint32),
         ("reserved", c_uint32),
         ("loss_scale", POINTER(terrace_loss_scale_state)),
+        ("architecture", c_char_p),
     ]
 
 
@@ -358,6 +367,15 @@ class terrace_ranks_facts(Structure):
     ]
 
 
+class terrace_patience(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("stall_warning_seconds", c_uint32),
+        ("stall_abort_seconds", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 # The result and the arguments of each function.
 FUNCTIONS = {
     "terrace_version": (c_char_p, []),
@@ -366,7 +384,6 @@ FUNCTIONS = {
     "terrace_error_text": (c_char_p, [c_void_p]),
     "terrace_error_get": (None, [c_void_p, POINTER(terrace_error_parts)]),
     "terrace_error_free": (None, [c_void_p]),
-    "terrace_launched": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "terrace_device_simulated": (c_void_p, [POINTER(terrace_simulated_options), c_void_p]),
     "terrace_device_cuda": (c_void_p, [POINTER(terrace_cuda_options), c_void_p]),
     "terrace_device_free": (None, [c_void_p]),
@@ -431,7 +448,8 @@ FUNCTIONS = {
     "terrace_counter_get": (c_void_p, [c_uint32, POINTER(terrace_counter)]),
     "terrace_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_step_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
-    "terrace_has_commit": (c_void_p, [POINTER(c_char_p), c_uint32, c_char_p, c_void_p]),
+    "terrace_has_commit": (c_void_p, [POINTER(terrace_options), c_void_p]),
+    "terrace_gradient_squares": (c_void_p, [c_void_p, c_void_p, c_uint32, c_void_p]),
     "terrace_optimizers": (c_void_p, [c_void_p]),
     "terrace_error_get_as": (None, [c_void_p, c_uint32, POINTER(terrace_error_parts)]),
     "terrace_error_cause_of": (c_uint32, [c_void_p]),
@@ -459,12 +477,14 @@ FUNCTIONS = {
     "terrace_state_values": (c_void_p, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "terrace_state_verify": (c_void_p, [c_void_p]),
     "terrace_state_close": (None, [c_void_p]),
+    "terrace_safetensors_check": (c_void_p, [c_void_p, c_uint64, c_uint64, c_char_p]),
     "terrace_run_begin": (c_void_p, [c_void_p, POINTER(terrace_run_options), c_void_p]),
     "terrace_run_step_done": (c_void_p, [c_void_p, POINTER(terrace_run_step), c_void_p]),
     "terrace_run_evaluated": (c_void_p, [c_void_p, c_uint64, c_double]),
     "terrace_run_kept": (c_void_p, [c_void_p, c_uint64, c_char_p]),
     "terrace_run_end": (c_void_p, [c_void_p, c_uint64, c_char_p, c_char_p, c_char_p]),
     "terrace_run_free": (None, [c_void_p]),
+    "terrace_launched": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "terrace_ranks_join": (c_void_p, [POINTER(terrace_ranks_options), c_void_p]),
     "terrace_ranks_get": (c_void_p, [c_void_p, POINTER(terrace_ranks_facts)]),
     "terrace_ranks_agree": (c_void_p, [c_void_p, POINTER(c_char_p), POINTER(c_char_p), c_uint32]),
@@ -472,6 +492,7 @@ FUNCTIONS = {
     "terrace_ranks_step": (c_void_p, [c_void_p, c_uint64, c_char_p]),
     "terrace_ranks_kept": (c_void_p, [c_void_p, c_char_p]),
     "terrace_ranks_check": (c_void_p, [c_void_p]),
+    "terrace_ranks_patience": (c_void_p, [c_void_p, POINTER(terrace_patience)]),
     "terrace_ranks_where": (c_void_p, [c_void_p, c_void_p]),
     "terrace_ranks_end": (c_void_p, [c_void_p, c_char_p, c_uint32, c_uint32, c_void_p]),
     "terrace_ranks_free": (None, [c_void_p]),

@@ -27,6 +27,7 @@ from .store.spec import CudaDevice, Optimizer, SimulatedDevice
 
 if TYPE_CHECKING:
     from ._types import ConfigSource, Named, Path
+    from .ranks import Ranks
     from .store.spec import Device
 
 
@@ -46,14 +47,20 @@ def read_config(
     total_steps: int | None = None,
     brings_optimizer: bool = False,
     brings_schedule: bool = False,
+    ranks: int = 1,
+    met: Ranks | None = None,
 ) -> Config:
     """The Config of a dict or of the path of a file. `total_steps` are those of the run, for schedules that end. What the
-    program brings is not made up for a file of "auto" without these sections, and its schedule stands for the file's."""
+    program brings is not made up for a file of "auto" without these sections, and its schedule stands for the file's.
+    `ranks` train together, and the batch is counted over them. With `met`, who have met, they are these, and the nvme
+    paths are those of this rank."""
     options = new(
         c.terrace_config_options,
         total_steps=total_steps or 0,
         brings_optimizer=bool(brings_optimizer),
         brings_schedule=bool(brings_schedule),
+        ranks=ranks if met is None else met.count,
+        met=None if met is None else met._handle,
     )
     if isinstance(source, dict):
         text = json.dumps(_plain(source, ""), default=repr)
@@ -185,6 +192,7 @@ class Config:
             self.values[f"zero_optimization.{section}.device"] for section in ("offload_param", "offload_optimizer")
         ]
         engine, when = self._own("engine"), self._own("update")
+        exchange = self._own("rank_exchange")
         options = {
             "parameters": "device" if places[0] == "none" else places[0],
             "states": "device" if places[1] == "none" else places[1],
@@ -193,6 +201,7 @@ class Config:
             "host_bytes": self._own("host_memory") or _available_bytes() * 4 // 5,
             "chunk_elements": self._own("chunk_elements"),
             "accumulation_steps": self.gradient_accumulation_steps,
+            "divide_parameters": self.zero_stage == 3,
             "layer_major": self._own("microbatch_order") == "layer",
             "update_when": "after_backward" if when == "auto" else when,
             "threads": self._own("threads"),
@@ -205,6 +214,7 @@ class Config:
             "retained_commits": self._own("retained_checkpoints"),
             "io_engine": {"auto": "best", "io_uring": "uring"}.get(engine, engine),
             "no_checksums": not self._own("verify_checksums"),
+            "rank_exchange": None if exchange == "auto" else exchange,
         }
         return {name: given for name, given in options.items() if given is not None}
 

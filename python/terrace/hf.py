@@ -3,31 +3,39 @@
     trainer = TerraceTrainer(model=model, args=arguments, train_dataset=..., terrace_config="ds.json")
 
 The training arguments stay as they are: the optimizer, its groups and the schedule are the Trainer's. The
-configuration says where parameters and states lie, and within which budgets. TerraceTrainer also goes before a
-trainer that is derived from transformers' own, as `class Tuner(TerraceTrainer, trl.SFTTrainer)`.
+configuration says where parameters and states lie, and within which budgets. TerraceMixin does the same for a trainer
+that is derived from transformers' own, as `class Tuner(TerraceMixin, trl.SFTTrainer)`.
 
 Versions differ in what create_optimizer is given, and in the method that clips. So nothing of them is replaced
-but what all call: create_optimizer, and accelerator.backward and accelerator.clip_grad_norm_.
+but what all call: create_optimizer, and of the accelerator backward, clip_grad_norm_, prepare_model and
+gather_for_metrics. Under torchrun and accelerate launch all processes train the one model (hf_ranks.py).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transformers
 from transformers import Trainer, TrainingArguments
 
 from ._types import not_yet
 from .errors import ConfigError
 from .hf_config import config_for, precision_for, require_deepspeed_away
+from .hf_ranks import Gathering, Losses, deal, join, refuse_other_engines
 from .torch import initialize
+from .torch.engine.saved.by_first import by_first
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
+    from transformers import Trainer as _Trainer
 
     from ._types import ConfigSource, Named
     from .torch.engine.engine import Engine
+else:
+    _Trainer = object  # a mixin has no base of its own
 
 # The versions that were tried (docs/hugging_face.md), as (first, first that is not among them).
 SUPPORTED = ((4, 50), (6, 0))
@@ -48,7 +56,21 @@ class TerraceArguments(TrainingArguments):
         super().__post_init__()
 
 
-class TerraceTrainer(Trainer):
+class TerraceMixin(_Trainer):
+    """Before any trainer that derives from transformers' own: `class Tuner(TerraceMixin, trl.SFTTrainer): pass`."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        before = cls.__mro__[: cls.__mro__.index(TerraceMixin)]
+        for base in before:
+            if issubclass(base, Trainer) and not issubclass(base, TerraceMixin):
+                raise ConfigError(
+                    f"cannot make the class {cls.__name__}",
+                    "TerraceMixin",
+                    f"it comes after {base.__name__}, whose methods would go before its own",
+                    f"write class {cls.__name__}(TerraceMixin, {base.__name__})",
+                )
+
     def __init__(
         self,
         *arguments: Any,
@@ -59,6 +81,13 @@ class TerraceTrainer(Trainer):
         """`terrace_config`: a file or a dict; without it that of TrainingArguments.deepspeed.
         `terrace_options`: further arguments of terrace.initialize."""
         _require_version(transformers.__version__)
+        if not isinstance(self, Trainer):
+            raise ConfigError(
+                f"cannot make a {type(self).__name__}",
+                "TerraceMixin",
+                "it is not before a Trainer",
+                f"write class {type(self).__name__}(TerraceMixin, transformers.Trainer), or another trainer's name",
+            )
         given = named.get("args", arguments[1] if len(arguments) > 1 else None)
         if terrace_config is None:
             terrace_config = getattr(given, "terrace_config", None) or getattr(given, "deepspeed", None)
@@ -71,6 +100,7 @@ class TerraceTrainer(Trainer):
             )
         if getattr(given, "deepspeed", None):
             require_deepspeed_away(given)
+        refuse_other_engines(named.get("model", arguments[0] if arguments else None), given)
         self._terrace_config = terrace_config
         self._terrace_options = terrace_options or {}
         self.engine: Engine = not_yet()  # until create_optimizer
@@ -82,6 +112,26 @@ class TerraceTrainer(Trainer):
                 "its scaler reads gradients, which Terrace has",
                 "set fp16.enabled in terrace_config, or train in bf16",
             )
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """The model is not wrapped for several processes, and evaluations gather what Terrace has dealt."""
+        super().create_accelerator_and_postprocess()
+        self._ranks = join(self.args)
+        self._prepare_model = self.accelerator.prepare_model
+        self.accelerator.prepare_model = self._prepare_unwrapped
+        self._gathering = Gathering(self.accelerator)
+        self._losses = None if self._ranks is None else Losses(self._ranks)
+        if self._ranks is not None:
+            self.accelerator.gather_for_metrics = self._gathering
+            is_of_objects = getattr(self.args, "eval_use_gather_object", False)
+            self.gather_function = functools.partial(self._gathering, use_gather_object=is_of_objects)
+
+    def _prepare_unwrapped(self, model: nn.Module, **named: Any) -> nn.Module:
+        """In the place of accelerator.prepare_model, which would wrap a model that trains. The engine has brought its own
+        to the device."""
+        if self.engine is not None and model is self.model:
+            named["device_placement"] = False
+        return self._prepare_model(model, **dict(named, evaluation_mode=True))
 
     def create_optimizer(self, *arguments: Any, **named: Any) -> torch.optim.Optimizer:
         """The Trainer's optimizer says what kind it is, and lends its parameter groups."""
@@ -114,6 +164,59 @@ class TerraceTrainer(Trainer):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         infinite = float("inf")
         return self.accelerator.clip_grad_norm_(model.parameters(), infinite) if grad_norm is None else grad_norm
+
+    # --- On several ranks ---
+
+    def get_train_dataloader(self) -> Any:
+        return deal(self._ranks, super().get_train_dataloader(), "train_dataset")
+
+    def get_eval_dataloader(self, *arguments: Any, **named: Any) -> Any:
+        loader = super().get_eval_dataloader(*arguments, **named)
+        return deal(self._ranks, loader, "eval_dataset", is_training=False)
+
+    def get_test_dataloader(self, *arguments: Any, **named: Any) -> Any:
+        loader = super().get_test_dataloader(*arguments, **named)
+        return deal(self._ranks, loader, "test_dataset", is_training=False)
+
+    def evaluation_loop(self, dataloader: Any, *arguments: Any, **named: Any) -> Any:
+        with self._gathering.of(dataloader, self.args):
+            return super().evaluation_loop(dataloader, *arguments, **named)
+
+    def prediction_step(self, *arguments: Any, **named: Any) -> Any:
+        self._gathering.next()
+        return super().prediction_step(*arguments, **named)
+
+    def training_step(self, *arguments: Any, **named: Any) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(*arguments, **named)
+        if self._losses is not None:
+            self._losses.add(loss)
+        return loss
+
+    def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, *arguments: Any, **named: Any) -> None:
+        """`tr_loss`: the sum since the last log, of which the mean over the ranks is logged."""
+        is_due = self.control.should_log and self.state.global_step > self._globalstep_last_logged
+        if self._losses is not None and is_due:
+            found = self._losses.take()
+            tr_loss.copy_(found if torch.isfinite(found) else tr_loss)
+        super()._maybe_log_save_evaluate(tr_loss, *arguments, **named)
+
+    def save_model(self, *arguments: Any, **named: Any) -> None:
+        self._by_first("save the model", lambda: super(TerraceMixin, self).save_model(*arguments, **named))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        save = super()._save_optimizer_and_scheduler
+        self._by_first("save the optimizer states", lambda: save(output_dir))
+
+    def _by_first(self, what: str, write: Callable[[], object]) -> None:
+        """What the first rank writes: the others bring their shares, and it never has the model whole."""
+        if self.engine is None:
+            write()
+        else:
+            by_first(self.engine.store, what, write)
+
+
+class TerraceTrainer(TerraceMixin, Trainer):
+    """transformers.Trainer with `terrace_config` and `terrace_options`, of TerraceMixin."""
 
 
 class _Watched(transformers.TrainerCallback):

@@ -87,12 +87,13 @@ def config_for(source: ConfigSource, arguments: Any, optimizer: torch.optim.Opti
 def _expected(config: Named, arguments: Any, optimizer: torch.optim.Optimizer) -> dict[str, tuple[Any, str]]:
     """{path in the configuration: (value, the argument that says it)}"""
     micro, steps = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+    product = "the product of per_device_train_batch_size and gradient_accumulation_steps"
     found = {
         "gradient_accumulation_steps": (steps, "gradient_accumulation_steps"),
         "train_micro_batch_size_per_gpu": (micro, "per_device_train_batch_size"),
         "train_batch_size": (
-            micro * steps,
-            "the product of per_device_train_batch_size and gradient_accumulation_steps",
+            micro * steps * arguments.world_size,
+            product if arguments.world_size == 1 else f"{product} on {arguments.world_size} ranks",
         ),
         "gradient_clipping": (arguments.max_grad_norm or 0.0, "max_grad_norm"),
         "optimizer.type": (_kind_of(optimizer, config), "optim"),

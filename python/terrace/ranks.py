@@ -3,10 +3,11 @@ learn who has died, and end together with one exit status."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
@@ -19,14 +20,15 @@ _WORD = struct.Struct("=Q")
 
 
 class Ranks:
-    """`with Ranks() as ranks: ...` joins the others that torchrun, mpirun or srun has started; a process that is alone
-    is a rank of one, whose calls answer at once. An exception that leaves the block ends all ranks: the first that has
-    it tells the user, and each process exits with the worst status of all.
+    """`with Ranks() as ranks: ...` joins the others that `terrace launch`, torchrun, mpirun or srun has started; a
+    process that is alone is a rank of one, whose calls answer at once. An exception that leaves the block ends all
+    ranks: the first that has it tells the user, and each process exits with the worst status of all.
 
     Without a launcher give `rank`, `count` and `place`, "HOST:PORT" or the path of a socket. `transport` is "auto",
-    "host" (sockets of one host) or "mpi". Ranks that have not come after `timeout` seconds are missing. With
-    `ends_process` a rank that still computes a second after another's death ends too. `log` is given a level and a line;
-    without it warnings and errors go to stderr.
+    "host" (sockets of one host), "mpi" or "nccl" (parameters go from GPU to GPU). Ranks that have not come after
+    `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a second after another has
+    died or failed, and has not been told of it by a call, ends too; with "with_store" it does while a store is divided
+    over the ranks. `log` is given a level and a line; without it warnings and errors go to stderr.
 
     Every rank makes the same calls in the same order. PeerError names a rank that has died or left.
     """
@@ -39,7 +41,7 @@ class Ranks:
         place: Any = None,
         transport: str = "auto",
         timeout: int = 0,
-        ends_process: bool = False,
+        ends_process: str = "never",
         log: Callable[[str, str], None] | None = None,
     ) -> None:
         given = new(
@@ -48,12 +50,13 @@ class Ranks:
             rank=rank,
             count=count,
             timeout_seconds=timeout,
-            ends_process=ends_process,
+            ends_process=value_of("terrace_ends_process", ends_process, "ends_process"),
             log=log_function(_to_stderr if log is None else log),
         )
         if place is not None:
             given.place = raw_of(place, "place")
         self._kept = given  # what C calls has to live as long as the ranks
+        self._doing = ""
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(self._lib.terrace_ranks_join(given, ctypes.byref(self._handle)))
@@ -105,19 +108,40 @@ class Ranks:
 
     def barrier(self) -> None:
         """Waits for every rank."""
-        self.any(False)
+        with self.within("a barrier"):
+            self.any(False)
 
     def step(self, step: int, doing: str = "") -> None:
         """Where this rank is, as the others and their errors say it. Steps count from 1."""
+        self._doing = doing
         check(self._lib.terrace_ranks_step(self._handle, step, raw_of(doing, "doing")))
 
+    @contextlib.contextmanager
+    def within(self, call: str) -> Iterator[None]:
+        """Within the block this rank is said to be in a call that all of them have to make."""
+        before = self._doing
+        self.step(0, call)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Error):  # the block's own says more
+                self.step(0, before)
+
     def kept(self, text: str) -> None:
-        """What becomes of the run should a rank die now, for the error that names it."""
+        """The ranks have kept a state: what becomes of the run should a rank die now, for the error that names it.
+        `terrace launch --restarts` learns that the run goes on from there. "" takes the words back.
+        """
         check(self._lib.terrace_ranks_kept(self._handle, raw_of(text, "text")))
 
     def check(self) -> None:
         """Raises PeerError where a rank has died. Any thread may ask."""
         check(self._lib.terrace_ranks_check(self._handle))
+
+    def patience(self, warning: int = 60, abort: int = 0) -> None:
+        """After `warning` seconds of one wait the log says for what, and who of the others is where; after `abort` seconds
+        this rank gives the run up: all of them get a PeerError that names who keeps the others waiting. 0: never."""
+        given = new(c.terrace_patience, stall_warning_seconds=warning, stall_abort_seconds=abort)
+        check(self._lib.terrace_ranks_patience(self._handle, given))
 
     def where(self) -> str:
         """Who keeps this rank waiting; "" where another rank says it. Any thread may ask."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
+from ._lib import check, library, raw_of
 from .errors import ConfigError, CorruptError, IoError
 from .rounding import rounded as rounded
 from .system import failures, is_folder, is_there, reason_of
@@ -85,27 +86,14 @@ def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
 
 def entries_of(path: str, size: int, read: Callable[[int, int], bytes]) -> tuple[dict[str, Entry], dict[str, str]]:
     """read_header() of a file of `size` bytes, of which read(offset, count) gives some."""
-    prefix = read(0, min(8, size))
-    length = int.from_bytes(prefix, "little")
-    if len(prefix) < 8 or length > min(_MOST_HEADER_BYTES, size - 8):
-        _corrupt(path, f"its header says {length} bytes, and the file has {size}")
-    raw = read(8, length)
-    if len(raw) != length:
-        _corrupt(path, "it became shorter meanwhile")
-    header = _parsed(path, raw)
+    head = bytes(read(0, min(8, size)))
+    begin = 8 + int.from_bytes(head, "little")
+    if begin <= min(8 + _MOST_HEADER_BYTES, size):
+        head += read(8, begin - 8)
+    check(library().terrace_safetensors_check(head, len(head), size, raw_of(path, "path")))
+    header = json.loads(head[8:])
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        _corrupt(path, "__metadata__ is no map of texts")
-    begin = 8 + length
-    entries = {name: _entry(path, name, value, begin) for name, value in header.items()}
-    at = begin
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, item[1].bytes)):
-        if entry.offset != at:
-            _corrupt(path, f'the tensor "{name}" begins at byte {entry.offset}, and the one before it ends at {at}')
-        at += entry.bytes
-    if at != size:
-        _corrupt(path, f"its tensors end at byte {at}, and the file at {size}")
-    return entries, metadata
+    return {name: _entry(path, name, value, begin) for name, value in header.items()}, metadata
 
 
 def find(path: Path) -> dict[str, Entry]:
@@ -149,22 +137,10 @@ def _parsed(path: str, raw: bytes) -> dict[str, Any]:
 
 
 def _entry(path: str, name: str, value: Any, begin: int) -> Entry:
-    def whole(number: object) -> bool:
-        return isinstance(number, int) and not isinstance(number, bool) and number >= 0
-
-    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        _corrupt(path, f'the tensor "{name}" does not have dtype, shape and data_offsets alone')
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+    dtype, (first, end) = value["dtype"], value["data_offsets"]
+    if dtype not in DTYPE_BYTES:
         _corrupt(path, f'the tensor "{name}" has the unknown dtype {dtype!r}')
-    if not isinstance(shape, list) or not all(map(whole, shape)):
-        _corrupt(path, f'the tensor "{name}" has the shape {shape!r}')
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(whole, offsets)):
-        _corrupt(path, f'the tensor "{name}" has the offsets {offsets!r}')
-    size = offsets[1] - offsets[0]
-    if size != prod(shape) * DTYPE_BYTES[dtype]:
-        _corrupt(path, f'the tensor "{name}" has {size} bytes, and its shape {prod(shape) * DTYPE_BYTES[dtype]}')
-    return Entry(path, dtype, tuple(shape), begin + offsets[0], size, TYPES.get(dtype))
+    return Entry(path, dtype, tuple(value["shape"]), begin + first, end - first, TYPES.get(dtype))
 
 
 def _corrupt(path: str, reason: str) -> NoReturn:
@@ -385,7 +361,7 @@ def _values_of(tensor: TensorInfo, parts: Buffer | Iterable[Buffer]) -> Iterator
 
 
 def _require_replaceable(folder: Path) -> None:
-    """The rule of ExportFolder (runtime/model/weights), with marks in the files: a save that is killed leaves no list
+    """The rule of ExportFolder (reference/model/weights), with marks in the files: a save that is killed leaves no list
     that differs from what is there."""
     try:
         names = sorted(os.listdir(folder))

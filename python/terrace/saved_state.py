@@ -133,12 +133,3 @@ def _options(
     if log is not None:
         options.log = log_function(log)
     return options, (names, options)
-
-
-def has_commit(nvme_paths: Iterable[Path], tier_name: str | None = None) -> bool:
-    """Whether a store with these paths finds a commit of an earlier run."""
-    paths = [raw_of(path, "nvme_paths") for path in nvme_paths]
-    found = ctypes.c_uint32()
-    tier = raw_of(tier_name, "tier_name") if tier_name else None
-    check(library().terrace_has_commit((ctypes.c_char_p * len(paths))(*paths), len(paths), tier, ctypes.byref(found)))
-    return bool(found.value)

@@ -79,11 +79,12 @@ def _folder_of(remote_device: str | None, source: ConfigSource | None) -> str | 
 def GatheredParameters(
     params: Any, modifier_rank: int | None = None, fwd_module: object = None, enabled: bool = True
 ) -> Iterator[None]:
-    """Within the block parameters of an engine have their values. With a `modifier_rank` what they have at its end is
-    kept. Parameters that no engine has are as they are."""
+    """Within the block parameters of an engine have their values. With a `modifier_rank` what they have at its end on
+    that rank is kept, and all ranks get it. Parameters that no engine has are as they are."""
     if not enabled:
         yield
         return
+    from .comm import broadcast
     from .torch.emptied import require_values
     from .torch.engine.deepspeed_names import ENGINES
 
@@ -94,11 +95,14 @@ def GatheredParameters(
             own = [one for one in params if engine.has_parameter(one)]
             has_engine.update(map(id, own))
             if own:
-                stack.enter_context(engine.gathered(own, write=modifier_rank is not None))
-        for one in params:
-            if id(one) not in has_engine:
-                require_values(one, "a parameter", "cannot gather parameters")
+                stack.enter_context(engine.gathered(own, modifier_rank is not None, modifier_rank))
+        others = [one for one in params if id(one) not in has_engine]
+        for one in others:
+            require_values(one, "a parameter", "cannot gather parameters")
         yield
+    if modifier_rank is not None:
+        for one in others:
+            broadcast(one, modifier_rank)
 
 
 def _listed(params: Any) -> list[Any]:

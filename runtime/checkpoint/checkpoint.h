@@ -28,7 +28,7 @@ struct CheckpointInfo {
   uint64_t run_id = 0;
   uint64_t step = 0;  // steps done
   std::string model;  // for people: the model of the tensors
-  // For programs (runtime/model/weights/architecture.h); empty in checkpoints of version 1.
+  // For programs (reference/model/weights/architecture.h); empty in checkpoints of version 1.
   std::string architecture;
   uint64_t tensor_hash = 0;                  // hash_of_tensors(); save_checkpoint sets it by itself
   DataType type = DataType::bf16;            // type of the parameters

@@ -2,6 +2,7 @@
 
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/checkpoint/internal/save_steps.h>
 #include <terrace/runtime/checkpoint/internal/tensor_list.h>
 
 namespace terrace {
@@ -12,19 +13,33 @@ saved::StateKind checkpoint_kind() {
 
 std::string write_checkpoint_streams(saved::StateWriter& writer, const CheckpointInfo& info,
                                      StateSource& source) {
-  const auto write = [&](std::span<const std::byte> bytes) { writer.write(bytes); };
-  writer.begin_file(checkpoint::kStatesName, source.states_bytes());
+  return checkpoint::write_streams(
+      writer, info, source, [](uint64_t) {}, [](checkpoint::SaveMoment) {});
+}
+
+std::string checkpoint::write_streams(saved::StateWriter& writer, const CheckpointInfo& info,
+                                      StateSource& source, FunctionRef<void(uint64_t)> wrote,
+                                      FunctionRef<void(SaveMoment)> reached) {
+  const auto write = [&](std::span<const std::byte> bytes) {
+    writer.write(bytes);
+    wrote(bytes.size());
+  };
+  writer.begin_file(kStatesName, source.states_bytes(), [&](int fd) { return source.clone_states(fd); });
   source.read_states(write);
+  writer.end_file();
+  reached(SaveMoment::states_written);
   if (source.frozen_bytes() > 0) {
-    writer.begin_file(checkpoint::kFrozenName, source.frozen_bytes());
+    writer.begin_file(kFrozenName, source.frozen_bytes(), [&](int fd) { return source.clone_frozen(fd); });
     source.read_frozen(write);
+    writer.end_file();
+    reached(SaveMoment::frozen_written);
   }
-  checkpoint::Manifest manifest{.info = info,
-                                .states = {},
-                                .frozen = {},
-                                .layout = source.layout(),
-                                .tensors = checkpoint::listed_tensors(source.space())};
-  manifest.info.tensor_hash = checkpoint::hash_of(manifest.tensors);
+  Manifest manifest{.info = info,
+                    .states = {},
+                    .frozen = {},
+                    .layout = source.layout(),
+                    .tensors = listed_tensors(source.space())};
+  manifest.info.tensor_hash = hash_of(manifest.tensors);
   return facts_text(manifest);
 }
 

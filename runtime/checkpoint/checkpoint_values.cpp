@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,10 @@ struct SectionPlace {
 struct CheckpointValues::Source {
   std::filesystem::path folder;
   Manifest manifest;
-  SpaceLayout tensors;
+  SpaceLayout tensors;                 // of the checkpoint
+  std::vector<TensorSpec> asked = {};  // for which values are asked
+  std::optional<checkpoint::TensorMap> map =
+      {};  // from those of the checkpoint to these; absent: they are the same
   std::vector<SectionPlace> sections = {};
   std::mutex mutex = {};
   // The reader used last comes first; each holds one block.
@@ -86,6 +90,8 @@ struct CheckpointValues::Source {
     if (!has) refuse(spec.name, fmt::format("it has no {}", name_of(what)));
   }
 
+  void read(TensorId tensor, ValueKind what, uint64_t first_element, std::span<float> values);
+
   void add_reader(std::list<BlockReader>& readers, std::string_view name, const checkpoint::DataFile& file) {
     readers.emplace_front(folder / name, file);
   }
@@ -110,14 +116,16 @@ struct CheckpointValues::Source {
 CheckpointValues::CheckpointValues(const std::filesystem::path& path, const FlatSpace& space) {
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
   Manifest manifest = checkpoint::read_manifest_of(folder);
-  require_tensors(folder, manifest.info, "the architecture that it names", space);
-  // Two programs may have the same tensors and place them apart from each other in other ways.
-  std::vector<TensorSpec> tensors =
-      manifest.tensors.empty() ? checkpoint::listed_tensors(space) : manifest.tensors;
-  SpaceLayout layout = checkpoint::placed(tensors, folder / checkpoint::kManifestName);
+  std::vector<TensorSpec> asked = checkpoint::listed_tensors(space);
+  // Two programs may have the same tensors and cut, order and place them in other ways.
+  std::optional<checkpoint::TensorMap> map;
+  if (!manifest.tensors.empty()) map.emplace(manifest.tensors, asked);
+  if (!map || !map->difference().empty())
+    require_tensors(folder, manifest.info, "the architecture that it names", space);
+  SpaceLayout layout = checkpoint::placed(map ? manifest.tensors : asked, folder / checkpoint::kManifestName);
   const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(layout, manifest.layout);
   checkpoint::require_lengths(folder, manifest, states_bytes, frozen_bytes);
-  source_.reset(new Source{folder, std::move(manifest), std::move(layout)});
+  source_.reset(new Source{folder, std::move(manifest), std::move(layout), std::move(asked), std::move(map)});
   source_->open();
 }
 
@@ -131,7 +139,8 @@ CheckpointValues::CheckpointValues(const std::filesystem::path& path) {
                  "go on from it with `terrace train`, which saves in the format of today"});
   }
   SpaceLayout layout = checkpoint::placed(manifest.tensors, folder / checkpoint::kManifestName);
-  source_.reset(new Source{folder, std::move(manifest), std::move(layout)});
+  std::vector<TensorSpec> asked = manifest.tensors;
+  source_.reset(new Source{folder, std::move(manifest), std::move(layout), std::move(asked)});
   source_->open();
 }
 
@@ -142,27 +151,37 @@ std::string CheckpointValues::facts() const {
 }
 
 void CheckpointValues::read(TensorId tensor, uint64_t first_element, std::span<float> values) {
-  const bool is_trained = source_->tensors.tensor(tensor).trainable;
+  const bool is_trained = source_->asked[index_of(tensor)].trainable;
   read(tensor, is_trained ? ValueKind::master : ValueKind::parameter, first_element, values);
 }
 
 void CheckpointValues::read(TensorId tensor, ValueKind what, uint64_t first_element,
                             std::span<float> values) {
   Source& p = *source_;
-  p.require(tensor, what, first_element, values.size());
-  const TensorPlace& place = p.tensors.place(tensor);
-  const Section& section = p.tensors.sections()[place.section];
-  const SectionPlace& file = p.sections[place.section];
-  const auto [offset, type] = p.place_in_tile(section, what);
+  if (!p.map) return p.read(tensor, what, first_element, values);
+  if (p.map->is_padding(tensor)) return static_cast<void>(std::ranges::fill(values, 0.0f));
+  p.map->for_each_piece(tensor, first_element, values.size(),
+                        [&](TensorId from, uint64_t first, uint64_t at, uint64_t count) {
+                          p.read(from, what, first, values.subspan(at, count));
+                        });
+}
+
+void CheckpointValues::Source::read(TensorId tensor, ValueKind what, uint64_t first_element,
+                                    std::span<float> values) {
+  require(tensor, what, first_element, values.size());
+  const TensorPlace& place = tensors.place(tensor);
+  const Section& section = tensors.sections()[place.section];
+  const SectionPlace& file = sections[place.section];
+  const auto [offset, type] = place_in_tile(section, what);
   const uint64_t value_bytes = bytes_of(type);
-  const std::scoped_lock lock(p.mutex);
+  const std::scoped_lock lock(mutex);
   std::byte raw[kTileElements * sizeof(float)];
   for (uint64_t element = place.first_element + first_element; !values.empty();) {
     const uint64_t inside = element % kTileElements;
     const auto count = static_cast<size_t>(std::min<uint64_t>(values.size(), kTileElements - inside));
     const uint64_t byte =
         file.first_byte + element / kTileElements * file.tile_bytes + offset + inside * value_bytes;
-    p.reader_at(section.trainable, byte).read({raw, count * value_bytes});
+    reader_at(section.trainable, byte).read({raw, count * value_bytes});
     convert_to_float(best_instruction_set(), raw, type, values.data(), count);
     values = values.subspan(count);
     element += count;

@@ -14,7 +14,8 @@ namespace terrace {
 
 class CheckpointValues {
  public:
-  // `space` holds the tensors of the trained model, trainable and frozen as they were then; it outlives this.
+  // `space` holds the tensors of the trained model, trainable and frozen as they were then. Since version 5
+  // each is found by its name, in whatever order the program that saved has them and however it cuts them.
   // Throws as load_checkpoint() does.
   CheckpointValues(const std::filesystem::path& path, const FlatSpace& space);
   // The tensors are those that the checkpoint lists, with their numbers there. Throws Error(config) where it

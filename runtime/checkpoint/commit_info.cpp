@@ -23,6 +23,10 @@ std::string commit_info_text(const CheckpointInfo& info) {
   return json.member("chunk_elements", info.chunk_elements).end().take() + "\n";
 }
 
+bool is_commit_info(std::string_view text) {
+  return text.starts_with(fmt::format("{{\n  \"format\": \"{}\"", kFormatName));
+}
+
 CheckpointInfo parse_commit_info(std::string_view text, const std::filesystem::path& manifest) {
   const JsonNode root = checkpoint::parse_object(text, manifest);
   checkpoint::Members members(root, "", manifest);

@@ -13,6 +13,10 @@ namespace terrace {
 // `info` is with its tensor_hash and chunk_elements.
 std::string commit_info_text(const CheckpointInfo& info);
 
+// False for the text of a commit that another program has made, one that embeds the memory manager: that is
+// all its own.
+bool is_commit_info(std::string_view text);
+
 // `manifest` is named in errors. Throws Error(corrupt) unless commit_info_text() writes the text byte for
 // byte, and Error(config) when a later version wrote it.
 CheckpointInfo parse_commit_info(std::string_view text, const std::filesystem::path& manifest);

@@ -15,25 +15,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string names_of(std::span<const fs::path> paths) {
-  std::vector<std::string> names;
-  for (const fs::path& path : paths) names.push_back(path.string());
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 // Takes up what the newest commit says of its run.
 void add_newest(TierContents& contents, const FoundTier& tier) {
+  contents.commit = tier.commit;
   SavedState newest = saved_commit(tier.commits.back());
   newest.is_latest = true;
   try {
     add_contents(newest, tier.newest);
-    contents.newest = std::move(newest);
+    contents.is_of_other_program = newest.is_of_other_program;
+    if (newest.is_of_other_program) {
+      contents.trouble = fmt::format(
+          "commit {}, which is whole, is of a program that embeds the memory manager, such as an engine of "
+          "PyTorch",
+          newest.commit);
+    } else {
+      contents.newest = std::move(newest);
+    }
   } catch (const Error& failure) {
     contents.trouble = failure.without_advice();
   }
 }
 
 }  // namespace
+
+std::string text_of_paths(std::span<const fs::path> paths) {
+  std::vector<std::string> names;
+  for (const fs::path& path : paths) names.push_back(path.string());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 TierContents look_for_commit(std::span<const fs::path> paths, uint64_t commit) {
   TierContents contents;
@@ -77,7 +86,7 @@ SavedState require_commit(const TrainConfig& config, TierContents contents) {
   constexpr const char* kWhat = "cannot go on from the commit on nvme";
   const std::vector<fs::path> paths = tier_paths(config.placement);
   if (config.placement.states != Placement::nvme || !config.terrace.durable) {
-    throw Error(ErrorKind::config, {kWhat, names_of(paths),
+    throw Error(ErrorKind::config, {kWhat, text_of_paths(paths),
                                     config.placement.states != Placement::nvme
                                         ? "the optimizer states of this run are not on nvme"
                                         : "terrace.durable is false, and the run would overwrite it",
@@ -86,10 +95,15 @@ SavedState require_commit(const TrainConfig& config, TierContents contents) {
   if (contents.newest) return *std::move(contents.newest);
   if (!contents.has_commits) {
     throw Error(ErrorKind::config,
-                {kWhat, names_of(paths), "there is none", "check the path, or start anew"});
+                {kWhat, text_of_paths(paths), "there is none", "check the path, or start anew"});
+  }
+  if (contents.is_of_other_program) {
+    throw Error(ErrorKind::config, {kWhat, text_of_paths(paths), contents.trouble,
+                                    "go on from it with that program, or give another path; " +
+                                        Option::discard_commits + " gives the state there up"});
   }
   throw Error(ErrorKind::corrupt,
-              {kWhat, names_of(paths), contents.trouble,
+              {kWhat, text_of_paths(paths), contents.trouble,
                "give every path of the run that made it, resume from a checkpoint, or start anew (" +
                    Option::discard_commits + ")"});
 }

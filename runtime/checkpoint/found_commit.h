@@ -16,15 +16,21 @@
 
 namespace terrace {
 
+// "/mnt/a, /mnt/b", for what is said of them.
+std::string text_of_paths(std::span<const std::filesystem::path> paths);
+
 struct TierContents {
   bool is_present = false;           // files of a tier are there
   bool in_use = false;               // another job uses the folders
   bool has_commits = false;          // manifests are there; without any, the contents are worth nothing
   uint64_t commit_count = 0;         // with the retained ones, and of several ranks the damaged one
   std::vector<uint64_t> whole;       // of several ranks: CommonTier::whole
+  uint64_t commit = 0;               // number of the newest where it is whole, whichever program's
   bool paths_fit = false;            // the given paths are all those of one run
   std::optional<SavedState> newest;  // set if a run can go on from it, as far as manifests say
-  std::string trouble;               // why no run can go on; empty without commits
+  bool is_of_other_program =
+      false;            // SavedState::is_of_other_program of the newest: no run can go on from it
+  std::string trouble;  // why no run can go on; empty without commits
 };
 
 // `commit` is the newest that counts; 0: there is no such limit.
@@ -36,8 +42,8 @@ TierContents look_for_commit(const PlacementConfig& placement, Communicator* ran
 TierContents contents_of(const CommonTier& common, std::span<const std::filesystem::path> first);
 
 // Finds the commit of this rank's run that is to be resumed: that of number `commit`, or the newest with 0.
-// Throws Error(config) when there is no commit or the states are not on nvme, and Error(corrupt) when it is
-// damaged.
+// Throws Error(config) when there is no commit, when it is another program's, or when the states are not on
+// nvme, and Error(corrupt) when it is damaged.
 SavedState require_commit(const TrainConfig& config, uint64_t commit = 0);
 // The same, where these are the contents.
 SavedState require_commit(const TrainConfig& config, TierContents contents);

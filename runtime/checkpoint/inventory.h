@@ -28,6 +28,8 @@ struct SavedState {
   bool is_latest = false;  // a run would resume from this one
   std::string trouble;     // judged by manifests and sizes; empty: whole
   bool may_be_whole = false;  // the trouble is that a drive did not read it
+  // A program has made it that embeds the memory manager: `run` has nothing of it.
+  bool is_of_other_program = false;
   // Folders of some ranks are not there, though they may only be out of sight; the others cannot tell.
   bool is_incomplete = false;
 };

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include <terrace/aio/file.h>
-#include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
@@ -14,7 +13,6 @@
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 #include <terrace/runtime/checkpoint/internal/save_steps.h>
-#include <terrace/runtime/checkpoint/internal/tensor_list.h>
 #include <terrace/runtime/saved/block_file.h>
 
 namespace terrace {
@@ -51,69 +49,14 @@ void require_space(const CheckpointFolder& folder, uint64_t states_bytes, uint64
                "checkpoint is replaced only when the new one is complete, so both must fit"});
 }
 
-// What shares its bytes with another file is read for its checksums alone.
-template <typename Clone, typename Read>
-DataFile write_data_file(const fs::path& path, uint64_t bytes, Clone clone, Read read) {
-  saved::BlockWriter writer(path);
-  if (!writer.take_clone(bytes, clone)) writer.reserve(bytes);
-  read([&](std::span<const std::byte> run) { writer.write(run); });
-  DataFile file = writer.finish();
-  TERRACE_ASSERT(file.bytes == bytes, fmt::format("{} got {} of {} bytes", path.string(), file.bytes, bytes));
-  return file;
-}
-
-// A sink that also says how far it is.
-auto counting(StateSource::Sink sink, ProgressReport& progress) {
-  return [sink, &progress](std::span<const std::byte> bytes) {
-    sink(bytes);
-    progress.add(bytes.size());
-  };
-}
-
-DataFile write_states(const fs::path& path, StateSource& source, ProgressReport& progress) {
-  return write_data_file(
-      path, source.states_bytes(), [&](int fd) { return source.clone_states(fd); },
-      [&](StateSource::Sink sink) { source.read_states(counting(sink, progress)); });
-}
-
-DataFile write_frozen(const fs::path& path, StateSource& source, ProgressReport& progress) {
-  return write_data_file(
-      path, source.frozen_bytes(), [&](int fd) { return source.clone_frozen(fd); },
-      [&](StateSource::Sink sink) { source.read_frozen(counting(sink, progress)); });
-}
-
+// The moments of a place follow those of the files.
 SaveMoment moment_of(saved::PlaceMoment moment) {
-  switch (moment) {
-    case saved::PlaceMoment::manifest_written:
-      return SaveMoment::manifest_written;
-    case saved::PlaceMoment::next_written:
-      return SaveMoment::next_written;
-    case saved::PlaceMoment::old_moved_away:
-      return SaveMoment::old_moved_away;
-    case saved::PlaceMoment::in_place:
-      return SaveMoment::in_place;
-    case saved::PlaceMoment::latest_written:
-      return SaveMoment::latest_written;
-  }
-  return SaveMoment::finished;
+  return static_cast<SaveMoment>(static_cast<uint8_t>(SaveMoment::manifest_written) +
+                                 static_cast<uint8_t>(moment));
 }
-
-// Removes a partial folder when it goes out of scope; after a save there is none.
-class PartialFolder {
- public:
-  PartialFolder(const CheckpointFolder& folder, uint64_t step)
-      : folder_(folder), path_(folder.partial_path(step)) {
-    io::make_folder(path_);
-  }
-  ~PartialFolder() { folder_.saves().remove_files_of(path_); }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  const CheckpointFolder& folder_;
-  const fs::path path_;
-};
+static_assert(static_cast<uint8_t>(SaveMoment::latest_written) -
+                  static_cast<uint8_t>(SaveMoment::manifest_written) ==
+              static_cast<uint8_t>(saved::PlaceMoment::latest_written));
 
 }  // namespace
 
@@ -148,23 +91,17 @@ fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& i
   const uint64_t begun_ns = clock.now_ns();
   const uint64_t states_bytes = source.states_bytes();
   const uint64_t frozen_bytes = source.frozen_bytes();
-  saved::require_replaceable(folder.final_path(info.step), folder.saves().kind());
   require_space(folder, states_bytes, frozen_bytes);
-
-  Manifest manifest{info, {}, {}, kFormatVersion, source.layout(), listed_tensors(source.space())};
-  manifest.info.tensor_hash = hash_of(manifest.tensors);
+  std::vector<std::string> files = {kStatesName};
+  if (frozen_bytes > 0) files.emplace_back(kFrozenName);
   {
-    const PartialFolder partial(folder, info.step);
+    saved::StateWriter writer(folder.saves(), step_name(info.step), std::move(files));
     hooks.reached(SaveMoment::folder_made);
     ProgressReport progress(log, fmt::format("saving step {}", info.step), states_bytes + frozen_bytes);
-    manifest.states = write_states(partial.path() / kStatesName, source, progress);
-    hooks.reached(SaveMoment::states_written);
-    if (frozen_bytes > 0) {
-      manifest.frozen = write_frozen(partial.path() / kFrozenName, source, progress);
-      hooks.reached(SaveMoment::frozen_written);
-    }
+    std::string facts = write_streams(
+        writer, info, source, [&](uint64_t bytes) { progress.add(bytes); }, hooks.reached);
     const auto reached = [&](saved::PlaceMoment moment) { hooks.reached(moment_of(moment)); };
-    folder.saves().place(step_name(info.step), manifest_text(manifest), {true, hooks.can_exchange, reached});
+    writer.complete(std::move(facts), {true, hooks.can_exchange, reached});
   }
   log.info(fmt::format("saved step {} in {} ({} in {})", info.step, folder.final_path(info.step).string(),
                        format_bytes(states_bytes + frozen_bytes),

@@ -20,7 +20,8 @@ void add_contents(SavedState& state, const TierManifest& manifest) {
   for (const StoreLayout& store : manifest.stores) {
     for (const uint64_t chunk : store.chunk_bytes) state.bytes += chunk;
   }
-  state.run = parse_commit_info(manifest.info, state.path);
+  state.is_of_other_program = !is_commit_info(manifest.info);
+  if (!state.is_of_other_program) state.run = parse_commit_info(manifest.info, state.path);
 }
 
 }  // namespace terrace

@@ -13,6 +13,7 @@
 #include <terrace/aio/folder.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/option.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/tier_space.h>
@@ -29,10 +30,11 @@ namespace fs = std::filesystem;
 constexpr const char* kGoOn = "cannot go on from the state of other ranks";
 
 // The folders of a shard in these paths.
-ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
+ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard, std::string_view store) {
   ShardPaths folders;
+  const std::string name = tier_name_of(shard, store);
   for (const fs::path& path : paths) {
-    const fs::path folder[] = {shard.ranks == 1 ? path : path / tier_name_of(shard)};
+    const fs::path folder[] = {name.empty() ? path : path / name};
     // A path of its own that another rank has now may hold nothing of one rank.
     if (shard.ranks == 1 ? look_at_tier(folder).present : io::is_folder(folder[0]))
       folders.push_back(folder[0]);
@@ -41,12 +43,12 @@ ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard) {
 }
 
 // The numbers of ranks that have left a tier in these paths, and always one.
-std::set<uint32_t> counts_in(std::span<const fs::path> paths) {
+std::set<uint32_t> counts_in(std::span<const fs::path> paths, std::string_view store) {
   std::set<uint32_t> counts = {1};
   for (const fs::path& path : paths) {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-      const std::optional<TierOfRank> rank = parse_tier_name(entry.path().filename().string());
+      const std::optional<TierOfRank> rank = parse_tier_name(entry.path().filename().string(), store);
       if (rank) counts.insert(rank->ranks);
     }
     if (error && error != std::errc::no_such_file_or_directory)
@@ -70,52 +72,35 @@ std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t but_of) {
-  std::vector<StateSet> sets;
-  if (paths.empty()) return sets;
-  for (const uint32_t count : counts_in(paths)) {
-    if (count == but_of) continue;
-    StateSet set;
-    for (uint32_t shard = 0; shard < count; ++shard) set.shards.push_back(paths_of(paths, {shard, count}));
-    if (count == 1 && set.shards.front().empty()) continue;
-    set.contents = count == 1 ? look_for_commit(set.shards.front())
-                              : contents_of(common_tier(set.shards), set.shards.front());
-    if (set.newest() != nullptr) {
-      set.run_id = set.newest()->run.run_id;
-    } else if (set.contents.has_commits) {
-      set.run_id = run_of(set.shards);
-      const auto lost = std::ranges::find_if(set.shards, &ShardPaths::empty);
-      if (lost != set.shards.end())
-        set.contents.trouble =
-            fmt::format("there is no folder {} in them",
-                        tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count}));
-    }
-    sets.push_back(std::move(set));
-  }
-  return sets;
+// Before the first byte of the state changes.
+void require_fit(const SetStreams& streams, const fs::path& where, uint64_t states_bytes,
+                 uint64_t frozen_bytes, Offloader& offloader) {
+  const RecordLayout mine = offloader.plan().record_layout.canonical();
+  checkpoint::require_same_layout(where, streams.layout().canonical(), mine);
+  const bool has_bytes = states_bytes == offloader.state().record_tile_count() * mine.tile_bytes() &&
+                         frozen_bytes == offloader.state().frozen_bytes();
+  if (!has_bytes)
+    throw Error(ErrorKind::corrupt, {kGoOn, where.string(),
+                                     fmt::format("it holds {} bytes of states and {} of frozen parameters",
+                                                 states_bytes, frozen_bytes),
+                                     "its tensors make others: resume from a checkpoint"});
+  if (streams.tensor_steps().size() != offloader.state().tensor_steps().size())
+    throw Error(ErrorKind::config,
+                {kGoOn, where.string(),
+                 fmt::format("it counts the steps of {} tensors, and this run those of {}",
+                             streams.tensor_steps().size(), offloader.state().tensor_steps().size()),
+                 "give " + Option::unused_gradients + " of the run that made it"});
 }
 
-void load_state_set(const StateSet& set, std::string_view model, const FlatSpace& space, Offloader& offloader,
-                    Log& log) {
-  const SteadyClock clock;
-  const uint64_t begun_ns = clock.now_ns();
-  const SavedState& saved = *set.newest();
-  require_tensors(saved.path, saved.run, model, space);
-  const SetStreams streams(set.shards, saved.commit, kGoOn);
+// Every rank reads what is its own. Returns the text of the commit.
+std::string load_shards(const StateSet& set, uint64_t commit, const fs::path& where,
+                        FunctionRef<void(const std::string& text)> require, Offloader& offloader, Log& log) {
+  const SetStreams streams(set.shards, commit, kGoOn);
+  require(streams.info());
   SetStreams::States states = streams.states();
   SetStreams::Store frozen = streams.frozen();
-  const RecordLayout mine = offloader.plan().record_layout.canonical();
-  checkpoint::require_same_layout(saved.path, streams.layout().canonical(), mine);
-  if (states.bytes() != offloader.state().record_tile_count() * mine.tile_bytes() ||
-      frozen.bytes() != offloader.state().frozen_bytes())
-    throw Error(ErrorKind::corrupt, {kGoOn, saved.path.string(),
-                                     fmt::format("it holds {} bytes of states and {} of frozen parameters",
-                                                 states.bytes(), frozen.bytes()),
-                                     "its tensors make others: resume from a checkpoint"});
-  ProgressReport progress(log, fmt::format("loading {}", saved.path.string()),
-                          states.bytes() + frozen.bytes());
+  require_fit(streams, where, states.bytes(), frozen.bytes(), offloader);
+  ProgressReport progress(log, fmt::format("loading {}", where.string()), states.bytes() + frozen.bytes());
   const auto from = [&](auto& stream) {
     return [&](std::span<std::byte> bytes) {
       stream.read(bytes);
@@ -131,9 +116,66 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
   offloader.state().import_records(from(states), over(states));
   if (frozen.bytes() > 0) offloader.state().import_frozen(from(frozen), over(frozen));
   if (!streams.tensor_steps().empty()) offloader.state().set_tensor_steps(streams.tensor_steps());
-  log.info(fmt::format("resumed at step {} from commit {} of {} rank{} ({} in {})", saved.run.step,
-                       saved.commit, set.shards.size(), set.shards.size() == 1 ? "" : "s",
-                       saved.path.string(), format_duration(clock.now_ns() - begun_ns)));
+  return streams.info();
+}
+
+}  // namespace
+
+std::string text_of_rank_count(uint64_t ranks) {
+  return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+}
+
+std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t but_of,
+                                      std::string_view store) {
+  std::vector<StateSet> sets;
+  if (paths.empty()) return sets;
+  for (const uint32_t count : counts_in(paths, store)) {
+    if (count == but_of) continue;
+    StateSet set;
+    set.store = store;
+    for (uint32_t shard = 0; shard < count; ++shard)
+      set.shards.push_back(paths_of(paths, {shard, count}, store));
+    if (count == 1 && set.shards.front().empty()) continue;
+    set.contents = count == 1 ? look_for_commit(set.shards.front())
+                              : contents_of(common_tier(set.shards), set.shards.front());
+    if (set.newest() != nullptr) {
+      set.run_id = set.newest()->run.run_id;
+    } else if (set.contents.has_commits) {
+      set.run_id = run_of(set.shards);
+      const auto lost = std::ranges::find_if(set.shards, &ShardPaths::empty);
+      if (lost != set.shards.end())
+        set.contents.trouble =
+            fmt::format("there is no folder {} in them",
+                        tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count}, store));
+    }
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+void load_state_set(const StateSet& set, std::string_view model, const FlatSpace& space, Offloader& offloader,
+                    Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const SavedState& saved = *set.newest();
+  require_tensors(saved.path, saved.run, model, space);
+  load_shards(
+      set, saved.commit, saved.path, [](const std::string&) {}, offloader, log);
+  log.info(fmt::format("resumed at step {} from commit {} of {} ({} in {})", saved.run.step, saved.commit,
+                       text_of_rank_count(set.shards.size()), saved.path.string(),
+                       format_duration(clock.now_ns() - begun_ns)));
+}
+
+std::string load_state_set(const StateSet& set, FunctionRef<void(const std::string& text)> require,
+                           Offloader& offloader, Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const fs::path& path = set.shards.front().front();
+  std::string text = load_shards(set, set.contents.commit, path, require, offloader, log);
+  log.info(fmt::format("resumed from commit {} of {} ({} in {})", set.contents.commit,
+                       text_of_rank_count(set.shards.size()), path.string(),
+                       format_duration(clock.now_ns() - begun_ns)));
+  return text;
 }
 
 HeldSet::HeldSet(const StateSet& set, Log& log) : set_(set), log_(log) {
@@ -155,7 +197,7 @@ void HeldSet::remove() {
   }
   for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(false);
   folders_.clear();
-  if (!set_.is_of_rank_folders()) return;
+  if (!set_.has_own_folders()) return;
   for (const ShardPaths& paths : set_.shards) {
     for (const fs::path& path : paths) {
       std::error_code not_empty;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,19 +25,30 @@ struct StateSet {
   std::vector<ShardPaths> shards;  // by number
   TierContents contents;           // `newest` is set where the state is whole
   std::optional<uint64_t> run_id;  // of a commit, of that of some shard where none is whole
+  std::string store = {};          // its name, where several stores share the paths
   const SavedState* newest() const { return contents.newest ? &*contents.newest : nullptr; }
-  bool is_of_rank_folders() const { return shards.size() > 1; }
+  bool has_own_folders() const { return shards.size() > 1 || !store.empty(); }
 };
 
+// "1 rank", "4 ranks".
+std::string text_of_rank_count(uint64_t ranks);
+
 // The sets in these paths, with a commit or without, those of fewer ranks first, but not that of as many
-// ranks as `but_of`. Changes nothing. Throws Error(io) when a folder cannot be read.
-std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths, uint32_t but_of = 0);
+// ranks as `but_of`; those of `store` where several share the paths. Changes nothing. Throws Error(io) when a
+// folder cannot be read.
+std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths, uint32_t but_of = 0,
+                                      std::string_view store = {});
 
 // Sets the state of `offloader`, which is between two steps, to that of `set`, whose newest commit is whole;
 // every rank reads what is its own. Throws as load_checkpoint() does, before anything changes where manifest
 // and tensors do not fit.
 void load_state_set(const StateSet& set, std::string_view model, const FlatSpace& space, Offloader& offloader,
                     Log& log);
+
+// The same for what a program that embeds the memory manager has committed. `require` is told the text of the
+// commit, and throws where its tensors are not those of `offloader`. Returns the text.
+std::string load_state_set(const StateSet& set, FunctionRef<void(const std::string& text)> require,
+                           Offloader& offloader, Log& log);
 
 // Holds the locks of a set's folders, so that no other job begins there. Throws Error(io) where one has them.
 class HeldSet {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {
@@ -17,6 +18,8 @@ struct EngineConfigOptions {
   bool brings_optimizer = false;
   bool brings_schedule = false;                             // the scheduler section then has no effect
   std::optional<uint64_t> total_step_count = std::nullopt;  // of the run, for schedules that end with it
+  uint32_t ranks = 1;  // each has the same number of micro-batches in a step
+  RankSeat seat = {};  // of this rank, whose nvme paths the result has
 };
 
 struct EngineConfig {

@@ -142,11 +142,16 @@ std::vector<fs::path> own_tier_paths(const PlacementConfig& placement) {
   return paths;
 }
 
-std::string tier_name_of(const TierOfRank& rank) {
-  return rank.ranks == 1 ? "" : fmt::format("terrace-rank-{}-of-{}", rank.rank, rank.ranks);
+std::string tier_name_of(const TierOfRank& rank, std::string_view store) {
+  if (rank.ranks == 1) return std::string(store);
+  return fmt::format("{}{}terrace-rank-{}-of-{}", store, store.empty() ? "" : "-", rank.rank, rank.ranks);
 }
 
-std::optional<TierOfRank> parse_tier_name(std::string_view name) {
+std::optional<TierOfRank> parse_tier_name(std::string_view name, std::string_view store) {
+  if (!store.empty()) {
+    if (!name.starts_with(store) || !name.substr(store.size()).starts_with('-')) return std::nullopt;
+    name.remove_prefix(store.size() + 1);
+  }
   TierOfRank rank;
   const std::string text(name);
   char behind = 0;

@@ -39,8 +39,9 @@ struct TierOfRank {
   bool operator==(const TierOfRank&) const = default;
 };
 // "terrace-rank-2-of-4"; empty where there is one rank. Tiers of different numbers of ranks lie side by side.
-std::string tier_name_of(const TierOfRank& rank);
-// Nothing where the name is no such name, or that of one rank.
-std::optional<TierOfRank> parse_tier_name(std::string_view name);
+// Where several stores share the paths their name stands before it: "model-terrace-rank-2-of-4", and "model".
+std::string tier_name_of(const TierOfRank& rank, std::string_view store = {});
+// Nothing where the name is no such name of that store, or that of one rank.
+std::optional<TierOfRank> parse_tier_name(std::string_view name, std::string_view store = {});
 
 }  // namespace terrace

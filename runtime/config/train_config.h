@@ -1,7 +1,7 @@
 // TrainConfig: the settings that a DeepSpeed JSON file and the command line ask for, resolved and checked.
 // Nothing in it is silent: every value has an origin, every key without effect is in a warning, and
 // everything else that cannot be done is an Error. Resolving never looks at the machine: settle()
-// (runtime/train/planning/settle.h) does. Budgets that were not given stay empty until a plan is made.
+// (reference/planning/settle.h) does. Budgets that were not given stay empty until a plan is made.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@
 
 namespace terrace {
 
+enum class RankExchange : uint8_t;  // of OffloadOptions
+
 struct BatchConfig {
   uint32_t micro_batch_size = 1;  // sequences
   uint32_t micro_batches = 1;     // per update, over all ranks
@@ -42,14 +44,9 @@ struct BatchConfig {
   StepRounds rounds() const {
     return {micro_batches, ranks, gradient_group.value_or(1), hosts, gradient_bits};
   }
-  // Of a run that begins, where its launcher says it: a run that is started again before it has kept anything
-  // begins with other ranks.
-  std::optional<uint32_t> launched_gradient_group = std::nullopt;
   // Of a run that begins: what the ranks of a host make in a round, where there are several hosts, so that
   // one sum crosses from each.
-  uint32_t new_gradient_group() const {
-    return launched_gradient_group.value_or(hosts > 1 ? ranks / hosts : 1);
-  }
+  uint32_t new_gradient_group() const { return hosts > 1 ? ranks / hosts : 1; }
 };
 
 // A setting that the optimizer has no key for has no effect.
@@ -86,9 +83,8 @@ std::optional<ActivationOffload> activation_offload_from_name(std::string_view n
 
 // The activations that a forward pass keeps until backward.
 struct ActivationConfig {
-  bool checkpoint = true;             // keep layer inputs only and compute the rest again
-  bool checkpoint_for_order = false;  // set against the configuration, since micro-batches go layer by layer
-  uint32_t checkpoint_count = 0;      // how many inputs are kept; 0: one per layer
+  bool checkpoint = true;         // keep layer inputs only and compute the rest again
+  uint32_t checkpoint_count = 0;  // how many inputs are kept; 0: one per layer
   ActivationOffload offload = ActivationOffload::none;
 };
 
@@ -137,14 +133,14 @@ struct PlacementConfig {
   // the others.
   double processor_share = 1;
   // True if the ratio is "auto". Measured rates then decide chunk by chunk if settle()
-  // (runtime/train/planning/settle.h) finds that the device may take part.
+  // (reference/planning/settle.h) finds that the device may take part.
   bool measures_sides = false;
   std::string sides_origin;  // the text of what settle() found about the sides
   std::optional<UpdateRates> update_rates;
 };
 
 // The device's own reads of parameters on nvme, past host memory. automatic: on if settle()
-// (runtime/train/planning/settle.h) finds that the device can.
+// (reference/planning/settle.h) finds that the device can.
 enum class FileReads : uint8_t { off, on, automatic };
 
 // The "aio" section. The engine chooses the values that are not given.
@@ -173,14 +169,18 @@ std::string_view name_of(ComputeType type);
 std::optional<ComputeType> compute_type_from_name(std::string_view name);
 
 // How the ranks of a run reach each other. automatic: by MPI if its launcher has started them, else by
-// sockets. host: by sockets and memory of the one host that they share.
-enum class CommunicatorChoice : uint8_t { automatic, host, mpi };
+// sockets. host: by sockets and memory of the one host that they share. nccl: as automatic, and parameters
+// that they gather go from GPU to GPU.
+enum class CommunicatorChoice : uint8_t { automatic, host, mpi, nccl };
 std::optional<CommunicatorChoice> communicator_choice_from_name(std::string_view name);
 
 // Which of the nvme paths of its host a rank uses. automatic: its own if there are a multiple of the ranks of
 // the host, else all.
 enum class NvmeShare : uint8_t { automatic, all, own };
 std::optional<NvmeShare> nvme_share_from_name(std::string_view name);
+
+// nullopt for "auto".
+std::optional<RankExchange> rank_exchange_from_name(std::string_view name);
 
 struct TerraceConfig {
   DeviceChoice device = DeviceChoice::simulated;
@@ -202,8 +202,11 @@ struct TerraceConfig {
   uint64_t seed = 42;
   CommunicatorChoice communicator = CommunicatorChoice::automatic;
   NvmeShare nvme_share = NvmeShare::automatic;
-  uint64_t rank_timeout_seconds = 60;      // for the ranks of a run to come together
-  uint64_t compare_ranks_every_steps = 0;  // 0: never
+  std::optional<RankExchange> rank_exchange;  // nullopt: auto, which is symmetric
+  uint64_t rank_timeout_seconds = 60;         // for the ranks of a run to come together
+  uint64_t stall_warning_seconds = 60;        // age of a wait that is warned of; 0: never
+  uint64_t stall_abort_seconds = 0;           // age of a wait that ends the run; 0: never
+  uint64_t compare_ranks_every_steps = 0;     // 0: never
   // The members below apply to states on nvme only.
   bool memory_pressure = true;          // give host memory back before the kernel kills the run
   bool durable = true;                  // false: updates in place, without commits

@@ -7,7 +7,6 @@
 #include <string>
 
 #include <terrace/aio/thread_identity.h>
-#include <terrace/base/option.h>
 
 namespace terrace {
 namespace {
@@ -41,7 +40,7 @@ bool Watchdog::look(uint64_t now_ns) {
     if (others) line += "; " + *others;
   }
   if (abort) {
-    log_.error(Wording(line + "; giving up, as " + Option::stall_abort + " asks").in(log_.door()));
+    log_.error((Wording(line + "; giving up, as ") + options_.asked_by + " asks").in(log_.door()));
     return true;
   }
   log_.warning(line + (warned_ ? "" : "; the run goes on when it is done, and is not stopped for this"));

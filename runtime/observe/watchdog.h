@@ -11,6 +11,8 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
+#include <terrace/base/option.h>
+#include <terrace/base/wording.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
@@ -18,6 +20,7 @@ namespace terrace {
 struct WatchdogOptions {
   uint64_t warn_after_ns = 60'000'000'000;  // age of one wait; repeated at twice the age or earlier
   uint64_t abort_after_ns = 0;              // 0: never
+  Wording asked_by = Option::stall_abort;   // the abort
   // Of several ranks: what the others do, for the warning of a wait for them, or nothing where another rank
   // warns of that. It may take a moment. Null: there are none.
   std::function<std::optional<std::string>()> others = nullptr;

@@ -56,8 +56,11 @@ HeartbeatWatch::HeartbeatWatch(MessageCommunicator& communicator, LauncherLink& 
                           met.why_none);
     return;
   }
-  const HeartbeatHooks hooks{.lost = [this](const RankLoss& loss) { lost(loss); },
-                             .late = [this](const RankLoss& loss) { end_late(loss); }};
+  const HeartbeatHooks hooks{
+      .lost = [this](const RankLoss& loss) { lost(loss); },
+      .late = [this](const RankLoss& loss) { end_late(loss); },
+      .late_after_failure =
+          [this](const RankLoss& loss) { program_.another_has_failed(failure_text(loss)); }};
   heartbeat_ = std::make_unique<Heartbeat>(communicator.rank(), std::move(met.links), launcher, hooks);
 }
 
@@ -99,8 +102,11 @@ void HeartbeatWatch::step_done(const StepReport& report) {
 
 // Commits of a run before go with the first commit of this one, which a checkpoint may come before.
 void HeartbeatWatch::state_kept(const KeptState& kept) {
-  const bool is_own = kept.commit_step || (kept.checkpoint && !keeps_commits_);
-  if (is_own && heartbeat_ != nullptr) heartbeat_->has_kept();
+  if (kept.commit_step || (kept.checkpoint && !keeps_commits_)) own_state_kept();
+}
+
+void HeartbeatWatch::own_state_kept() {
+  if (heartbeat_ != nullptr) heartbeat_->has_kept();
 }
 
 // --- A rank that is lost ---
@@ -108,15 +114,32 @@ void HeartbeatWatch::state_kept(const KeptState& kept) {
 // On the heartbeat's thread. What a rank has sent before it left by itself may still arrive, and how its
 // messages end tells the communicator.
 void HeartbeatWatch::lost(const RankLoss& loss) {
-  if (!loss.died) return;
-  program_.rank_has_died();
-  communicator_.lose(loss.rank, loss.why);
+  if (loss.died) {
+    program_.rank_has_died();
+    communicator_.lose(loss.rank, loss.why);
+  }
+  const MutexLock lock(tell_mutex_);
+  if (tell_loss_) tell_loss_(loss.rank, loss.why);
+}
+
+void HeartbeatWatch::tell_of_losses(TellLoss tell) {
+  const MutexLock lock(tell_mutex_);
+  tell_loss_ = std::move(tell);
+  if (!tell_loss_ || heartbeat_ == nullptr) return;
+  if (const std::optional<RankLoss> loss = heartbeat_->loss(milliseconds(0)))
+    tell_loss_(loss->rank, loss->why);
 }
 
 // The step thread still computes, or waits for a disk: what it makes would be lost anyway.
 void HeartbeatWatch::end_late(const RankLoss& loss) {
   say_death(death_text(loss));
   program_.end_at_once();
+}
+
+Error HeartbeatWatch::failure_text(const RankLoss& loss) const {
+  const std::span<const RankPlace> places = communicator_.places();
+  return Error(ErrorKind::peer,
+               {text_of(places[loss.rank], places.size()) + " has failed", "", "", loss.why});
 }
 
 std::optional<Error> HeartbeatWatch::death_behind(const Error& failure) const {
@@ -157,6 +180,13 @@ void HeartbeatWatch::say_death(const Error& death) {
   }
   program_.say_as("", death);
   heartbeat_->has_been_said();
+}
+
+std::optional<RankLoss> HeartbeatWatch::loss_or_leave(const std::string& why) {
+  if (heartbeat_ == nullptr) return std::nullopt;
+  std::optional<RankLoss> loss = heartbeat_->loss(kForTheNews);
+  if (!loss) heartbeat_->leave(why);
+  return loss;
 }
 
 void HeartbeatWatch::end_with_death(const Error& death) {
@@ -262,6 +292,15 @@ void HeartbeatWatch::describe(JobStatus& status) const {
   std::ranges::sort(status.ranks, {}, &RankStatus::rank);
 }
 
+std::optional<std::string> HeartbeatWatch::mutual_wait() {
+  if (heartbeat_ == nullptr || communicator_.rank() != 0) return std::nullopt;
+  const std::vector<KnownStanding> all = heartbeat_->standings(kForAnAnswer);
+  if (!mutual_wait_.look(all, std::chrono::steady_clock::now())) return std::nullopt;
+  std::string text = "all ranks wait for each other, and do different things";
+  for (uint32_t r = 0; r < std::min(all.size(), kMostNamed); ++r) text += "; " + text_of_standing(r, all[r]);
+  return text;
+}
+
 std::optional<std::string> HeartbeatWatch::who_is_where() {
   const uint32_t rank = communicator_.rank();
   const std::vector<KnownStanding> all =
@@ -269,11 +308,28 @@ std::optional<std::string> HeartbeatWatch::who_is_where() {
   const bool has_left = all.empty() && heartbeat_ != nullptr && heartbeat_->loss(milliseconds(0));
   if (all.empty())
     return rank <= 1 && !has_left ? std::optional<std::string>("rank 0 does not answer") : std::nullopt;
-  const auto waits = [&](uint32_t r) { return all[r].standing.waits_for_ranks && all[r].age <= kSilent; };
+  for (uint32_t r = 0; r < rank; ++r) {
+    if (waits(r, all)) return std::nullopt;  // that one says it
+  }
+  return text_of_those_behind(all);
+}
+
+std::string HeartbeatWatch::who_is_waited_for() {
+  const std::vector<KnownStanding> all =
+      heartbeat_ != nullptr ? heartbeat_->standings(kForAnAnswer) : std::vector<KnownStanding>();
+  return all.empty() ? "rank 0 does not answer" : text_of_those_behind(all);
+}
+
+bool HeartbeatWatch::waits(uint32_t rank, std::span<const KnownStanding> all) const {
+  return all[rank].standing.waits_for_ranks && all[rank].age <= kSilent;
+}
+
+// Those that do not wait, and all of them where each does.
+std::string HeartbeatWatch::text_of_those_behind(std::span<const KnownStanding> all) const {
+  const uint32_t rank = communicator_.rank();
   std::vector<uint32_t> named;
   for (uint32_t r = 0; r < all.size(); ++r) {
-    if (r != rank && r < rank && waits(r)) return std::nullopt;  // that one says it
-    if (r != rank && !waits(r)) named.push_back(r);
+    if (r != rank && !waits(r, all)) named.push_back(r);
   }
   const bool all_wait = named.empty();
   for (uint32_t r = 0; all_wait && r < all.size(); ++r) named.push_back(r);

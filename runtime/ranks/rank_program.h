@@ -14,8 +14,6 @@ class RankProgram {
  public:
   virtual ~RankProgram() = default;
 
-  // Whether SIGTERM is this program's from its beginning (EarlyEnd).
-  virtual bool takes_sigterm() const { return false; }
   // Takes the warnings of this rank.
   virtual Log& log() = 0;
   // Tells the user why the run ends, in the name of all ranks.
@@ -28,6 +26,9 @@ class RankProgram {
   // The rank that this process is has not heard of a death in time, and what it still computes is lost. The
   // user has been told. A program that stays learns of the death when it next asks the others for something.
   virtual void end_at_once() = 0;
+  // Another rank has left because of a failure, and a second later this one still works. Whoever ends by what
+  // it next asks the others for needs nothing here.
+  virtual void another_has_failed(const Error&) {}
 };
 
 }  // namespace terrace

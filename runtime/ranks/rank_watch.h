@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/comm/liveness/heartbeat.h>
 #include <terrace/offload/watch/step_watch.h>
 #include <terrace/runtime/observe/control/job_status.h>
 #include <terrace/runtime/observe/log/run_observer.h>
@@ -44,12 +45,21 @@ class RankWatch : public RunObserver {
   virtual Following follow(const FollowedLoop& loop) = 0;
   // What becomes of the run after a death: "the state is that of step 800: ...".
   virtual void set_what_is_kept(std::string text) = 0;
+  // The run has kept a state of its own, which `terrace launch --restarts` goes on from.
+  virtual void own_state_kept() = 0;
 
   // The death behind what an operation with the others failed with, as the user is told of it; nothing where
   // there was none. Waits a moment for the news.
   virtual std::optional<Error> death_behind(const Error& failure) const = 0;
   // The first rank that has died, as the user is told of it; nothing where none has.
   virtual std::optional<Error> death() const = 0;
+  // Who else has to know of the first rank that is lost, and why: called on any thread, and at once where one
+  // is lost already. Null: nobody; when that has returned, the earlier one is not called any more.
+  using TellLoss = std::function<void(uint32_t rank, const std::string& why)>;
+  virtual void tell_of_losses(TellLoss tell) = 0;
+  // What this rank exchanges past the communicator has failed. Returns the rank that is lost and so behind
+  // it, or tells the others that this one leaves because of it. Waits a moment for the news.
+  virtual std::optional<RankLoss> loss_or_leave(const std::string& why) = 0;
   // This rank ends because of a death. The user is told by the rank that tells it, where nobody has yet.
   virtual void end_with_death(const Error& death) = 0;
   // This rank ends because of anything else; every rank does, and each calls it. The ranks tell the user of
@@ -61,6 +71,11 @@ class RankWatch : public RunObserver {
 
   // Who keeps this rank waiting, in words; nothing where another rank says it, or nobody does.
   virtual std::optional<std::string> who_is_where() = 0;
+  // The same in any case.
+  virtual std::string who_is_waited_for() = 0;
+  // Of the first rank, called every second: who is where, in words, where all ranks wait for each other and
+  // nothing moves any more (mutual_wait.h); else nothing.
+  virtual std::optional<std::string> mutual_wait() { return std::nullopt; }
   // Sets the ranks of a status of the run. Only on rank 0.
   virtual void describe(JobStatus& status) const = 0;
 };
@@ -73,8 +88,11 @@ class NoOtherRanks final : public RankWatch {
 
   Following follow(const FollowedLoop&) override { return Following(nullptr); }
   void set_what_is_kept(std::string) override {}
+  void own_state_kept() override {}
   std::optional<Error> death_behind(const Error&) const override { return std::nullopt; }
   std::optional<Error> death() const override { return std::nullopt; }
+  void tell_of_losses(TellLoss) override {}
+  std::optional<RankLoss> loss_or_leave(const std::string&) override { return std::nullopt; }
   void end_with_death(const Error&) override {}
   int end_with(const Error& failure, int status) override {
     is_first_ ? program_.say(failure) : program_.say_as("", failure);
@@ -82,6 +100,7 @@ class NoOtherRanks final : public RankWatch {
   }
   void give_up(std::string) override {}
   std::optional<std::string> who_is_where() override { return std::nullopt; }
+  std::string who_is_waited_for() override { return ""; }
   void describe(JobStatus&) const override {}
 
  private:

@@ -49,21 +49,8 @@ RunRanks::RunRanks(Environment variables, RankProgram& program, const GivenRank&
     : program_(program),
       variables_(std::move(variables)),
       identity_(identify_rank(variables_, given)),
-      launcher_(reach_launcher()),
-      watch_(std::make_unique<NoOtherRanks>(program, is_first())) {
-  if (program.takes_sigterm() && variables_.contains(kLauncherPlaces)) early_end_.emplace(launcher_);
-}
-
-LauncherLink RunRanks::reach_launcher() const {
-  Reason reason;
-  LauncherLink link = LauncherLink::of_rank(variables_, identity_.rank, identity_.size, reason);
-  if (!reason.text.empty())
-    program_.log().warning(fmt::format(
-        "rank {} cannot reach `terrace launch` ({}): where it dies, the launcher may not learn that a rank "
-        "has died, and then the run does not go on by itself",
-        identity_.rank, reason.text));
-  return link;
-}
+      launcher_(variables_),
+      watch_(std::make_unique<NoOtherRanks>(program, is_first())) {}
 
 MakeMessagePort RunRanks::message_port(const RankMeeting& meeting) const {
   const std::string_view launcher = name_of(identity_.launcher);
@@ -111,7 +98,6 @@ void RunRanks::apply_to(TrainConfig& config) const {
            fmt::format("{} process{} started", identity_.size, identity_.size == 1 ? " was" : "es were"),
            fmt::format("start {} with `terrace launch -n {} -- train`, or leave the key out",
                        config.batch.ranks, config.batch.ranks));
-  config.batch.launched_gradient_group = launched_gradient_group(variables_);
   if (!are_several()) return;
   if (const std::optional<HostLayout> layout = layout_of(communicator_->places())) {
     config.batch.hosts = layout->hosts;
@@ -128,7 +114,7 @@ void RunRanks::apply_to(TrainConfig& config) const {
   if (!is_first()) config.monitor = {};
 }
 
-// Sub-groups are whole hosts. After deaths hosts may have other numbers of ranks than the file is made for.
+// Sub-groups are whole hosts. A run may go on with other numbers of ranks than the file is made for.
 void RunRanks::leave_out_sub_groups_of_parts(TrainConfig& config) const {
   const uint32_t size = config.sub_group_ranks, per_host = config.batch.ranks / config.batch.hosts;
   if (size <= per_host || size % per_host == 0) return;

@@ -16,15 +16,15 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/comm/identity/rank_identity.h>
+#include <terrace/comm/liveness/launcher_link.h>
 #include <terrace/comm/messages/message_communicator.h>
 #include <terrace/runtime/config/train_config.h>
-#include <terrace/runtime/ranks/early_end.h>
 #include <terrace/runtime/ranks/rank_program.h>
 #include <terrace/runtime/ranks/rank_watch.h>
 
 namespace terrace {
 
-// How the ranks of a run meet.
+// How the ranks of a run meet; what they gather by NCCL, once they have met, is NcclExchange's.
 struct RankMeeting {
   CommunicatorChoice communicator = CommunicatorChoice::automatic;
   std::chrono::seconds timeout{60};  // ranks that have not come by then are missing
@@ -72,7 +72,6 @@ class RunRanks {
   class Silence final : public Log {
     void write(LogLevel, std::string_view) override {}
   };
-  LauncherLink reach_launcher() const;
   MakeMessagePort message_port(const RankMeeting& meeting) const;
   void leave_out_sub_groups_of_parts(TrainConfig& config) const;
 
@@ -80,8 +79,7 @@ class RunRanks {
   mutable Silence silence_;
   const Environment variables_;
   const RankIdentity identity_;
-  LauncherLink launcher_;  // ends last, so that a rank that dies while it ends has died
-  std::optional<EarlyEnd> early_end_;
+  LauncherLink launcher_;  // closed where `terrace launch` has not started the ranks
   std::unique_ptr<MessageCommunicator> communicator_;  // null: there is one rank, or they have not met
   std::unique_ptr<RankWatch> watch_;                   // never null
 };

@@ -7,6 +7,7 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
+#include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/utf8.h>
@@ -31,15 +32,22 @@ void require_name(const char* what, const StateKind& kind, const std::string& na
 
 StateWriter::StateWriter(const fs::path& folder, std::string name, std::vector<std::string> files, Log& log,
                          StateKind kind)
-    : name_(std::move(name)),
-      files_(std::move(files)),
-      kind_(kind.files.empty() ? StateKind{.files = files_} : std::move(kind)),
-      process_(getpid()) {
-  require_name(kSave, kind_, name_);
-  require_replaceable(folder / name_, kind_);  // before anything is made or brought in order
-  folder_.emplace(folder, kind_, log);
-  require_replaceable(folder_->final_path(name_), kind_);
-  io::make_folder(folder_->partial_path(name_));
+    : name_(std::move(name)), files_(std::move(files)), process_(getpid()) {
+  if (kind.files.empty()) kind.files = files_;
+  require_name(kSave, kind, name_);
+  require_replaceable(folder / name_, kind);  // before anything is made or brought in order
+  begin(own_folder_.emplace(folder, std::move(kind), log));
+}
+
+StateWriter::StateWriter(const SaveFolder& folder, std::string name, std::vector<std::string> files)
+    : name_(std::move(name)), files_(std::move(files)), process_(getpid()) {
+  begin(folder);
+}
+
+void StateWriter::begin(const SaveFolder& folder) {
+  folder_ = &folder;
+  require_replaceable(folder.final_path(name_), folder.kind());
+  io::make_folder(folder.partial_path(name_));
   is_there_ = true;
 }
 
@@ -49,6 +57,10 @@ StateWriter::~StateWriter() {
 }
 
 void StateWriter::begin_file(const std::string& name, uint64_t bytes) {
+  begin_file(name, bytes, [](int) { return false; });
+}
+
+void StateWriter::begin_file(const std::string& name, uint64_t bytes, FunctionRef<bool(int)> clone) {
   end_file();
   const bool is_known = std::ranges::find(files_, name) != files_.end();
   const bool is_twice =
@@ -60,7 +72,8 @@ void StateWriter::begin_file(const std::string& name, uint64_t bytes) {
   }
   file_name_ = name;
   file_.emplace(folder_->partial_path(name_) / name);
-  if (bytes > 0) file_->reserve(bytes);
+  announced_bytes_ = bytes;
+  if (bytes > 0 && !file_->take_clone(bytes, clone)) file_->reserve(bytes);
 }
 
 void StateWriter::write(std::span<const std::byte> bytes) {
@@ -72,10 +85,17 @@ void StateWriter::write(std::span<const std::byte> bytes) {
 void StateWriter::end_file() {
   if (!file_) return;
   manifest_.files.push_back({file_name_, file_->finish()});
+  const uint64_t bytes = manifest_.files.back().data.bytes;
+  TERRACE_ASSERT(announced_bytes_ == 0 || bytes == announced_bytes_,
+                 fmt::format("{} got {} of {} bytes", file_name_, bytes, announced_bytes_));
   file_.reset();
 }
 
 void StateWriter::complete(std::string facts, bool set_latest) {
+  complete(std::move(facts), {set_latest, true, [](PlaceMoment) {}});
+}
+
+void StateWriter::complete(std::string facts, const PlaceOptions& options) {
   end_file();
   if (facts.empty() || facts.size() > kMostFactsBytes || well_formed_bytes(facts) != facts.size()) {
     throw Error(ErrorKind::config, {kSave, name_, fmt::format("its facts are {} bytes", facts.size()),
@@ -88,8 +108,7 @@ void StateWriter::complete(std::string facts, bool set_latest) {
          "write each file of the list"});
   }
   manifest_.facts = std::move(facts);
-  const auto nobody_looks = [](PlaceMoment) {};
-  folder_->place(name_, manifest_text(manifest_), {set_latest, true, nobody_looks});
+  folder_->place(name_, manifest_text(manifest_), options);
   is_there_ = false;
 }
 

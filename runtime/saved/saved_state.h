@@ -49,28 +49,36 @@ class StateWriter {
   // has the files that others of its kind have, where these are not the same.
   StateWriter(const std::filesystem::path& folder, std::string name, std::vector<std::string> files, Log& log,
               StateKind kind = {});
+  // The same in a folder that is locked already, and outlives this.
+  StateWriter(const SaveFolder& folder, std::string name, std::vector<std::string> files);
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;
   StateWriter& operator=(const StateWriter&) = delete;
 
   // Ends the file before, and begins one of the files, each once. Where the bytes to come are known, disk
-  // space for all of them is taken, or Error(capacity) thrown.
+  // space for all of them is taken, or Error(capacity) thrown; or `clone` makes the file share them with
+  // another one (BlockWriter::take_clone()), and they are read for their checksums alone.
   void begin_file(const std::string& name, uint64_t bytes = 0);
+  void begin_file(const std::string& name, uint64_t bytes, FunctionRef<bool(int)> clone);
   void write(std::span<const std::byte> bytes);
+  // Returns when the file that was begun last is on the drive.
+  void end_file();
   // Gives the state its name, and names it in `latest` where that is asked for. It is durable when this
   // returns.
   void complete(std::string facts, bool set_latest);
+  void complete(std::string facts, const PlaceOptions& options);
 
  private:
-  void end_file();
+  void begin(const SaveFolder& folder);
 
   const std::string name_;
   const std::vector<std::string> files_;
-  const StateKind kind_;
   const int process_;  // a forked child removes nothing
-  std::optional<SaveFolder> folder_;
+  std::optional<SaveFolder> own_folder_;
+  const SaveFolder* folder_ = nullptr;
   bool is_there_ = false;  // the partial folder
   std::string file_name_;
+  uint64_t announced_bytes_ = 0;  // of it, where they were known
   std::optional<BlockWriter> file_;
   StateManifest manifest_;
 };

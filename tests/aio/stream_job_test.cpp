@@ -4,7 +4,6 @@
 #include <random>
 
 #include <terrace/aio/engines/engine_decorator.h>
-#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/aio/stream_job.h>
 #include <terrace/base/clock.h>
 

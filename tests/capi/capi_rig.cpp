@@ -1,5 +1,6 @@
 #include "capi/capi_rig.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -142,10 +143,18 @@ void damage_files(const std::filesystem::path& folder) {
 
 Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
     : folder_(folder), path_(folder_.c_str()) {
-  terrace_simulated_options simulated = TERRACE_INIT(terrace_simulated_options);
-  simulated.budget_bytes = device_bytes(c);
-  simulated.strict = c.strict ? 1 : 0;
-  is_well(terrace_device_simulated(&simulated, &device));
+  if (c.gpu >= 0) {
+    terrace_cuda_options cuda = TERRACE_INIT(terrace_cuda_options);
+    cuda.ordinal = static_cast<uint32_t>(c.gpu);
+    cuda.budget_bytes = device_bytes(c);
+    cuda.strict = c.strict ? 1 : 0;
+    is_well(terrace_device_cuda(&cuda, &device));
+  } else {
+    terrace_simulated_options simulated = TERRACE_INIT(terrace_simulated_options);
+    simulated.budget_bytes = device_bytes(c);
+    simulated.strict = c.strict ? 1 : 0;
+    is_well(terrace_device_simulated(&simulated, &device));
+  }
   memory.resize(specs().size());
   for (const TensorSpec& spec : specs()) {
     terrace_tensor tensor = TERRACE_INIT(terrace_tensor);
@@ -177,6 +186,9 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   options.resume = c.resume;
   options.retained_commits = c.retained;
   options.no_host_lock = 1;
+  options.ranks = c.ranks;
+  options.rank_exchange = c.rank_exchange;
+  options.divide_parameters = c.divided ? 1 : 0;
   if (c.least_host) {
     terrace_plan_result least = TERRACE_INIT(terrace_plan_result);
     is_well(plan(&least));
@@ -245,6 +257,16 @@ const void* Training::parameters(uint32_t tensor) {
   return leased;
 }
 
+// Memory of the played driver is this machine's, and what it was asked for goes on beside this thread.
+void Training::wait_for_gpu() {
+  if (case_.gpu < 0) return;
+  void* stream = nullptr;
+  is_well(terrace_compute_stream(store_, &stream));
+  using Wait = int (*)(void*);
+  const auto wait = reinterpret_cast<Wait>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamSynchronize"));
+  ASSERT_EQ(wait(stream), 0);
+}
+
 void Training::fill() {
   is_well(terrace_fill_with(store_, fill_value, nullptr));
 }
@@ -268,12 +290,13 @@ void Training::use(uint64_t number, uint32_t micro_batch, uint32_t kind, const s
   if (!is_well(terrace_lease(store_, key.c_str(), backward && hands_over ? uint32_t{TERRACE_FORWARD} : kind,
                              leased.data(), static_cast<uint32_t>(leased.size()), &lease)))
     return;
+  wait_for_gpu();
   if (between) between("in a lease");
   for (const uint32_t tensor : tensors) {
     const void* const values = parameters(tensor);
     if (!backward || tensor == kFrozen) continue;
     std::vector<std::byte> gradient(bytes_of_tensor(tensor));
-    make_gradient(tensor, number, micro_batch, values, gradient.data());
+    make_gradient(tensor, number, micro_batch * case_.rank_count + case_.rank, values, gradient.data());
     if (hands_over) {
       is_well(
           terrace_hand_over(store_, tensor, gradient.data(), static_cast<uint32_t>(specs()[tensor].type), 0));
@@ -289,11 +312,18 @@ void Training::use(uint64_t number, uint32_t micro_batch, uint32_t kind, const s
 }
 
 void Training::micro_batch(uint64_t number, uint32_t micro_batch, const Between& between) {
-  for (size_t o = 0; o < kOperations.size(); ++o)
-    use(number, micro_batch, TERRACE_FORWARD, kOperations[o], "op" + std::to_string(o) + "/forward", between);
-  for (size_t o = kOperations.size(); o-- > 0;)
-    use(number, micro_batch, TERRACE_BACKWARD, kOperations[o], "op" + std::to_string(o) + "/backward",
-        between);
+  const uint64_t of_all = number * 5 + micro_batch * case_.rank_count + case_.rank;
+  const auto is_used = [&](size_t operation) { return !case_.leaves_out || (of_all + operation) % 3 != 0; };
+  for (size_t o = 0; o < kOperations.size(); ++o) {
+    if (is_used(o))
+      use(number, micro_batch, TERRACE_FORWARD, kOperations[o], "op" + std::to_string(o) + "/forward",
+          between);
+  }
+  for (size_t o = kOperations.size(); o-- > 0;) {
+    if (is_used(o))
+      use(number, micro_batch, TERRACE_BACKWARD, kOperations[o], "op" + std::to_string(o) + "/backward",
+          between);
+  }
   is_well(terrace_end_micro_batch(store_));
 }
 

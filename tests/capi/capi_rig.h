@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <terrace.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/space/tensor.h>
+#include <terrace_run.h>
 
 namespace terrace::capi {
 
@@ -27,6 +27,12 @@ struct Case {
   bool least_host = false;  // host memory keeps nothing that can be on nvme
   bool callers = false;     // what is trained lies in memory of the program
   bool layer_major = false;
+  bool divided = false;            // parameters on the device, too
+  terrace_ranks* ranks = nullptr;  // of which this is `rank`, of `rank_count`; the accumulation is of each
+  uint32_t rank = 0, rank_count = 1;
+  uint32_t rank_exchange = TERRACE_SYMMETRIC;
+  int gpu = -1;             // of the played driver; -1: the device is simulated
+  bool leaves_out = false;  // each micro-batch some operations, others than the one before
 };
 inline constexpr Case kOnNvme = {.parameters = TERRACE_NVME, .states = TERRACE_NVME};
 
@@ -100,6 +106,7 @@ class Training {
   void use(uint64_t number, uint32_t micro_batch, uint32_t kind, const std::vector<uint32_t>& tensors,
            const std::string& key, const Between& between);
   const void* parameters(uint32_t tensor);
+  void wait_for_gpu();
   const Case case_;
   std::vector<std::vector<std::byte>> memory_;
   terrace_store* store_ = nullptr;

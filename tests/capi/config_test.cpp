@@ -18,12 +18,13 @@ using capi::expect_kind;
 using capi::is_well;
 using ::testing::HasSubstr;
 
-static_assert(sizeof(terrace_config_options) == 40);
+static_assert(sizeof(terrace_config_options) == 56);
 static_assert(offsetof(terrace_config_options, brings_optimizer) == 4);
 static_assert(offsetof(terrace_config_options, path) == 8);
 static_assert(offsetof(terrace_config_options, text) == 16);
 static_assert(offsetof(terrace_config_options, total_steps) == 24);
 static_assert(offsetof(terrace_config_options, brings_schedule) == 32);
+static_assert(offsetof(terrace_config_options, met) == 48);
 static_assert(sizeof(terrace_scheduled) == 32);
 static_assert(offsetof(terrace_scheduled, lr) == 8);
 static_assert(sizeof(terrace_loss_scale_state) == 40);
@@ -118,6 +119,31 @@ TEST(CConfig, ScalesTheLossOfFp16) {
   EXPECT_TRUE(is_well(terrace_loss_scale_get(scale, &state)));
   EXPECT_EQ(state.scale, 1.0);
   terrace_loss_scale_free(scale);
+}
+
+TEST(CConfig, CountsTheBatchOverTheRanks) {
+  const auto read = [](const char* text, uint32_t ranks) {
+    terrace_config_options options = TERRACE_INIT(terrace_config_options);
+    options.text = text;
+    options.ranks = ranks;
+    terrace_config* config = nullptr;
+    const char* json = "";
+    if (terrace_error* failure = terrace_config_read(&options, &config)) {
+      const std::string refused = terrace_error_text(failure);
+      terrace_error_free(failure);
+      return refused;
+    }
+    is_well(terrace_config_json(config, &json));
+    const std::string resolved = json;
+    terrace_config_free(config);
+    return resolved;
+  };
+  constexpr const char* kBatch = "{\"train_batch_size\": 12, \"train_micro_batch_size_per_gpu\": 2}";
+  EXPECT_NE(read(kBatch, 0).find("\"gradient_accumulation_steps\": 6"), std::string::npos);
+  EXPECT_NE(read(kBatch, 3).find("\"gradient_accumulation_steps\": 2"), std::string::npos);
+  EXPECT_NE(read(kBatch, 4).find("4 ranks cannot share evenly"), std::string::npos);
+  constexpr const char* kSteps = "{\"gradient_accumulation_steps\": 3}";
+  EXPECT_NE(read(kSteps, 2).find("\"train_batch_size\": 6"), std::string::npos);
 }
 
 TEST(CConfig, AnswersToWhateverIsGiven) {

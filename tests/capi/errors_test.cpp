@@ -61,6 +61,21 @@ TEST(CErrors, AreOfEveryKindWithFourParts) {
               }));
 }
 
+TEST(CErrors, AreThrownAgainAsTheyWere) {
+  for (const ErrorKind kind :
+       {ErrorKind::config, ErrorKind::capacity, ErrorKind::io, ErrorKind::device, ErrorKind::corrupt,
+        ErrorKind::cancelled, ErrorKind::peer, ErrorKind::misuse}) {
+    const Error thrown(kind, {"cannot do it", "this", "of a reason", "do that"});
+    try {
+      c::throw_again(c::answer([&] { throw thrown; }));
+      FAIL() << "nothing is thrown";
+    } catch (const Error& again) {
+      EXPECT_EQ(again.kind(), kind) << again.what();
+      EXPECT_STREQ(again.what(), thrown.what());
+    }
+  }
+}
+
 TEST(CErrors, OfAMissingGpuSaySo) {
   const terrace_cuda_options options = TERRACE_INIT(terrace_cuda_options);
   terrace_device* device = nullptr;

@@ -2,6 +2,8 @@
 // refused is of kind misuse or config, and the training afterwards is one that was left alone, bit for bit.
 #include <gtest/gtest.h>
 
+#include <terrace_run.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -33,6 +35,7 @@ struct Call {
 struct Scratch {
   float values[16] = {};
   uint64_t numbers[64] = {};
+  double sum = 0;
   uint32_t flag = 0;
   const void* constant = nullptr;
   void* address = nullptr;
@@ -150,6 +153,10 @@ std::vector<Call> bad_calls(bool tensors_count_steps = false) {
   add("tensor_steps, count", [&s](Store t) { return terrace_tensor_steps(t, s.numbers, 5); });
   add("set_tensor_steps", [](Store t) { return terrace_set_tensor_steps(t, nullptr, 4); });
   add("set_tensor_steps, count", [&s](Store t) { return terrace_set_tensor_steps(t, s.numbers, 5); });
+  add("gradient_squares", [&s](Store t) { return terrace_gradient_squares(t, nullptr, 21, &s.sum); });
+  add("gradient_squares, sum", [&s](Store t) { return terrace_gradient_squares(t, s.numbers, 21, nullptr); });
+  add("gradient_squares, count",
+      [&s](Store t) { return terrace_gradient_squares(t, s.numbers, 20, &s.sum); });
   add("has_whole_state", [](Store t) { return terrace_has_whole_state(t, nullptr); });
   add("parameter_address", [](Store t) { return terrace_parameter_address(t, 0, nullptr); });
   add("parameter_address, tensor",
@@ -234,6 +241,8 @@ std::vector<Call> good_calls() {
   look("write_values, none",
        [](Store t) { return terrace_write_values(t, 0, TERRACE_MASTER, 0, 0, nullptr); });
   look("tensor_steps", [&s](Store t) { return terrace_tensor_steps(t, s.numbers, 4); });
+  look("gradient_squares",
+       [&s](Store t) { return terrace_gradient_squares(t, s.numbers, TERRACE_SQUARES_LIMBS, &s.sum); });
   look("has_whole_state", [&s](Store t) { return terrace_has_whole_state(t, &s.flag); });
   look("parameter_address", [&s](Store t) { return terrace_parameter_address(t, 3, &s.address); });
   look("gradient_address", [&s](Store t) { return terrace_gradient_address(t, 2, &s.address); });

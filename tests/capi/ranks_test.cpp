@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <terrace.h>
+#include <terrace_run.h>
 
 #include "capi/capi_rig.h"
 

@@ -12,6 +12,7 @@
 #include <terrace_run.h>
 
 #include "capi/capi_rig.h"
+#include "capi/rank_program.h"
 #include "support/forked_ranks.h"
 #include "support/patience.h"
 
@@ -20,65 +21,13 @@ namespace {
 
 using capi::expect_kind;
 using capi::is_well;
+using capi::kUnexpected;
+using Program = capi::RankProgram;
 using ::testing::ElementsAre;
 using testing::ForkedRanks;
 using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::RankNotes;
-
-constexpr int kUnexpected = 99;
-
-// One rank as a program of C has it: what fails is noted and ends it.
-class Program {
- public:
-  Program(const RankNotes& notes, uint32_t rank, uint32_t count) : notes_(notes), rank_(rank) {
-    const std::string place = notes.place();
-    terrace_ranks_options options = TERRACE_INIT(terrace_ranks_options);
-    options.rank = rank;
-    options.count = count;
-    options.place = place.c_str();
-    options.timeout_seconds = static_cast<uint32_t>(kPatience.count());
-    options.ends_process = 1;
-    options.log = [](void* own, uint32_t, const char* line) {
-      static_cast<Program*>(own)->note(std::string(line) + "|");
-    };
-    options.log_context = this;
-    take(terrace_ranks_join(&options, &ranks));
-  }
-  ~Program() { terrace_ranks_free(ranks); }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-
-  void note(const std::string& text) const { notes_.write(rank_, text); }
-  // Keeps the first failure. Returns whether there is none.
-  bool take(terrace_error* error) {
-    if (error != nullptr && failure_.empty())
-      failure_ = terrace_error_text(error), kind_ = terrace_error_kind_of(error);
-    terrace_error_free(error);
-    return failure_.empty();
-  }
-  bool vote(uint64_t mine, std::vector<uint64_t>& all) {
-    return take(terrace_ranks_ballot(ranks, &mine, sizeof(mine), all.data()));
-  }
-  int end(uint32_t status = 1) {
-    uint32_t worst = kUnexpected;
-    terrace_error* error = terrace_ranks_end(ranks, failure_.empty() ? nullptr : failure_.c_str(), kind_,
-                                             failure_.empty() ? 0 : status, &worst);
-    if (error != nullptr) return kUnexpected;
-    return static_cast<int>(worst);
-  }
-  void fail_with(const std::string& text) { failure_ = text, kind_ = TERRACE_IO; }
-  const std::string& failure() const { return failure_; }
-  uint32_t kind() const { return kind_; }
-
-  terrace_ranks* ranks = nullptr;
-
- private:
-  const RankNotes& notes_;
-  const uint32_t rank_;
-  std::string failure_;
-  uint32_t kind_ = 0;
-};
 
 TEST(CRanksTogether, ShareTheirWordsAndKnowTheirPlaces) {
   const RankNotes notes;
@@ -173,6 +122,77 @@ TEST(CRanksTogether, ThatComputeOnAreEndedASecondAfterADeath) {
   EXPECT_THAT(notes.of(0), HasSubstr("rank 1 of 2 (host "));
 }
 
+TEST(CRanksTogether, ThatComputeOnAreEndedASecondAfterAFailure) {
+  const RankNotes notes;
+  const ForkedRanks ranks(3, [&](uint32_t rank) {
+    Program program(notes, rank, 3);
+    if (rank == 1) {
+      program.fail_with("the disk is full");
+      return program.end(4);
+    }
+    std::this_thread::sleep_for(kPatience);
+    return kUnexpected;
+  });
+  EXPECT_THAT(ranks.ends(), ElementsAre(1, 4, 1));
+  EXPECT_THAT(notes.of(0), HasSubstr("rank 1 of 3 (host "));
+  EXPECT_THAT(notes.of(2), HasSubstr("the disk is full"));
+}
+
+// Whoever knows of a death by a call ends as it likes.
+TEST(CRanksTogether, ThatHaveBeenToldAreNotEnded) {
+  const RankNotes notes;
+  const ForkedRanks ranks(2, [&](uint32_t rank) {
+    Program program(notes, rank, 2);
+    if (rank == 1) raise(SIGKILL);
+    std::vector<uint64_t> all(2);
+    while (program.vote(0, all)) {
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // longer than whoever computes on is given
+    return program.end(7);
+  });
+  EXPECT_THAT(ranks.ends(), ElementsAre(7, -SIGKILL));
+}
+
+bool gives_up_after(Program& program, uint32_t seconds) {
+  terrace_patience patience = TERRACE_INIT(terrace_patience);
+  patience.stall_warning_seconds = 1;
+  patience.stall_abort_seconds = seconds;
+  return program.take(terrace_ranks_patience(program.ranks, &patience));
+}
+
+// Who keeps the others waiting, since it computes for ever or is stopped, is named on all of them.
+TEST(CRanksTogether, GiveUpAWaitForOneThatHangs) {
+  for (const bool is_stopped : {false, true}) {
+    const RankNotes notes;
+    const ForkedRanks ranks(3, [&](uint32_t rank) {
+      Program program(notes, rank, 3);
+      gives_up_after(program, is_stopped ? 5 : 3);
+      std::vector<uint64_t> all(3);
+      program.vote(rank, all);
+      program.take(terrace_ranks_step(program.ranks, 7, rank == 1 ? "the data" : "the forward pass"));
+      if (rank == 1) program.note(std::to_string(getpid()) + " ");
+      if (rank == 1 && is_stopped) raise(SIGSTOP);
+      if (rank == 1) std::this_thread::sleep_for(kPatience);
+      program.vote(rank, all);
+      program.note(program.failure());
+      if (rank == 2 && is_stopped) {
+        const bool all_know =
+            testing::comes_true([&] { return notes.of(0).find("a wait of ") != std::string::npos; });
+        kill(std::stoi(notes.of(1)), SIGKILL);
+        if (!all_know) return kUnexpected;
+      }
+      return program.end(program.kind());
+    });
+    EXPECT_THAT(ranks.ends(), ElementsAre(TERRACE_PEER, is_stopped ? -SIGKILL : 1, TERRACE_PEER));
+    for (const uint32_t rank : {0u, 2u}) {
+      EXPECT_THAT(notes.of(rank), HasSubstr("a wait of "));
+      EXPECT_THAT(notes.of(rank), HasSubstr("rank 1 of 3 (host "));
+      EXPECT_THAT(notes.of(rank), HasSubstr(is_stopped ? "has said nothing for " : "in step 7 at the data"));
+    }
+    EXPECT_THAT(notes.of(0), HasSubstr("no progress for "));
+  }
+}
+
 TEST(CRanksTogether, EndWithTheWorstStatusAndSayEachReasonOnce) {
   const RankNotes notes;
   const ForkedRanks ranks(3, [&](uint32_t rank) {
@@ -219,7 +239,7 @@ TEST(CRanksTogether, RefuseWhatTheyCannotUse) {
   options.rank = 1;
   expect_kind(TERRACE_CONFIG, terrace_ranks_join(&options, &ranks));
   options.rank = 0;
-  options.transport = 3;
+  options.transport = TERRACE_TRANSPORT_NCCL + 1;
   expect_kind(TERRACE_CONFIG, terrace_ranks_join(&options, &ranks));
   options.transport = TERRACE_TRANSPORT_MPI;
   options.count = 2;
@@ -235,6 +255,7 @@ TEST(CRanksTogether, RefuseWhatTheyCannotUse) {
   expect_kind(TERRACE_MISUSE, terrace_ranks_ballot(alone.ranks, nullptr, 8, nullptr));
   expect_kind(TERRACE_MISUSE, terrace_ranks_kept(alone.ranks, nullptr));
   expect_kind(TERRACE_MISUSE, terrace_ranks_where(alone.ranks, nullptr));
+  expect_kind(TERRACE_MISUSE, terrace_ranks_patience(alone.ranks, nullptr));
   expect_kind(TERRACE_MISUSE, terrace_ranks_end(alone.ranks, nullptr, 0, 0, nullptr));
   const ForkedRanks child(1, [&](uint32_t) {
     const uint32_t kind = capi::kind_of(terrace_ranks_check(alone.ranks));

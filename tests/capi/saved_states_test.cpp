@@ -25,7 +25,7 @@ static_assert(offsetof(terrace_state_options, files) == 24);
 static_assert(offsetof(terrace_state_options, log) == 32);
 static_assert(offsetof(terrace_state_options, log_context) == 40);
 static_assert(offsetof(terrace_state_options, is_checkpoint) == 48);
-static_assert(sizeof(terrace_checkpoint) == 56);
+static_assert(sizeof(terrace_checkpoint) == 64);
 static_assert(offsetof(terrace_checkpoint, precision) == 4);
 static_assert(offsetof(terrace_checkpoint, run) == 8);
 static_assert(offsetof(terrace_checkpoint, step) == 16);
@@ -33,6 +33,7 @@ static_assert(offsetof(terrace_checkpoint, samples) == 24);
 static_assert(offsetof(terrace_checkpoint, model) == 32);
 static_assert(offsetof(terrace_checkpoint, optimizer) == 40);
 static_assert(offsetof(terrace_checkpoint, loss_scale) == 48);
+static_assert(offsetof(terrace_checkpoint, architecture) == 56);
 
 struct Options {
   explicit Options(const std::filesystem::path& path) : folder(path.string()) {
@@ -228,14 +229,14 @@ TEST(CCheckpoints, AnswerToWhateverIsGiven) {
 // A job that died in its first commit leaves a manifest without its name: that is none.
 TEST(CCommits, AreThereOrNotBeforeAStoreIsCreated) {
   const ScratchFolder folder;
-  const std::string path = folder.path().string();
-  const char* paths[] = {path.c_str()};
+  const capi::Arguments arguments(capi::kOnNvme, folder.path());
+  terrace_options options = arguments.options;
   uint32_t has_commit = 7;
-  EXPECT_TRUE(is_well(terrace_has_commit(paths, 1, nullptr, &has_commit)));
+  EXPECT_TRUE(is_well(terrace_has_commit(&options, &has_commit)));
   EXPECT_EQ(has_commit, 0u);
   std::filesystem::create_directory(folder.path() / "terrace-tier");
   std::ofstream(folder.path() / "terrace-tier/commit-0000000000000001.manifest.new") << "cut short";
-  EXPECT_TRUE(is_well(terrace_has_commit(paths, 1, nullptr, &has_commit)));
+  EXPECT_TRUE(is_well(terrace_has_commit(&options, &has_commit)));
   EXPECT_EQ(has_commit, 0u);
   std::filesystem::remove_all(folder.path() / "terrace-tier");
   capi::Case on_nvme = capi::kOnNvme;
@@ -245,13 +246,15 @@ TEST(CCommits, AreThereOrNotBeforeAStoreIsCreated) {
     ASSERT_TRUE(is_well(terrace_begin_commit(training.get(), "", 0)));
     ASSERT_TRUE(is_well(terrace_finish_commit(training.get(), nullptr)));
   }
-  EXPECT_TRUE(is_well(terrace_has_commit(paths, 1, nullptr, &has_commit)));
+  EXPECT_TRUE(is_well(terrace_has_commit(&options, &has_commit)));
   EXPECT_EQ(has_commit, 1u);
-  EXPECT_TRUE(is_well(terrace_has_commit(paths, 1, "another", &has_commit)));
+  options.tier_name = "another";
+  EXPECT_TRUE(is_well(terrace_has_commit(&options, &has_commit)));
   EXPECT_EQ(has_commit, 0u);
-  expect_kind(TERRACE_CONFIG, terrace_has_commit(paths, 1, "../another", &has_commit));
-  expect_kind(TERRACE_MISUSE, terrace_has_commit(nullptr, 1, nullptr, &has_commit));
-  expect_kind(TERRACE_MISUSE, terrace_has_commit(paths, 1, nullptr, nullptr));
+  options.tier_name = "../another";
+  expect_kind(TERRACE_CONFIG, terrace_has_commit(&options, &has_commit));
+  expect_kind(TERRACE_MISUSE, terrace_has_commit(nullptr, &has_commit));
+  expect_kind(TERRACE_MISUSE, terrace_has_commit(&options, nullptr));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // A training through terrace.h is the training through the Offloader, bit for bit.
 #include <gtest/gtest.h>
+#include <terrace_run.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -223,6 +225,77 @@ TEST(CTraining, SkipsTensorsWithoutAGradientAndCountsSteps) {
   steps[0] = 0;
   is_well(terrace_tensor_steps(store, steps, 4));
   EXPECT_EQ(steps[0], 7u);
+}
+
+// The number that limbs are, up to the last bits.
+double value_of(const uint64_t* limbs) {
+  double value = 0;
+  for (int i = TERRACE_SQUARES_LIMBS; i-- > 0;)
+    value += std::ldexp(static_cast<double>(limbs[i]), 32 * i - 320);
+  return value;
+}
+
+// A tensor of `values` alone in a store of the program's memory, with its gradient of a step handed over.
+terrace_store* with_gradient(std::vector<float>& values, const float* gradient) {
+  const uint64_t shape[1] = {values.size()};
+  terrace_tensor tensor = TERRACE_INIT(terrace_tensor);
+  tensor.name = "w";
+  tensor.shape = shape;
+  tensor.rank = 1;
+  tensor.address = values.data();
+  terrace_options options = TERRACE_INIT(terrace_options);
+  options.parameters = options.states = TERRACE_CPU;
+  options.host_bytes = 4 << 20;
+  options.gradients = TERRACE_HANDED_OVER;
+  terrace_store* store = nullptr;
+  is_well(terrace_create(nullptr, &tensor, 1, &options, nullptr, 0, &store));
+  terrace_array array = TERRACE_INIT(terrace_array);
+  array.data = values.data();
+  is_well(terrace_fill_arrays(store, &array, 1));
+  is_well(terrace_begin_step(store));
+  is_well(terrace_hand_over(store, 0, gradient, TERRACE_FP32, 0));
+  is_well(terrace_end_micro_batch(store));
+  return store;
+}
+
+TEST(CTraining, SquaresOfTwoStoresAddUpToThoseOfOneLimbByLimb) {
+  constexpr size_t kFirst = 8192, kAll = 10000;  // parts meet at a multiple of 4096 elements
+  std::vector<float> gradient(kAll);
+  for (size_t i = 0; i < kAll; ++i) gradient[i] = std::ldexp(1.0f + 0.001f * static_cast<float>(i), i % 60);
+  std::vector<float> all(kAll), first(kFirst), second(kAll - kFirst);
+  terrace_store* stores[] = {with_gradient(all, gradient.data()), with_gradient(first, gradient.data()),
+                             with_gradient(second, gradient.data() + kFirst)};
+  uint64_t limbs[3][TERRACE_SQUARES_LIMBS];
+  double not_finite[3] = {1, 1, 1};
+  for (int i = 0; i < 3; ++i)
+    is_well(terrace_gradient_squares(stores[i], limbs[i], TERRACE_SQUARES_LIMBS, &not_finite[i]));
+  uint64_t carried = 0;
+  for (int i = 0; i < TERRACE_SQUARES_LIMBS; ++i) {
+    const uint64_t sum = limbs[1][i] + limbs[2][i] + carried;
+    EXPECT_EQ(sum & 0xffffffff, limbs[0][i]) << i;
+    carried = sum >> 32;
+  }
+  terrace_optimizer group = TERRACE_INIT(terrace_optimizer);
+  terrace_update_settings settings = TERRACE_INIT(terrace_update_settings);
+  settings.groups = &group;
+  settings.group_count = 1;
+  settings.step = 1;
+  terrace_update_result result = TERRACE_INIT(terrace_update_result);
+  is_well(terrace_update(stores[0], &settings, &result));
+  EXPECT_NEAR(std::sqrt(value_of(limbs[0])) / result.gradient_norm, 1, 1e-15);
+  for (terrace_store* store : stores) terrace_destroy(store);
+  for (const double one : not_finite) EXPECT_EQ(one, 0);
+}
+
+TEST(CTraining, SquaresOfAGradientThatIsNotFiniteSaySo) {
+  std::vector<float> values(3);
+  const float gradient[3] = {1, INFINITY, 2};
+  terrace_store* const store = with_gradient(values, gradient);
+  uint64_t limbs[TERRACE_SQUARES_LIMBS];
+  double not_finite = 0;
+  is_well(terrace_gradient_squares(store, limbs, TERRACE_SQUARES_LIMBS, &not_finite));
+  EXPECT_TRUE(std::isinf(not_finite));
+  terrace_destroy(store);
 }
 
 }  // namespace

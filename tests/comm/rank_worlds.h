@@ -14,10 +14,10 @@
 #include <terrace/comm/nccl/nccl_communicator.h>
 #include <terrace/comm/operations/communicator.h>
 #include <terrace/comm/operations/operation.h>
-#include <terrace/comm/operations/thread_world.h>
 
 #include "comm/nccl/fake_nccl.h"
 #include "comm/thread_ports.h"
+#include "comm/thread_world.h"
 #include "support/rank_threads.h"
 #include "support/scratch_folder.h"
 

@@ -11,7 +11,7 @@
 namespace terrace::testing {
 namespace {
 
-constexpr uint32_t kTags = 3 * kLaneCount + 1;
+constexpr uint32_t kTags = 3 * kLaneCount + 3;
 constexpr uint32_t kNobody = UINT32_MAX;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // A config.json of a model. What is accepted can be written, and what is written is the same model again.
-#include <terrace/runtime/model/transformer/model_config.h>
+#include <terrace/reference/model/transformer/model_config.h>
 
 #include "fuzz_input.h"
 

@@ -1,7 +1,7 @@
 // The header of a safetensors file. The length in its first eight bytes is what most mutations break, so
 // every input is also tried as the JSON that a right length is put before; the file is taken to be as large
 // as the last tensor says, or as the input.
-#include <terrace/runtime/model/weights/safetensors.h>
+#include <terrace/runtime/safetensors/safetensors.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // A tokenizer.json. What is accepted also encodes: every token of any text is one of the vocabulary.
-#include <terrace/runtime/train/data/tokenizer.h>
+#include <terrace/reference/data/tokenizer.h>
 
 #include <array>
 #include <optional>

@@ -12,8 +12,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/device/simulated_device.h>
-#include <terrace/runtime/model/compute/host_ops.h>
-#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/reference/model/compute/host_ops.h>
+#include <terrace/reference/model/transformer/model.h>
 
 #include "laws/plain_training.h"
 #include "support/offloaders.h"

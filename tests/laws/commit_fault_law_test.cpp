@@ -5,11 +5,12 @@
 
 #include <cerrno>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
 #include "support/enum_values.h"
+#include "support/fault_engine.h"
 
 namespace terrace::commit_fault_law_test {
 namespace {

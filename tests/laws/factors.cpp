@@ -93,9 +93,12 @@ constexpr std::array<std::string_view, 4> kHostCounts = {"1", "2", "3", "4"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
+// "nccl": on one host, so do gradients, and parameters go from device to device by a played NCCL.
 // "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared; and
 // what has come from other hosts is kept before optimizer states are.
-constexpr std::array<std::string_view, 5> kBackEnds = {"threads", "messages", "peers", "copies", "waiting"};
+// "pulled": as peers, and each rank reads what it needs when it needs it, where that is possible.
+constexpr std::array<std::string_view, 7> kBackEnds = {"threads", "messages", "peers", "copies",
+                                                       "nccl",    "waiting",  "pulled"};
 
 // Micro-batches whose gradients are summed before they join the sum of the step. Groups of 4 are for more
 // micro-batches than 3.
@@ -365,7 +368,7 @@ std::vector<Combination> covering_array_over_ranks(Strength strength) {
   return covering_array(strength, {{kParameters, {kParameterPlaces.begin(), kParameterPlaces.end()}},
                                    {kRanks, {"2", "3", "4", "5", "6", "8", "12"}},
                                    {kHosts, {kHostCounts.begin(), kHostCounts.end()}},
-                                   {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
+                                   {kBackEnd, {kBackEnds.begin(), kBackEnds.end()}},
                                    {kAccumulation, {"1", "3", "4", "8"}},
                                    {kGroup, {"1", "2", "4"}}});
 }

@@ -6,12 +6,13 @@
 #include <atomic>
 #include <cerrno>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/device/simulated_device.h>
-#include <terrace/runtime/train/fault_spec.h>
+#include <terrace/reference/fault_spec.h>
 
 #include "offload/toy_training.h"
+#include "support/fault_engine.h"
 #include "support/offloaders.h"
 #include "support/sanitized.h"
 

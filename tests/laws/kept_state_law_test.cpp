@@ -11,9 +11,9 @@
 #include <fstream>
 
 #include <terrace/aio/engines/engine_decorator.h>
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/fault_spec.h>
+#include <terrace/reference/fault_spec.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"

@@ -77,6 +77,15 @@ void take_budgets(const Combination& c, const FlatSpace& space, const std::vecto
   options.host_budget_bytes = between(level_of(c, kHost), roomy.host_minimum_bytes, most);
 }
 
+// What cannot be pulled is refused: pulled_ranks_test.
+bool can_pull(const Combination& c, const OffloadOptions& options) {
+  const std::string_view update = level_of(c, kUpdate);
+  if (update == "during_backward" || update == "mixed") return false;
+  if (update == "next_forward" && options.parameters == Placement::none) return false;
+  return options.states != Placement::none && !options.divides_parameters && !options.layer_major &&
+         options.gradient_bits == 0 && options.parameter_bits == 0;
+}
+
 bool has_nvme(const OffloadOptions& options) {
   return options.parameters == Placement::nvme || options.states == Placement::nvme;
 }
@@ -136,7 +145,11 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.hooks.decorate_engine = surroundings.decorate;
   options.hooks.step_events = surroundings.step_events;
   testing::set_ranks(options, surroundings.ranks);
-  options.exchanges_by_copies = options.ranks > 1 && level_of(c, kBackEnd) == "copies";
+  options.gathers_by_copies = options.ranks > 1 && level_of(c, kBackEnd) == "copies";
+  const bool by_nccl = options.ranks > 1 && options.hosts == 1 && level_of(c, kBackEnd) == "nccl";
+  options.exchanges_by_copies = options.gathers_by_copies || by_nccl;
+  if (options.ranks > 1 && level_of(c, kBackEnd) == "pulled" && can_pull(c, options))
+    options.rank_exchange = RankExchange::pulled;
   if (options.ranks > 1 && level_of(c, kBackEnd) == "waiting") {
     options.ranks_overlap = false;
     options.compare_ranks_every_steps = 1;

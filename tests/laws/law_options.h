@@ -6,7 +6,7 @@
 
 #include <terrace/base/workers.h>
 #include <terrace/offload/options/offload_options.h>
-#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/reference/model/transformer/model.h>
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"

@@ -15,8 +15,8 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/runtime/model/compute/host_ops.h>
-#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/reference/model/compute/host_ops.h>
+#include <terrace/reference/model/transformer/model.h>
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"

@@ -12,9 +12,10 @@ using testing::RankWorldKind;
 std::unique_ptr<testing::RankWorld> make_law_world(const Combination& c) {
   const std::vector<RankWorldKind> kinds = testing::rank_world_kinds();
   const std::string_view back_end = level_of(c, kBackEnd);
-  const std::string_view name = back_end == "threads" || back_end == "waiting" ? "Threads"
-                                : back_end == "messages"                       ? "LateMessages"
-                                                                               : "LatePeers";
+  const std::string_view name = back_end == "threads" || back_end == "waiting"  ? "Threads"
+                                : back_end == "messages"                        ? "LateMessages"
+                                : back_end == "nccl" && rounds_of(c).hosts == 1 ? "NcclGathers"
+                                                                                : "LatePeers";
   return std::ranges::find(kinds, name, &RankWorldKind::name)
       ->make({.ranks = rounds_of(c).ranks, .hosts = rounds_of(c).hosts});
 }

@@ -9,7 +9,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/memory/device/simulated_device.h>
-#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/reference/model/compute/host_ops.h>
 
 #include "laws/plain_training.h"
 #include "support/offloaders.h"

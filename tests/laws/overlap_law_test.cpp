@@ -2,7 +2,7 @@
 // clock in which every request takes 20 ms and nothing else takes any time.
 #include <gtest/gtest.h>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_transport.h>
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/toy_training.h"

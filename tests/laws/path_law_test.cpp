@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/toy_training.h"
+#include "support/fault_engine.h"
 #include "support/offloaders.h"
 
 namespace terrace::path_law_test {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/reference/model/compute/host_ops.h>
 
 #include "support/bit_sum.h"
 #include "support/in_memory_parameters.h"

@@ -9,8 +9,8 @@
 
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/optimizer_cpu/optimizer.h>
-#include <terrace/runtime/model/transformer/model.h>
-#include <terrace/runtime/train/setup/training_setup.h>
+#include <terrace/reference/model/transformer/model.h>
+#include <terrace/reference/setup/training_setup.h>
 
 #include "laws/placement_law.h"
 #include "support/lease_adapters.h"

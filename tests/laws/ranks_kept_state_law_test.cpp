@@ -12,9 +12,9 @@
 #include <optional>
 #include <random>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/fault_spec.h>
+#include <terrace/reference/fault_spec.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
@@ -33,13 +33,13 @@ namespace fs = std::filesystem;
 constexpr uint64_t kTrained = 4;  // steps
 
 const std::vector<Combination>& combinations() {
-  static const std::vector<Combination> list =
-      covering_array_with_commits({{kParameters, {"none", "cpu", "nvme", "divided"}},
-                                   {kRanks, {"2", "3", "4"}},
-                                   {kHosts, {"1", "2", "3"}},
-                                   {kBackEnd, {"threads", "messages", "peers", "copies", "waiting"}},
-                                   {kPolicy, {"opt"}},
-                                   {kChunk, {"4096", "12288", "65536"}}});
+  static const std::vector<Combination> list = covering_array_with_commits(
+      {{kParameters, {"none", "cpu", "nvme", "divided"}},
+       {kRanks, {"2", "3", "4"}},
+       {kHosts, {"1", "2", "3"}},
+       {kBackEnd, {"threads", "messages", "peers", "copies", "nccl", "waiting", "pulled"}},
+       {kPolicy, {"opt"}},
+       {kChunk, {"4096", "12288", "65536"}}});
   return list;
 }
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/train/data/token_cache.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/reference/data/token_cache.h>
+#include <terrace/reference/trainer.h>
 
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
@@ -115,7 +115,7 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
       text << "The " << line << "th line says that " << line * line << " is the square of " << line << ".\n";
     text.close();
     const Tokenizer tokenizer =
-        Tokenizer::load(TERRACE_TEST_SOURCES "/runtime/train/data/tokenizers/llama3.json");
+        Tokenizer::load(TERRACE_TEST_SOURCES "/reference/data/tokenizers/llama3.json");
     OpenTokens tokens;
     tokens.train =
         tokenize_cached(TextFiles({folder_.path() / "text.txt"}), &tokenizer, folder_.path() / "cache", log_);

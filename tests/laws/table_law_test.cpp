@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <terrace/memory/device/simulated_device.h>
-#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/reference/model/compute/host_ops.h>
 
 #include "laws/placement_law.h"
 #include "laws/plain_training.h"

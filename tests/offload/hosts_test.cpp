@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <terrace/comm/operations/comm_faults.h>
 #include <terrace/comm/operations/dry_communicator.h>
-#include <terrace/comm/operations/thread_world.h>
 #include <terrace/offload/watch/counter_table.h>
 
+#include "comm/comm_faults.h"
+#include "comm/thread_world.h"
 #include "offload/toy_rig.h"
 #include "support/offloaders.h"
 #include "support/rank_threads.h"

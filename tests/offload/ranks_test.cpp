@@ -7,11 +7,11 @@
 #include <set>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/operations/comm_faults.h>
 #include <terrace/comm/operations/dry_communicator.h>
-#include <terrace/comm/operations/thread_world.h>
 #include <terrace/offload/watch/counter_table.h>
 
+#include "comm/comm_faults.h"
+#include "comm/thread_world.h"
 #include "offload/toy_rig.h"
 #include "support/expect_error.h"
 #include "support/offloaders.h"
@@ -72,8 +72,9 @@ std::vector<Case> cases() {
       // Few gradients of bf16 have the same sum in any order.
       if (parameters != Placement::cpu) c.type = DataType::fp32;
       c.chunk_elements = 4 * kTileElements;
-      for (const bool by_copies : {false, true}) {
-        c.by_copies = by_copies;
+      for (const uint32_t way : {0u, 1u, 2u}) {
+        c.by_copies = way > 0;
+        c.gather_on_devices = way > 1;
         all.push_back(c);
         if (parameters != Placement::none) continue;
         Case divided = c;
@@ -87,7 +88,10 @@ std::vector<Case> cases() {
 
 std::string text_of(const Case& c) {
   return fmt::format("parameters {}{}, states {}{}", name_of(c.parameters), c.divided ? " in shares" : "",
-                     name_of(c.states), c.by_copies ? ", by copies" : "");
+                     name_of(c.states),
+                     c.gather_on_devices ? ", gathered on devices"
+                     : c.by_copies       ? ", by copies"
+                                         : "");
 }
 
 // Five ranks over chunks of four tiles and three micro-batches: some own no tile, and some have no data.
@@ -383,6 +387,18 @@ TEST(Ranks, AreRefusedWhereOthersCouldNotReachTheParameters) {
          train_rank(c);
        }))
     EXPECT_NE(failure.find("its parameters lie in memory of the program"), std::string::npos) << failure;
+}
+
+TEST(Ranks, AreRefusedOnSeveralHostsWhereParametersGoFromDeviceToDevice) {
+  ThreadWorld world({.ranks = 2, .hosts = 2});
+  for (const std::string& failure : testing::on_every_rank(world, [](Communicator& rank) {
+         Case c{.by_copies = true, .gather_on_devices = true};
+         c.ranks = &rank;
+         train_rank(c);
+       }))
+    EXPECT_NE(failure.find("there are 2 hosts, and what crosses between them passes through host memory"),
+              std::string::npos)
+        << failure;
 }
 
 TEST(Ranks, AreRefusedWithoutTheirCommunicator) {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_transport.h>
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/offloader_rig.h"

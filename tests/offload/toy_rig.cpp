@@ -91,7 +91,9 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.hooks.decisions = c.decisions;
   options.hooks.step_events = c.step_events;
   testing::set_ranks(options, c.ranks);
+  options.rank_exchange = c.exchange;
   options.exchanges_by_copies = c.by_copies;
+  options.gathers_by_copies = c.by_copies && !c.gather_on_devices;
   options.ranks_overlap = c.overlap;
   options.compare_ranks_every_steps = c.compare_ranks_every_steps;
   options.divides_parameters = c.divided;

@@ -82,8 +82,10 @@ struct ToyCase {
   DecisionLog* decisions = nullptr;
   StepEvents* step_events = nullptr;
   Communicator* ranks = nullptr;
-  bool by_copies = false;  // what ranks exchange
-  bool overlap = true;     // of ranks
+  RankExchange exchange = RankExchange::symmetric;
+  bool by_copies = false;          // what ranks exchange
+  bool gather_on_devices = false;  // but not what they gather
+  bool overlap = true;             // of ranks
   uint64_t compare_ranks_every_steps = 0;
   bool divided = false;  // parameters that live on the device
   // Of a budget, strict or not; null: a SimulatedDevice.

@@ -10,15 +10,24 @@ PACKAGE = ROOT / "python" / "terrace"
 # What a folder may import beside what lies in it. "" is the package's own folder. A file with a row of its own
 # stands above its folder, which does not know it.
 MAY_KNOW = {
-    "": {"store", "torch", "torch/__init__.py", "torch/engine"},
+    "": {"store", "torch", "torch/__init__.py", "torch/dealt.py", "torch/engine", "torch/engine/saved"},
     "store": {""},
     "ops": {""},
     "torch": {"", "store"},
     "torch/optimizer": {"", "store", "torch"},
-    "torch/engine": {"", "store", "torch", "torch/optimizer", "torch/engine/passes", "torch/engine/saved"},
+    "torch/engine": {
+        "",
+        "store",
+        "torch",
+        "torch/dealt.py",
+        "torch/optimizer",
+        "torch/engine/passes",
+        "torch/engine/saved",
+    },
     "torch/engine/passes": {"", "store", "torch", "torch/engine"},
     "torch/engine/saved": {"", "store", "torch", "torch/engine", "torch/optimizer"},
-    "torch/__init__.py": {"torch", "torch/engine", "torch/optimizer", "torch/large_models.py"},
+    "torch/dealt.py": {"", "torch", "torch/engine"},
+    "torch/__init__.py": {"torch", "torch/dealt.py", "torch/engine", "torch/optimizer", "torch/large_models.py"},
     "torch/large_models.py": {"", "torch", "torch/engine"},
 }
 # Of the package's own folder, which torch may load alone where a function is called: `import terrace` needs no torch.

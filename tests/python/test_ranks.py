@@ -149,7 +149,7 @@ class RanksTest(unittest.TestCase):
             2,
             f"""
             import time
-            with joined(ends_process=True) as ranks:
+            with joined(ends_process="always") as ranks:
                 ranks.barrier()
                 if ranks.rank == 1:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -202,6 +202,173 @@ class RanksTest(unittest.TestCase):
             Ranks(transport="pigeon")
         with self.assertRaises(terrace.ConfigError):
             Ranks(count=2, transport="mpi")
+
+    def test_divide_a_store_and_have_the_bits_of_one_rank(self):
+        script = """
+            from support import make_store, fill, hash_of
+            with joined() as ranks:
+                kept, count = 6, ranks.count
+                store = make_store(ranks=ranks, accumulation_steps=kept // count)
+                store.fill_with(fill)
+                for step in (1, 2):
+                    store.begin_step()
+                    for k in range(kept // count):
+                        number = k * count + ranks.rank
+                        with store.lease("all/backward", ["weight", "bias"], "backward"):
+                            for name in ("weight", "bias"):
+                                view = memoryview(store.gradient(name)).cast("B").cast("f")
+                                for at in range(len(view)):
+                                    view[at] = hash_of(len(name) + at + 1000 * number + step) - 0.5
+                        store.end_micro_batch()
+                    print(store.update(terrace.Optimizer(lr=0.01), step).gradient_norm.hex())
+                print(bytes(store.read_values("weight", "master")).hex())
+                store.close()
+            """
+        ends = [self.together(count, script) for count in (1, 2, 3)]
+        for statuses, outputs, errors in ends:
+            self.assertEqual(set(statuses), {0}, errors)
+            self.assertEqual(set(outputs), set(ends[0][1]))
+
+    @unittest.skipUnless(os.environ.get("TERRACE_PLAYED_CUDA"), "TERRACE_PLAYED_CUDA does not name a played driver")
+    def test_on_gpus_have_the_bits_of_one_rank_too(self):
+        """Each rank has a GPU of the played driver of its own, and hands over gradients that have come to the host.
+        Parameters pass through the host, or go from GPU to GPU by a played NCCL."""
+        script = """
+            import array, ctypes
+            from support import MIB, fill, hash_of, tensors
+            from terrace.store.store import KINDS
+
+            def leased(store, kind):
+                ids = store.ids(["weight", "bias", "kept"])
+                return store.open_lease(b"all/" + kind.encode(), KINDS[kind], ids, 3)
+
+            def first_of(store, name):  # memory of the played GPU is this machine's
+                if ON_GPUS:
+                    ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(ctypes.c_void_p(store.compute_stream))
+                return ctypes.c_float.from_address(store.parameter_address(name)).value
+            with joined(transport=TRANSPORT) as ranks:
+                gpu = terrace.CudaDevice(MIB, ranks.rank) if ON_GPUS else terrace.SimulatedDevice(MIB)
+                kept, count = 6, ranks.count
+                store = terrace.Store(
+                    tensors(), gpu, ranks=ranks, accumulation_steps=kept // count, gradients="handed_over", threads=2,
+                    parameters=PARAMETERS, divide_parameters=DIVIDES, update_when=WHEN, host_bytes=8 * MIB, unused_gradients="skip")
+                print(store.cuda_ordinal == (ranks.rank if ON_GPUS else None))
+                store.fill_with(fill)
+                for step in (1, 2):
+                    store.begin_step()
+                    for k in range(kept // count):
+                        number = k * count + ranks.rank
+                        number_of_lease = leased(store, "forward")
+                        used = first_of(store, "weight") + first_of(store, "bias")
+                        store.close_lease(number_of_lease)
+                        number_of_lease = leased(store, "backward")
+                        for name, elements in (("weight", 48 * 32), ("bias", 32)):
+                            values = [hash_of(len(name) + at + 1000 * number + step) - used for at in range(elements)]
+                            store.hand_over(name, array.array("f", values))
+                        store.close_lease(number_of_lease)
+                        store.end_micro_batch()
+                    print(store.update(terrace.Optimizer(lr=0.01), step).gradient_norm.hex())
+                print(bytes(store.read_values("weight", "master")).hex())
+                print(bytes(store.read_values("weight", "parameter")).hex())
+                store.close()
+            """
+        for parameters, divides, when in (
+            ("cpu", False, "after_backward"),
+            ("cpu", False, "next_forward"),
+            ("device", False, "during_backward"),
+            ("device", True, "after_backward"),
+        ):
+            said = f"PARAMETERS, DIVIDES, WHEN = {parameters!r}, {divides}, {when!r}\n"
+            found = set()
+            for on_gpus, count, way in (
+                (False, 1, "auto"),
+                (True, 1, "auto"),
+                (True, 2, "auto"),
+                (True, 2, "nccl"),
+                (True, 3, "nccl"),
+            ):
+                words = f"ON_GPUS, TRANSPORT = {on_gpus}, {way!r}\n{said}"
+                statuses, outputs, errors = self.together(count, words + textwrap.dedent(script), self.on_played_gpus)
+                self.assertEqual(set(statuses), {0}, errors)
+                self.assertTrue(all(output.startswith("True\n") for output in outputs))
+                found.update(outputs)
+            self.assertEqual(len(found), 1, said)
+
+    @staticmethod
+    def on_played_gpus(rank, count):
+        return {"RANK": str(rank), "WORLD_SIZE": str(count), "LD_LIBRARY_PATH": os.environ["TERRACE_PLAYED_CUDA"]}
+
+
+class LaunchedTest(unittest.TestCase):
+    """`terrace launch -- python train.py`."""
+
+    def setUp(self):
+        self.program = os.environ.get("TERRACE_PROGRAM")
+        if not self.program:
+            self.skipTest("TERRACE_PROGRAM does not name the program terrace")
+
+    def launch(self, count, script, *flags):
+        with tempfile.TemporaryDirectory() as folder:
+            train = os.path.join(folder, "train.py")
+            with open(train, "w", encoding="utf-8") as file:
+                file.write(PREAMBLE + BEGIN + textwrap.dedent(script))
+            return subprocess.run(
+                [self.program, "launch", "-n", str(count), *flags, "--", sys.executable, "train.py", "--steps", "4"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+
+    def test_is_a_launcher_of_python(self):
+        done = self.launch(
+            2,
+            """
+            with joined() as ranks:
+                words = (ranks.launcher, ranks.all_of(ranks.rank), ranks.local_count, sys.argv)
+                if ranks.is_first:
+                    print(*words)
+            """,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "Terrace [0, 1] 2 ['train.py', '--steps', '4']\n")
+
+    def test_ends_with_the_status_of_an_exception(self):
+        done = self.launch(
+            2,
+            """
+            with joined() as ranks:
+                ranks.agree({"the seed": ranks.rank})
+            """,
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("the seed"), 1, done.stderr)
+
+    def test_goes_on_from_what_the_ranks_have_kept(self):
+        script = """
+            with joined() as ranks:
+                done = int(open("state").read()) if os.path.exists("state") else 0
+                for step in range(done + 1, 5):
+                    ranks.step(step, "the forward pass")
+                    if ranks.count == 3 and ranks.rank == 1 and step == 3:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    ranks.barrier()
+                    if KEEPS:
+                        if ranks.is_first:
+                            open("state", "w").write(str(step))
+                        ranks.kept(f"the state is that of step {step}")
+                if ranks.is_first:
+                    print(f"{ranks.count} ranks have gone on from step {done}")
+            """
+        for keeps in (True, False):
+            done = self.launch(3, f"KEEPS = {keeps}\n" + textwrap.dedent(script), "--restarts", "1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("rank 1 of 3 (host ", done.stderr)
+            self.assertIn("died in step 3\n  killed by signal 9", done.stderr)
+            self.assertEqual("the state is that of step 2" in done.stderr, keeps, done.stderr)
+            how = "go on from what the run has kept" if keeps else "begin again, since the run has kept nothing yet"
+            self.assertIn(f"restart 1 of 1: 2 of 3 ranks {how}", done.stderr)
+            self.assertEqual(done.stdout, f"2 ranks have gone on from step {2 if keeps else 0}\n")
 
 
 if __name__ == "__main__":

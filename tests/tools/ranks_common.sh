@@ -79,3 +79,15 @@ ends_with() {
   if [ "$status" -ne "$1" ]; then fail "exit status $status, not $1"; fi
   nothing_left_in tmp
 }
+
+# needs_hosts: where a host can be a network namespace with a name of its own (bench/on_hosts).
+needs_hosts() {
+  [ -n "$(type -P ip)" ] || skip "there is no ip(8)"
+  unshare --net --uts --mount true 2>reason || skip "namespaces are not allowed: $(cat reason)"
+}
+# on_hosts HOSTS RANKS COMMAND...
+on_hosts() {
+  local hosts=$1 ranks=$2
+  shift 2
+  timeout "$patience" "$tree/bench/on_hosts" "$folder" "$hosts" "$ranks" -- "$@" </dev/null
+}

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/reference/planning/settle.h>
+#include <terrace/reference/rank_setup.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/planning/settle.h>
-#include <terrace/runtime/train/rank_setup.h>
 
 #ifdef TERRACE_CUDA_KERNELS
-#include <terrace/runtime/model/compute/cuda/cuda_compute.h>
+#include <terrace/reference/model/compute/cuda/cuda_compute.h>
 #endif
 
 namespace terrace {
@@ -60,8 +60,9 @@ ComputeChoice::ComputeChoice(const TrainConfig& config, Log& log, const Communic
   const TerraceConfig& wanted = config.terrace;
   if (wanted.device == DeviceChoice::simulated) return;
   try {
-    const uint32_t gpu = ranks != nullptr ? gpu_of_rank(*ranks, static_cast<uint32_t>(CudaGpu::count())) : 0;
-    gpu_ = CudaGpu::open(static_cast<int>(gpu), log);
+    if (ranks != nullptr)
+      ordinal_ = static_cast<int>(gpu_of_rank(*ranks, static_cast<uint32_t>(CudaGpu::count())));
+    gpu_ = CudaGpu::open(ordinal_, log);
     compute_ = compute_on(*gpu_, config, log);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;

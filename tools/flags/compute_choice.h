@@ -10,8 +10,8 @@
 #include <terrace/base/log.h>
 #include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/cuda/cuda_gpu.h>
+#include <terrace/reference/model/compute/compute_device.h>
 #include <terrace/runtime/config/train_config.h>
-#include <terrace/runtime/model/compute/compute_device.h>
 
 namespace terrace {
 
@@ -23,11 +23,14 @@ class ComputeChoice {
 
   // Returns null for the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }
+  // The number of the GPU, where it is one.
+  int gpu() const { return ordinal_; }
   // Returns the configuration of a run on the device, settled with this machine's tunings and measurements.
   // Reports its findings to `log`, and throws as terrace::settle() does.
   TrainConfig settle(const TrainConfig& config, Log& log) const;
 
  private:
+  int ordinal_ = 0;
   std::unique_ptr<CudaGpu> gpu_;
   std::unique_ptr<ComputeDevice> compute_;
 };

@@ -7,8 +7,8 @@
 
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/data/byte_tokens.h>
-#include <terrace/runtime/train/data/token_cache.h>
+#include <terrace/reference/data/byte_tokens.h>
+#include <terrace/reference/data/token_cache.h>
 
 #include "command_line.h"
 #include "flags/model_path.h"
@@ -43,24 +43,17 @@ void refuse_other_tokenizers(const fs::path& model_folder) {
 
 }  // namespace
 
-void DataFlags::add_to(Command& app, const char* group) {
-  app.add_option("--data", paths,
-                 "A text file, a folder of them, or .bin files of tokens (nanoGPT's). May be given again")
-      .take_all()
-      .type_name("PATH")
-      .group(group);
-  app.add_option("--tokenizer", tokenizer,
-                 "A tokenizer.json that makes tokens of text; without it, a token is a byte")
-      .type_name("FILE")
-      .group(group);
-  app.add_option("--token-type", token_type,
-                 "Tokens of .bin files: uint16 or uint32, little-endian (default: detected)")
-      .type_name("uint16|uint32")
-      .group(group);
-  app.add_option("--cache-dir", cache_folder,
-                 "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)")
-      .type_name("DIR")
-      .group(group);
+void DataFlags::add_to(const FlagGroup& group) {
+  group
+      .text("--data", "PATH", paths,
+            "A text file, a folder of them, or .bin files of tokens (nanoGPT's). May be given again")
+      .take_all();
+  group.text("--tokenizer", "FILE", tokenizer,
+             "A tokenizer.json that makes tokens of text; without it, a token is a byte");
+  group.text("--token-type", "uint16|uint32", token_type,
+             "Tokens of .bin files: uint16 or uint32, little-endian (default: detected)");
+  group.text("--cache-dir", "DIR", cache_folder,
+             "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)");
 }
 
 DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/train/data/token_source.h>
-#include <terrace/runtime/train/data/tokenizer.h>
+#include <terrace/reference/data/token_source.h>
+#include <terrace/reference/data/tokenizer.h>
 
 #include "command.h"
 
@@ -21,7 +21,7 @@ struct DataFlags {
   std::string cache_folder;
 
   // Adds --data, --tokenizer, --token-type and --cache-dir; this object must stay where it is.
-  void add_to(Command& app, const char* group);
+  void add_to(const FlagGroup& group);
 };
 
 // DataChoice: the data that the flags choose, checked but not opened yet.

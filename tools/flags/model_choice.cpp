@@ -9,6 +9,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/schema/suggestions.h>
 
+#include "command_line.h"
 #include "flags/model_file.h"
 #include "flags/model_path.h"
 #include "flags/train_flags.h"
@@ -55,8 +56,8 @@ ModelConfig released_model(const std::string& name) {
 void require_no_sizes(const TrainFlags& flags) {
   const auto refuse_given = [](const char* flag, bool given) {
     if (!given) return;
-    throw Error(ErrorKind::config, {"cannot use", flag, "the weights of --model have a size of their own",
-                                    "leave it out, or name the config.json alone to begin without weights"});
+    refuse(flag, "the weights of --model have a size of their own",
+           "leave it out, or name the config.json alone to begin without weights");
   };
   refuse_given("--layers", flags.layers.has_value());
   refuse_given("--width", flags.width.has_value());

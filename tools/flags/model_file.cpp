@@ -10,9 +10,9 @@
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
+#include <terrace/reference/model/transformer/foreign_model.h>
 #include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/config/json/json_document.h>
-#include <terrace/runtime/model/transformer/foreign_model.h>
 
 #include "command_line.h"
 

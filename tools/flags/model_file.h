@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/model/transformer/model_config.h>
+#include <terrace/reference/model/transformer/model_config.h>
 
 namespace terrace {
 

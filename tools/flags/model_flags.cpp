@@ -9,9 +9,9 @@
 #include <terrace/base/option.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/reference/model/weights/architecture.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/inventory.h>
-#include <terrace/runtime/model/weights/architecture.h>
 
 #include "command_line.h"
 #include "flags/model_file.h"
@@ -43,13 +43,6 @@ TrainConfig config_of(const ModelFlags& flags, DataType type) {
   return default_train_config(overrides);
 }
 
-DataType type_of(const std::string& name) {
-  for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (name == name_of(type)) return type;
-  }
-  refuse(fmt::format("--dtype {}", name), "it is not fp32, bf16 or fp16", "give one of these");
-}
-
 // The advice of an error of the library, which is that of a training run where it is about budgets and
 // states. `lowered`: the flags that lower what the device works in.
 Wording advice_without_training(const Error& error, Placement parameters, const std::string& lowered) {
@@ -77,45 +70,31 @@ Wording advice_without_training(const Error& error, Placement parameters, const 
 }  // namespace
 
 void ModelFlags::add_to(Command& app) {
-  const char* group = "Model";
-  app.add_option("--checkpoint", checkpoint, "A folder that `terrace train --save` wrote, or one step of it")
-      .type_name("DIR")
-      .group(group);
-  app.add_option(
-         "--model", model,
-         "A Hugging Face folder: config.json and safetensors; or OWNER/NAME, from the cache of Hugging Face")
-      .type_name("DIR|OWNER/NAME")
-      .group(group);
-  app.add_option("--dtype", type,
-                 "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
-      .type_name("fp32|bf16|fp16")
-      .group(group);
-  group = "Memory and placement";
-  app.add_option("--device", device,
-                 "Where operations compute (default simulated); of GPUs, an H200 has been tried")
-      .type_name("simulated|cuda|auto")
-      .group(group);
-  app.add_option("--gpu-products", gpu_products, "On a GPU: the library of matrix products (default auto)")
-      .type_name("auto|cublaslt|own")
-      .group(group);
-  app.add_option("--compute", compute,
-                 "The type of matrix products (default auto: fp32, on a GPU that of the parameters)")
-      .type_name("auto|parameter_type|fp32|bf16|bf16_amx")
-      .group(group);
-  app.add_option("--device-memory", device_memory, "Hard budget of device memory")
-      .type_name("SIZE")
-      .group(group);
-  app.add_option("--host-memory", host_memory, "Hard budget of host memory").type_name("SIZE").group(group);
-  app.add_option("--offload-param", parameters, "Where parameters live between uses (default cpu)")
-      .type_name("none|cpu|nvme")
-      .group(group);
-  add_repeated(app, "--nvme-path", nvme_paths, "DIR",
-               "The folder for parameters on nvme; given several times, folders on different drives", group);
-  app.add_option("--threads", threads, "Compute threads; 0 is one per available core")
-      .type_name("N")
-      .group(group);
-  app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
-      .group(group);
+  const FlagGroup model_group(app, "Model");
+  model_group.text(
+      "--checkpoint", "DIR", checkpoint,
+      "A folder that `terrace train --save` or engine.save_checkpoint wrote, or one state in it");
+  model_group.text(
+      "--model", "DIR|OWNER/NAME", model,
+      "A Hugging Face folder: config.json and safetensors; or OWNER/NAME, from the cache of Hugging Face");
+  model_group.text(
+      "--dtype", "fp32|bf16|fp16", type,
+      "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone");
+  const FlagGroup group(app, "Memory and placement");
+  group.text("--device", "simulated|cuda|auto", device,
+             "Where operations compute (default simulated); of GPUs, an H200 has been tried");
+  group.text("--gpu-products", "auto|cublaslt|own", gpu_products,
+             "On a GPU: the library of matrix products (default auto)");
+  group.text("--compute", "auto|parameter_type|fp32|bf16|bf16_amx", compute,
+             "The type of matrix products (default auto: fp32, on a GPU that of the parameters)");
+  group.text("--device-memory", "SIZE", device_memory, "Hard budget of device memory");
+  group.text("--host-memory", "SIZE", host_memory, "Hard budget of host memory");
+  group.text("--offload-param", "none|cpu|nvme", parameters,
+             "Where parameters live between uses (default cpu)");
+  group.texts("--nvme-path", "DIR", nvme_paths,
+              "The folder for parameters on nvme; given several times, folders on different drives");
+  group.text("--threads", "N", threads, "Compute threads; 0 is one per available core");
+  group.yes("--strict", strict, "Turn any use of memory outside its lease into an error; slow");
 }
 
 TrainedModel::TrainedModel(const ModelFlags& flags)
@@ -133,12 +112,8 @@ DataType TrainedModel::find_model(const ModelFlags& flags) {
   if (!checkpoint_.empty()) {
     require_exists("--checkpoint", checkpoint_);
     const CheckpointInfo info = read_checkpoint_info(checkpoint_);
-    if (info.architecture.empty()) {
-      refuse(checkpoint_.string(), "it is of a version of Terrace that did not save the model's sizes",
-             "resume its training with this version and save it again");
-    }
     model_ = make_model_of(info.architecture, info.type, checkpoint_.string());
-    if (!flags.type.empty() && type_of(flags.type) != info.type)
+    if (!flags.type.empty() && type_of_flag("--dtype", flags.type) != info.type)
       refuse(fmt::format("--dtype {}", flags.type),
              fmt::format("the checkpoint's parameters are {}", name_of(info.type)), "leave it out");
     return info.type;
@@ -151,7 +126,7 @@ DataType TrainedModel::find_model(const ModelFlags& flags) {
   const fs::path json = config_in_folder(folder_, flags.model);
   std::vector<std::string> ignored;
   ModelOptions options;
-  options.type = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
+  options.type = flags.type.empty() ? DataType::bf16 : type_of_flag("--dtype", flags.type);
   model_ = make_model(read_model_config(json, folder_, ModelUse::infer, "", ignored), options);
   return options.type;
 }

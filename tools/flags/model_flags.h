@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/runtime/train/inference.h>
+#include <terrace/reference/inference.h>
 
 #include "command.h"
 #include "flags/compute_choice.h"

@@ -11,8 +11,8 @@
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/engine_config.h>
+#include <terrace/runtime/config/parameter_groups.h>
 #include <terrace/runtime/config/schema/schema.h>
-#include <terrace/runtime/train/setup/parameter_groups.h>
 
 #include "command_line.h"
 #include "flags/model_choice.h"
@@ -60,6 +60,10 @@ constexpr std::array kKeyFlags = {
             "Commit there every N seconds (default 300; 0: time does not decide)"},
     KeyFlag{"--rank-timeout", "terrace.rank_timeout_seconds", "N", kDurability,
             "Of several ranks: wait N seconds for the others to start (default 60)"},
+    KeyFlag{"--stall-warning", "terrace.stall_warning_seconds", "N", kDurability,
+            "Say what the run waits for when one wait takes N seconds (default 60; 0: never)"},
+    KeyFlag{"--stall-abort", "terrace.stall_abort_seconds", "N", kDurability,
+            "End the run when one wait takes N seconds; without it a run waits for ever"},
     KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
             "When the update of a step runs; same numbers in each mode"},
     KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
@@ -103,113 +107,73 @@ void require(bool holds, const char* flag, const char* reason, const char* advic
 }
 
 void add_model_flags(Command& app, TrainFlags& flags) {
-  const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
-    add_small_number(app, name, 1, value, help, "Model");
-  };
-  app.add_option("--model", flags.model,
-                 "A Hugging Face folder, or OWNER/NAME from its cache, with the weights; a config.json, or a "
-                 "released model by its name (default gpt2), to begin anew")
-      .type_name("DIR|OWNER/NAME|FILE|NAME")
-      .group("Model");
-  add("--layers", flags.layers, "Layers, instead of the model's own");
-  add("--width", flags.width, "Width, instead of the model's own");
-  add("--heads", flags.heads, "Attention heads, instead of the model's own");
-  add("--context", flags.context, "Tokens of a sequence (default: the model's own, at most 1024)");
+  const FlagGroup group(app, "Model");
+  group.text("--model", "DIR|OWNER/NAME|FILE|NAME", flags.model,
+             "A Hugging Face folder, or OWNER/NAME from its cache, with the weights; a config.json, or a "
+             "released model by its name (default gpt2), to begin anew");
+  group.count("--layers", 1, flags.layers, "Layers, instead of the model's own");
+  group.count("--width", 1, flags.width, "Width, instead of the model's own");
+  group.count("--heads", 1, flags.heads, "Attention heads, instead of the model's own");
+  group.count("--context", 1, flags.context, "Tokens of a sequence (default: the model's own, at most 1024)");
 }
 
 void add_run_flags(Command& app, TrainFlags& flags) {
-  const char* group = "Data and steps";
-  flags.data.add_to(app, group);
-  add_number(app, "--validation-fraction", 0, 0.9, flags.validation_fraction,
-             "The last part of the data, never trained on (default 0.05; 0: none)", group);
-  add_whole_number(
-      app, "--steps", 1, [&flags](uint64_t n) { flags.steps = n, flags.steps_are_given = true; },
-      "Optimizer steps of the whole run, resumed ones included (default 100)", group);
-  add_number(app, "--epochs", 1e-6, 1e6, flags.epochs, "Passes over the data, instead of --steps", group);
-  add_whole_number(
-      app, "--eval-every", 0, [&flags](uint64_t n) { flags.eval_every = n; },
-      "Held-out loss every N steps; it is always computed at the end", group);
-  add_whole_number(
-      app, "--eval-samples", 1, [&flags](uint64_t n) { flags.eval_samples = n; },
-      "Sequences of an evaluation (default 32)", group);
+  const FlagGroup group(app, "Data and steps");
+  flags.data.add_to(group);
+  group.number("--validation-fraction", 0, 0.9, flags.validation_fraction,
+               "The last part of the data, never trained on (default 0.05; 0: none)");
+  group.count(
+      "--steps", 1, [&flags](uint64_t n) { flags.steps = n, flags.steps_are_given = true; },
+      "Optimizer steps of the whole run, resumed ones included (default 100)");
+  group.number("--epochs", 1e-6, 1e6, flags.epochs, "Passes over the data, instead of --steps");
+  group.count("--eval-every", 0, flags.eval_every,
+              "Held-out loss every N steps; it is always computed at the end");
+  group.count("--eval-samples", 1, flags.eval_samples, "Sequences of an evaluation (default 32)");
 }
 
 void add_output_flags(Command& app, TrainFlags& flags) {
-  const char* group = kDurability;
-  app.add_option("--save", flags.save, "Save checkpoints in this folder: at the end, and when asked to stop")
-      .type_name("DIR")
-      .group(group);
-  add_whole_number(
-      app, "--save-every", 0, [&flags](uint64_t n) { flags.save_every = n; }, "Save every N steps as well",
-      group);
-  add_whole_number(
-      app, "--keep-last", 1, [&flags](uint64_t n) { flags.keep_last = n; },
-      "After each save, remove all but the newest N checkpoints; without it all are kept", group);
-  app.add_option(
-         "--resume", flags.resume,
-         "Continue from the latest checkpoint of this folder; nvme: from the last commit on the nvme paths; "
-         "auto: from the newest of that and those in --save, or from the beginning when there is none")
-      .type_name("DIR|nvme|auto")
-      .group(group);
-  app.add_flag("--fresh", flags.fresh, "Give up the state that an earlier run left on the nvme paths")
-      .group(group);
-  app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
-      .type_name("FILE")
-      .group(group);
-  app.add_option(
-         "--record-schedule", flags.record_schedule,
-         "At the end, write what a step uses, with the times of the last one, for `terrace sim`, as JSON "
-         "lines (FILE.jsonl)")
-      .type_name("FILE")
-      .group(group);
-  app.add_option(
-         "--report", flags.report,
-         "Write what the run did as one HTML page that needs nothing but a browser; it is kept current "
-         "while the run goes on (docs/run_report.md)")
-      .type_name("FILE")
-      .group(group);
-  app.add_option("--trace", flags.trace,
-                 "Record what happens in a few steps in this file, for Perfetto (docs/trace.md)")
-      .type_name("FILE")
-      .group(group);
-  app.add_option("--trace-steps", flags.trace_steps,
-                 "Which steps (default: three, from the third one of the run on)")
-      .type_name("A-B")
-      .group(group);
-  app.add_option(
-         "--trace-memory", flags.trace_memory,
-         "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted")
-      .type_name("SIZE")
-      .group(group);
-  add_whole_number(
-      app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
-      "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);
-  add_whole_number(
-      app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
-      "End the run when one wait takes N seconds; without it a run waits for ever", group);
-  add_repeated(app, "--inject", flags.inject, "SPEC",
-               "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
-               "(docs/faults.md)",
-               group);
-  app.add_flag("--no-control", flags.no_control,
-               "Listen on no socket: the run cannot be asked or told anything by `terrace ctl` and `terrace "
-               "top`")
-      .group(group);
-  app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
-      .group(group);
-  app.add_option("--explain", flags.explain,
-                 "Say what a key of the configuration means and what it is in this run, and exit")
-      .type_name("KEY")
-      .group(group);
-  app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON").group(group);
-  app.add_flag("--verbose", flags.verbose, "Show chunks, slots, threads, bytes and times too").group(group);
+  const FlagGroup group(app, kDurability);
+  group.text("--save", "DIR", flags.save,
+             "Save checkpoints in this folder: at the end, and when asked to stop");
+  group.count("--save-every", 0, flags.save_every, "Save every N steps as well");
+  group.count("--keep-last", 1, flags.keep_last,
+              "After each save, remove all but the newest N checkpoints; without it all are kept");
+  group.text(
+      "--resume", "DIR|nvme|auto", flags.resume,
+      "Continue from the latest checkpoint of this folder; nvme: from the last commit on the nvme paths; "
+      "auto: from the newest of that and those in --save, or from the beginning when there is none");
+  group.yes("--fresh", flags.fresh, "Give up the state that an earlier run left on the nvme paths");
+  group.text("--log", "FILE", flags.log, "Append one JSON object per line and step to this file");
+  group.text("--record-schedule", "FILE", flags.record_schedule,
+             "At the end, write what a step uses, with the times of the last one, for `terrace sim`, as JSON "
+             "lines (FILE.jsonl)");
+  group.text("--report", "FILE", flags.report,
+             "Write what the run did as one HTML page that needs nothing but a browser; it is kept current "
+             "while the run goes on (docs/run_report.md)");
+  group.text("--trace", "FILE", flags.trace,
+             "Record what happens in a few steps in this file, for Perfetto (docs/trace.md)");
+  group.text("--trace-steps", "A-B", flags.trace_steps,
+             "Which steps (default: three, from the third one of the run on)");
+  group.text(
+      "--trace-memory", "SIZE", flags.trace_memory,
+      "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted");
+  group.texts("--inject", "SPEC", flags.inject,
+              "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
+              "(docs/faults.md)");
+  group.yes("--no-control", flags.no_control,
+            "Listen on no socket: the run cannot be asked or told anything by `terrace ctl` and `terrace "
+            "top`");
+  group.yes("--print-config", flags.print_config, "Print every value in force with its origin, and exit");
+  group.text("--explain", "KEY", flags.explain,
+             "Say what a key of the configuration means and what it is in this run, and exit");
+  group.yes("--json", flags.json, "Print the result, or the configuration, as JSON");
+  group.yes("--verbose", flags.verbose, "Show chunks, slots, threads, bytes and times too");
 }
 
 }  // namespace
 
 void TrainFlags::add_to(Command& app) {
-  app.add_option("--config", config, "A DeepSpeed JSON file (docs/config.md lists its keys)")
-      .type_name("FILE");
+  FlagGroup(app).text("--config", "FILE", config, "A DeepSpeed JSON file (docs/config.md lists its keys)");
   add_model_flags(app, *this);
   add_run_flags(app, *this);
   key_values.resize(kKeyFlags.size());
@@ -219,24 +183,20 @@ void TrainFlags::add_to(Command& app) {
       const KeyFlag& flag = kKeyFlags[i];
       if ((flag.group == std::string_view(kTraining)) != trains) continue;
       const std::string type(*flag.type != '\0' ? flag.type : find_path(flag.key)->limits.allowed);
-      app.add_option(flag.flag, key_values[i], flag.help).type_name(type).group(flag.group);
+      FlagGroup(app, flag.group).text(flag.flag, type, key_values[i], flag.help);
     }
   }
-  add_repeated(
-      app, "--nvme-path", nvme_paths, "DIR",
+  const FlagGroup group(app, kMemory);
+  group.texts(
+      "--nvme-path", "DIR", nvme_paths,
       "The folder for what is placed on nvme, whatever the file says; given several times, folders on "
-      "different drives that are used as one",
-      kMemory);
-  app.add_flag(
-         "--compact-state", compact_state,
-         "With bf16 parameters: keep 2 bytes of a master weight beside them instead of 4; the numbers are "
-         "the same")
-      .group(kMemory);
-  app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
-      .group(kMemory);
-  app.add_flag("--no-memory-pressure", no_memory_pressure,
-               "Keep optimizer states in host memory though the limit of the memory cgroup is near")
-      .group(kMemory);
+      "different drives that are used as one");
+  group.yes("--compact-state", compact_state,
+            "With bf16 parameters: keep 2 bytes of a master weight beside them instead of 4; the numbers are "
+            "the same");
+  group.yes("--strict", strict, "Turn any use of memory outside its lease into an error; slow");
+  group.yes("--no-memory-pressure", no_memory_pressure,
+            "Keep optimizer states in host memory though the limit of the memory cgroup is near");
   add_output_flags(app, *this);
   app.footer(kTrainExamples);
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/reference/trainer.h>
 
 #include "command.h"
 #include "flags/data_flags.h"
@@ -49,10 +49,8 @@ struct TrainFlags {
   std::string trace;
   std::string trace_steps;  // "3-5"; empty: the program chooses
   std::string trace_memory;
-  uint64_t stall_warning_seconds = 60;  // 0: never
-  uint64_t stall_abort_seconds = 0;     // 0: never
-  std::vector<std::string> inject;      // faults in the form of runtime/train/fault_spec.h
-  uint32_t ranks_started = 1;           // by `launcher`, no flag
+  std::vector<std::string> inject;  // faults in the form of reference/fault_spec.h
+  uint32_t ranks_started = 1;       // by `launcher`, no flag
   std::string launcher;
   bool print_config = false;
   std::string explain;  // a key

@@ -57,17 +57,28 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
 bool is_read(const SavedState& state) {
   return state.trouble.empty() || state.run.step > 0 || !state.run.model.empty();
 }
+// What is known of its run. Only the other program reads what it has noted.
+bool has_step(const SavedState& state) {
+  return is_read(state) && !state.is_of_other_program;
+}
+std::string step_text(const SavedState& state) {
+  return has_step(state) ? grouped(state.run.step) : "?";
+}
+std::string model_text(const SavedState& state) {
+  return state.is_of_other_program ? "of another program" : state.run.model;
+}
 bool has_time(const SavedState& state) {
   return state.time != fs::file_time_type{};
 }
 
 void write_state(JsonWriter& json, const SavedState& state) {
   json.begin_object().members({{"kind", name_of(state.kind)}, {"path", state.path.string()}});
-  json.member("step", is_read(state) ? JsonValue(state.run.step) : nullptr);
+  json.member("step", has_step(state) ? JsonValue(state.run.step) : nullptr);
   json.member("commit", state.commit > 0 ? JsonValue(state.commit) : nullptr).member("ranks", state.ranks);
   json.member("time", has_time(state) ? JsonValue(time_text(state.time)) : nullptr);
   json.members({{"model", state.run.model}, {"bytes", state.bytes}, {"latest", state.is_latest}});
-  json.members({{"trouble", json_text_or_null(state.trouble)}, {"incomplete", state.is_incomplete}}).end();
+  json.members({{"trouble", json_text_or_null(state.trouble)}, {"incomplete", state.is_incomplete}});
+  json.member("of_other_program", state.is_of_other_program).end();
 }
 
 std::string kind_text(const SavedState& state) {
@@ -85,11 +96,10 @@ std::string states_lines(const std::vector<SavedState>& states, size_t columns) 
   std::string text;
   for (const SavedState& state : states) {
     std::string facts = kind_text(state);
-    if (is_read(state))
-      facts += fmt::format(" of step {}, {}", grouped(state.run.step), format_bytes(state.bytes));
+    if (is_read(state)) facts += fmt::format(" of step {}, {}", step_text(state), format_bytes(state.bytes));
     if (has_time(state)) facts += fmt::format(", {} UTC", time_text(state.time));
     facts += fmt::format(", whole: {}", whole_text(state));
-    if (!state.run.model.empty()) facts += fmt::format(", {}", shown_line(state.run.model));
+    if (!model_text(state).empty()) facts += fmt::format(", {}", shown_line(model_text(state)));
     text += fmt::format("{}\n{}{}\n", shown_line(state.path.string()), std::string(kIndent, ' '),
                         wrapped(facts, kIndent, kIndent, columns));
   }
@@ -99,9 +109,9 @@ std::string states_lines(const std::vector<SavedState>& states, size_t columns) 
 std::string states_text(const std::vector<SavedState>& states, size_t columns) {
   TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
   for (const SavedState& state : states) {
-    table.add({state.path.string(), kind_text(state), is_read(state) ? grouped(state.run.step) : "?",
+    table.add({state.path.string(), kind_text(state), step_text(state),
                has_time(state) ? time_text(state.time) : "?",
-               is_read(state) ? format_bytes(state.bytes) : "?", whole_text(state), state.run.model});
+               is_read(state) ? format_bytes(state.bytes) : "?", whole_text(state), model_text(state)});
   }
   std::string text = table.text();
   return columns == 0 || table.width() <= columns ? text : states_lines(states, columns);
@@ -114,20 +124,19 @@ std::string bad_text(const BadBlock& bad) {
 
 class Checkpoint final : public Subcommand {
  public:
-  explicit Checkpoint(Command& app) {
-    Command command = app.add_subcommand(
-        name_, "List, verify or remove what runs have saved: checkpoints, and commits on nvme");
-    command.add_option("ACTION", action_, "What to do").type_name("ls|verify|prune");
-    command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
-        .type_name("");
-    add_whole_number(
-        command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
-    command.add_flag("--damaged", damaged_, "prune: remove the states in which verify finds damage");
-    command.add_flag("--incomplete", incomplete_,
-                     "prune: remove the states of several ranks of which some have no folder any more");
-    command.add_flag("--all", all_, "prune: remove every one");
-    command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(
+  explicit Checkpoint(Command& app)
+      : Subcommand(app, "checkpoint",
+                   "List, verify or remove what runs have saved: checkpoints, and commits on nvme") {
+    const FlagGroup group(command_);
+    group.text("ACTION", "ls|verify|prune", action_, "What to do");
+    group.text("PATH", "", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)");
+    group.count("--keep", 1, keep_, "prune: keep the newest N");
+    group.yes("--damaged", damaged_, "prune: remove the states in which verify finds damage");
+    group.yes("--incomplete", incomplete_,
+              "prune: remove the states of several ranks of which some have no folder any more");
+    group.yes("--all", all_, "prune: remove every one");
+    group.yes("--json", json_, "Print the result as JSON");
+    command_.footer(
         "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a "
         "job is using and files of others. With --keep it first verifies what would stay, and removes "
         "nothing "
@@ -140,8 +149,6 @@ class Checkpoint final : public Subcommand {
         "  terrace checkpoint prune checkpoints --keep 2\n");
   }
 
-  const std::string& name() const override { return name_; }
-
   int run() override {
     if (action_.empty()) {
       throw Error(ErrorKind::config, {"terrace checkpoint needs an action: use ls, verify or prune", "", "",
@@ -152,16 +159,15 @@ class Checkpoint final : public Subcommand {
                   {"unknown action", action_, "use ls, verify or prune", "terrace checkpoint ls PATH"});
     }
     if (paths_.empty()) {
-      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_, "no path is given",
-                                      "name a folder of --save or an nvme path"});
+      refuse("terrace checkpoint " + action_, "no path is given", "name a folder of --save or an nvme path");
     }
     const bool prunes = action_ == "prune";
     const int said = int{keep_.has_value()} + int{all_} + int{damaged_} + int{incomplete_};
     if (said != (prunes ? 1 : 0)) {
-      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_,
-                                      prunes ? "one of --keep N, --damaged, --incomplete and --all is needed"
-                                             : "--keep, --damaged, --incomplete and --all belong to prune",
-                                      prunes ? "say what goes" : "leave them out"});
+      refuse("terrace checkpoint " + action_,
+             prunes ? "one of --keep N, --damaged, --incomplete and --all is needed"
+                    : "--keep, --damaged, --incomplete and --all belong to prune",
+             prunes ? "say what goes" : "leave them out");
     }
     const Places places = sort_out(paths_, action_ == "ls");
     return prunes ? prune(places) : action_ == "ls" ? list(places) : verify(places);
@@ -193,7 +199,6 @@ class Checkpoint final : public Subcommand {
   [[noreturn]] void refuse_incomplete(const SavedState& state) const;
   std::set<fs::path> chosen_to_go(const Places& places, std::vector<SavedState> states);
 
-  const std::string name_ = "checkpoint";
   std::string action_;
   std::vector<std::string> paths_;
   std::optional<uint64_t> keep_;

@@ -59,16 +59,16 @@ int patience_ms(uint64_t seconds) {
 
 class Ctl final : public Subcommand {
  public:
-  explicit Ctl(Command& app) {
-    Command command = app.add_subcommand(name_, "Ask a running job how it is doing, or tell it something");
-    command.add_option("WORDS", words_, "[JOB] status | set host-memory SIZE | save | stop").type_name("");
-    command.add_flag("--wait", wait_, "save: until it is durable; stop: until the job has ended");
-    command.add_flag("--json", json_, "Print the answer as JSON");
-    add_whole_number(
-        command, "--timeout", 1, [this](uint64_t seconds) { timeout_seconds_ = seconds; },
-        "Seconds that an answer may take (without it: 5 for status, what a step takes for the others)",
-        "Options");
-    command.footer(
+  explicit Ctl(Command& app)
+      : Subcommand(app, "ctl", "Ask a running job how it is doing, or tell it something") {
+    const FlagGroup group(command_);
+    group.text("WORDS", "", words_, "[JOB] status | set host-memory SIZE | save | stop");
+    group.yes("--wait", wait_, "save: until it is durable; stop: until the job has ended");
+    group.yes("--json", json_, "Print the answer as JSON");
+    group.count(
+        "--timeout", 1, timeout_seconds_,
+        "Seconds that an answer may take (without it: 5 for status, what a step takes for the others)");
+    command_.footer(
         "JOB is a process id or the path of a socket; it may be left out while one job runs. set and save "
         "are "
         "carried out when the step in progress is over, and stop is what SIGTERM does. No number that is "
@@ -78,8 +78,6 @@ class Ctl final : public Subcommand {
         "  terrace ctl 4711 set host-memory 2GiB\n"
         "  terrace ctl stop --wait\n");
   }
-
-  const std::string& name() const override { return name_; }
 
   int run() override {
     const ControlRequest request = parse_words();
@@ -102,7 +100,6 @@ class Ctl final : public Subcommand {
   static void wait_for(ControlClient& client, const ControlRequest& request, const JsonNode& answer,
                        const ProcessEnd& end);
 
-  const std::string name_ = "ctl";
   std::vector<std::string> words_;
   std::string job_;
   bool wait_ = false;

@@ -34,13 +34,22 @@ std::string step_line(const JobStatus& status) {
                             status.update_mode);
 }
 
+// "[#####---------------]  25 %"; of what has no budget, "disk" or nothing.
+std::string occupancy_bar(const TierSummary& tier) {
+  if (tier.budget_bytes == 0) return tier.name == "nvme" ? "disk" : "";
+  const double share =
+      std::min(1.0, static_cast<double>(tier.used_bytes) / static_cast<double>(tier.budget_bytes));
+  const auto cells = static_cast<uint64_t>(share * static_cast<double>(kBarCells) + 0.5);
+  return fmt::format("[{}{}] {:>3.0f} %", std::string(cells, '#'), std::string(kBarCells - cells, '-'),
+                     100 * share);
+}
+
 std::string tier_lines(const JobStatus& status) {
   std::string lines;
   for (const TierSummary& tier : status.tiers) {
     const std::string budget = tier.budget_bytes > 0 ? " of " + format_bytes(tier.budget_bytes) : "";
-    lines += fmt::format("{:<7} {:<28} {}{}, at most {}\n", tier.name,
-                         occupancy_bar(tier.used_bytes, tier.budget_bytes), format_bytes(tier.used_bytes),
-                         budget, format_bytes(tier.peak_bytes));
+    lines += fmt::format("{:<7} {:<28} {}{}, at most {}\n", tier.name, occupancy_bar(tier),
+                         format_bytes(tier.used_bytes), budget, format_bytes(tier.peak_bytes));
   }
   return lines;
 }
@@ -131,14 +140,6 @@ std::string rank_lines(const JobStatus& status) {
 }
 
 }  // namespace
-
-std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
-  if (budget_bytes == 0) return "disk";
-  const double share = std::min(1.0, static_cast<double>(used_bytes) / static_cast<double>(budget_bytes));
-  const auto cells = static_cast<uint64_t>(share * static_cast<double>(kBarCells) + 0.5);
-  return fmt::format("[{}{}] {:>3.0f} %", std::string(cells, '#'), std::string(kBarCells - cells, '-'),
-                     100 * share);
-}
 
 std::string job_view(const JobStatus& status) {
   std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));

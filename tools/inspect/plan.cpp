@@ -16,15 +16,15 @@
 #include <terrace/comm/agreement/rank_places.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
+#include <terrace/reference/planning/chunk_size.h>
+#include <terrace/reference/planning/disk_rates.h>
+#include <terrace/reference/planning/predict.h>
+#include <terrace/reference/planning/settle.h>
+#include <terrace/reference/planning/ways_out.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/ranks/host_share.h>
-#include <terrace/runtime/train/planning/chunk_size.h>
-#include <terrace/runtime/train/planning/disk_rates.h>
-#include <terrace/runtime/train/planning/predict.h>
-#include <terrace/runtime/train/planning/settle.h>
-#include <terrace/runtime/train/planning/ways_out.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -65,14 +65,13 @@ std::string rates_text(const MachineRates& rates) {
 
 class Plan final : public Subcommand {
  public:
-  explicit Plan(Command& app) {
-    Command command = app.add_subcommand(
-        name_, "Say what a training run will hold, move and take, before anything is allocated");
-    flags_.add_to(command);
-    add_own_flags(command);
-    command.footer(kPlanExamples);
+  explicit Plan(Command& app)
+      : Subcommand(app, "plan",
+                   "Say what a training run will hold, move and take, before anything is allocated") {
+    flags_.add_to(command_);
+    add_own_flags(command_);
+    command_.footer(kPlanExamples);
   }
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -82,7 +81,7 @@ class Plan final : public Subcommand {
   // Plans for another machine: budgets that are too small are raised to the least that do, and said.
   int plan_elsewhere(TrainerOptions options, Workers& workers);
   bool is_elsewhere() const { return disk_bytes_ > 0; }
-  int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
+  int refuse_run(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
   // Returns nothing if no times are wanted or something cannot be measured; unmeasured_ then says why.
   std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
                                          Workers& workers);
@@ -94,7 +93,6 @@ class Plan final : public Subcommand {
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
                             std::optional<MeasuredMachine>& machine);
 
-  const std::string name_ = "plan";
   TrainFlags flags_;
   std::string endurance_, disk_, disk_read_, disk_write_, disk_mixed_;
   uint64_t disk_bytes_ = 0;  // of another machine; 0: the plan is for this one
@@ -108,22 +106,21 @@ class Plan final : public Subcommand {
 };
 
 void Plan::add_own_flags(Command& command) {
-  const auto add = [&](const char* name, std::string& value, const char* type, const char* help) {
-    command.add_option(name, value, help).type_name(type).group(kGroup);
-  };
-  add("--endurance", endurance_, "TBW", "What may be written to the drives, as rated: 600TBW, 1.2PB");
-  add("--disk", disk_, "SIZE",
+  const FlagGroup group(command, kGroup);
+  group.text("--endurance", "TBW", endurance_, "What may be written to the drives, as rated: 600TBW, 1.2PB");
+  group.text(
+      "--disk", "SIZE", disk_,
       "The room on the drives of another machine: the plan looks at no folder, needs no --nvme-path, and "
       "says "
       "what the machine lacks instead of refusing");
-  add("--disk-read", disk_read_, "SIZE",
+  group.text(
+      "--disk-read", "SIZE", disk_read_,
       "Bytes that the nvme paths read in a second, together; without it, what `terrace tune` remembers");
-  add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
-  add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
+  group.text("--disk-write", "SIZE", disk_write_, "Bytes that they write in a second");
+  group.text("--disk-mixed", "SIZE", disk_mixed_, "Bytes that they read and write in a second, half of each");
   ranks_.add_to(command);
-  command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
-      .group(kGroup);
-  command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
+  group.yes("--best", best_, "Try every placement within the budgets, and say which is the fastest");
+  group.yes("--no-time", no_time_, "Say nothing of time, and measure nothing for it");
 }
 
 // Parses "600TBW", "600TB" or "1.2PB".
@@ -137,8 +134,8 @@ double parse_terabytes(std::string text) {
   const char* const end = text.data() + std::max<size_t>(text.size(), 2) - 2;
   const auto [parsed, problem] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   if (unit == 0 || problem != std::errc() || parsed != end || !(number > 0) || !std::isfinite(number))
-    throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
-                                    "give what the drive is rated for, for example 600TBW"});
+    refuse("--endurance " + given, "it is no number of TB or PB",
+           "give what the drive is rated for, for example 600TBW");
   return number * unit;
 }
 
@@ -165,8 +162,8 @@ void Plan::take_named_rates(MachineRates& rates) const {
     if (text.empty()) return;
     rate = static_cast<double>(parse_bytes(text, flag));
     if (rate == 0)
-      throw Error(ErrorKind::config, {"cannot use", flag + (" " + text), "at this rate nothing arrives",
-                                      "give the bytes of a second, for example 2GB"});
+      refuse(flag + (" " + text), "at this rate nothing arrives",
+             "give the bytes of a second, for example 2GB");
     rates.disk_origin += (rates.disk_origin.empty() ? "" : ", ") + std::string(flag);
   };
   take("--disk-read", disk_read_, rates.disk_read_bytes);
@@ -232,8 +229,7 @@ int Plan::run() {
   if (!disk_.empty()) {
     disk_bytes_ = parse_bytes(disk_, "--disk");
     if (disk_bytes_ == 0)
-      throw Error(ErrorKind::config, {"cannot use", "--disk " + disk_, "a drive has room",
-                                      "give the bytes of its drives, for example 2TiB"});
+      refuse("--disk " + disk_, "a drive has room", "give the bytes of its drives, for example 2TiB");
     flags_.nvme_paths = {kDrivesElsewhere};  // no folder of this machine is meant
   }
   MachineRates named;
@@ -263,7 +259,7 @@ int Plan::run() {
   try {
     return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);
   } catch (const ShortageError& shortage) {
-    return refuse(options, workers, shortage);
+    return refuse_run(options, workers, shortage);
   }
 }
 
@@ -379,16 +375,16 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
 }
 
 // The exit status is 2, as for every capacity that is known in advance.
-int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
-  const Shortage shortage = find_ways_out(reason, options.config, options.model, workers, options.compute,
-                                          {probe_machine().memory_limit.bytes});
+int Plan::refuse_run(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
+  const std::vector<WayOut> ways = find_ways_out(reason, options.config, options.model, workers,
+                                                 options.compute, probe_machine().memory_limit.bytes);
   std::optional<MeasuredMachine> machine;
   const std::vector<Split> others = best_ ? splits(options, workers, machine) : std::vector<Split>();
   if (flags_.json)
-    print_result(shortage_json(shortage, reason.in(Door::program), others));
+    print_result(shortage_json(reason, ways, others));
   else if (!others.empty())
     print_result(splits_text(others, rates_text_));
-  print_error(with_ways_out(reason, shortage));
+  print_error(with_ways_out(reason, ways));
   return kUsage;
 }
 

@@ -206,26 +206,15 @@ void write_writes(JsonWriter& json, const PlanReport& report) {
   json.member("days", known(report.writes.days)).end();
 }
 
-// A word with a blank has its value already, and so has a switch that is set to "true".
-std::string with_value(std::string_view word, const std::string& value, bool is_switch) {
-  const bool has_value = word.find(' ') != std::string_view::npos || (is_switch && value == "true");
-  return std::string(word) + (has_value ? "" : " " + value);
-}
-
-// Returns the request for several changes together, flags first: "--context 512, with bf16.enabled true in
-// the configuration".
-std::string in_flags_and_keys(std::span<const ChangedOption> changes) {
+// Returns the request for several changes together: "--micro-batch 1 --accumulation 8".
+std::string in_flags(std::span<const ChangedOption> changes) {
   std::string flags;
-  std::string settings;
   for (const ChangedOption& change : changes) {
-    const Names& words = names_of(change.option);
-    if (!words.flag.empty())
-      flags += (flags.empty() ? "" : " ") + with_value(words.flag, change.value, true);
-    else
-      settings += (settings.empty() ? "" : " and ") + with_value(words.key, change.value, false);
+    const std::string_view flag = names_of(change.option).flag;
+    const bool has_value = flag.find(' ') != std::string_view::npos;
+    flags += fmt::format("{}{}{}", flags.empty() ? "" : " ", flag, has_value ? "" : " " + change.value);
   }
-  if (settings.empty()) return flags;
-  return flags + (flags.empty() ? "" : ", with ") + settings + " in the configuration";
+  return flags;
 }
 
 }  // namespace
@@ -303,25 +292,23 @@ std::string splits_text(std::span<const Split> splits, const std::string& rates)
   return rates.empty() ? text : text + fmt::format("rates: {}; processor and copies measured now\n", rates);
 }
 
-Error with_ways_out(const Error& reason, const Shortage& shortage) {
+Error with_ways_out(const Error& reason, std::span<const WayOut> ways) {
+  if (ways.empty()) return reason;
   ErrorParts parts = reason.parts();
-  if (shortage.ways.empty()) return reason;
-  parts.advice =
-      shortage.ways.size() > 1
-          ? "it fits, as planned, with any one of these, memory rounded up to whole MiB:"
-          : "it fits, as planned, with this alone of what was tried, memory rounded up to whole MiB:";
-  for (const WayOut& way : shortage.ways)
-    parts.advice += fmt::format("\n    {}  ({})", in_flags_and_keys(way.changes), way.effect);
+  parts.advice = fmt::format("it fits, as planned, with {}, memory rounded up to whole MiB:",
+                             ways.size() > 1 ? "any one of these" : "this");
+  for (const WayOut& way : ways)
+    parts.advice += fmt::format("\n    {}  ({})", in_flags(way.changes), way.effect);
   return Error(reason.kind(), std::move(parts));
 }
 
-std::string shortage_json(const Shortage& shortage, const std::string& reason,
+std::string shortage_json(const ShortageError& reason, std::span<const WayOut> ways,
                           std::span<const Split> splits) {
   JsonWriter json;
   json.begin_object(JsonLayout::lines).member("fits", false);
-  write_short(json, shortage.tiers);
-  json.member("reason", reason).list("ways", shortage.ways, [&](const WayOut& way) {
-    json.object({{"change", in_flags_and_keys(way.changes)}, {"effect", way.effect}});
+  write_short(json, reason.tiers());
+  json.member("reason", reason.in(Door::program)).list("ways", ways, [&](const WayOut& way) {
+    json.object({{"change", in_flags(way.changes)}, {"effect", way.effect}});
   });
   write_splits(json, splits);
   return json.end().take() + "\n";

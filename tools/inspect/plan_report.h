@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/planning/predict.h>
-#include <terrace/runtime/train/planning/ways_out.h>
+#include <terrace/reference/planning/predict.h>
+#include <terrace/reference/planning/ways_out.h>
 
 #include "inspect/rank_outlook.h"
 #include "train/drive_wear.h"
@@ -43,10 +43,11 @@ struct PlanReport {
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
-// Returns the error of a run that does not fit: `reason` with the shortage and ways out.
-Error with_ways_out(const Error& reason, const Shortage& shortage);
+// Returns the error of a run that does not fit: `reason`, with the ways out as its advice if there are any.
+Error with_ways_out(const Error& reason, std::span<const WayOut> ways);
 // `splits` are those of --best, or none.
-std::string shortage_json(const Shortage& shortage, const std::string& reason, std::span<const Split> splits);
+std::string shortage_json(const ShortageError& reason, std::span<const WayOut> ways,
+                          std::span<const Split> splits);
 // `rates` names the rates on which the times rest; may be empty.
 std::string splits_text(std::span<const Split> splits, const std::string& rates);
 

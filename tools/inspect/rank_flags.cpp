@@ -78,35 +78,37 @@ const char* first_given(std::initializer_list<GivenFlag> flags) {
 }  // namespace
 
 void RankFlags::add_to(Command& command) {
-  const auto add = [&](const char* name, std::string& value, const char* type, const char* help) {
-    command.add_option(name, value, help).type_name(type).group(kRanksGroup);
-  };
-  add_small_number(command, "--ranks-per-host", 1, ranks_per_host_,
-                   "Of --ranks, how many share a host with its memory and processors (default 1)",
-                   kRanksGroup);
-  add("--network", network_, "SIZE",
+  const FlagGroup group(command, kRanksGroup);
+  group.count("--ranks-per-host", 1, ranks_per_host_,
+              "Of --ranks, how many share a host with its memory and processors (default 1)");
+  group.text(
+      "--network", "SIZE", network_,
       "Bytes that a host receives from others in a second, while it sends as many; its ranks share them");
-  add("--network-latency", network_latency_, "TIME",
+  group.text(
+      "--network-latency", "TIME", network_latency_,
       "What a message for another host takes a rank beside its bytes, one after the other, for example 5us "
       "(default 0)");
-  add("--network-delay", network_delay_, "TIME",
-      "How long a message is on its way to another host, where many are at once (default 0)");
-  add("--host-link", host_link_, "SIZE",
+  group.text("--network-delay", "TIME", network_delay_,
+             "How long a message is on its way to another host, where many are at once (default 0)");
+  group.text(
+      "--host-link", "SIZE", host_link_,
       "Bytes that a rank gets from others of its host in a second (default: measured between processes)");
-  add("--host-link-latency", host_link_latency_, "TIME",
-      "What a message for a rank of its host takes beside its bytes (default: measured)");
-  add("--flops", flops_, "RATE",
-      "Multiplications and additions of a rank in a second, for example 300T (default: operations are "
-      "measured)");
-  add("--jitter", jitter_, "PERCENT",
+  group.text("--host-link-latency", "TIME", host_link_latency_,
+             "What a message for a rank of its host takes beside its bytes (default: measured)");
+  group.text("--flops", "RATE", flops_,
+             "Multiplications and additions of a rank in a second, for example 300T (default: operations are "
+             "measured)");
+  group.text(
+      "--jitter", "PERCENT", jitter_,
       "By how much the times of ranks differ, as a standard deviation: says what waiting for the slowest "
       "takes");
-  add("--mtbf", mtbf_, "TIME",
-      "Mean time between failures of a rank, for example 5y: says how often to commit");
-  add("--commit-time", commit_time_, "TIME",
+  group.text("--mtbf", "TIME", mtbf_,
+             "Mean time between failures of a rank, for example 5y: says how often to commit");
+  group.text(
+      "--commit-time", "TIME", commit_time_,
       "How long training waits for a commit, for --mtbf (default: its bytes at the rate of the drives)");
-  add("--restart-time", restart_time_, "TIME",
-      "From a failure until training goes on, for --mtbf (default: as long as a commit)");
+  group.text("--restart-time", "TIME", restart_time_,
+             "From a failure until training goes on, for --mtbf (default: as long as a commit)");
 }
 
 void RankFlags::require_values() const {

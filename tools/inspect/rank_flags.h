@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <terrace/runtime/train/planning/machine_rates.h>
+#include <terrace/reference/planning/machine_rates.h>
 
 #include "command_line.h"
 

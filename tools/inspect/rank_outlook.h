@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include <terrace/base/text/json_writer.h>
+#include <terrace/reference/planning/predict.h>
 #include <terrace/runtime/planning/rank_costs.h>
 #include <terrace/runtime/planning/rank_hazards.h>
-#include <terrace/runtime/train/planning/predict.h>
 
 #include "inspect/rank_flags.h"
 

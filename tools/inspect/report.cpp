@@ -6,7 +6,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <ctime>
@@ -28,8 +27,8 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
-#include <terrace/runtime/model/compute/compute_device.h>
-#include <terrace/runtime/model/compute/cuda/cublas_lt.h>
+#include <terrace/reference/model/compute/compute_device.h>
+#include <terrace/reference/model/compute/cuda/cublas_lt.h>
 #include <terrace/runtime/observe/page/report_file.h>
 
 #include "command_line.h"
@@ -188,11 +187,7 @@ std::string drive_text(const io::BlockDevice& drive) {
 
 // Adds the words for people and returns the object for programs.
 std::string find_nvme_path(const std::string& path, Findings& findings) {
-  require_exists("--nvme-path", path);
-  if (!fs::is_directory(path)) {
-    throw Error(ErrorKind::config,
-                {"cannot use", "--nvme-path " + path, system_reason(ENOTDIR), "name a folder"});
-  }
+  require_folder("--nvme-path", path);
   const uint64_t free = io::free_bytes_at(path);
   const std::string drive = drive_text(io::find_block_device(path));
   const fs::path probe_path = fs::path(path) / fmt::format(".terrace-report-{}", getpid());
@@ -279,24 +274,21 @@ void find_accelerator(Findings& findings) {
 
 class Report final : public Subcommand {
  public:
-  explicit Report(Command& app) {
-    Command command = app.add_subcommand(
-        name_, "Say what a run did and took, by the log of its steps; without one, what this machine offers");
-    command.add_option("LOG", log_, "A log of steps: of --log, step_log or terrace_run").type_name("");
-    command.add_option("--page", page_, "Write the page of the run as well").type_name("FILE");
-    command.add_flag("--verbose", verbose_,
-                     "Say of the run what was moved over each link and where the time went");
-    add_repeated(command, "--nvme-path", nvme_paths_, "DIR",
-                 "Examine this folder as well; may be given several times", "");
-    command.flag("--nvme-path").group("Options");
-    command.add_flag("--json", json_, "Print the report as JSON");
-    command.footer(
+  explicit Report(Command& app)
+      : Subcommand(
+            app, "report",
+            "Say what a run did and took, by the log of its steps; without one, what this machine offers") {
+    const FlagGroup group(command_);
+    group.text("LOG", "", log_, "A log of steps: of --log, step_log or terrace_run");
+    group.text("--page", "FILE", page_, "Write the page of the run as well");
+    group.yes("--verbose", verbose_, "Say of the run what was moved over each link and where the time went");
+    group.texts("--nvme-path", "DIR", nvme_paths_, "Examine this folder as well; may be given several times");
+    group.yes("--json", json_, "Print the report as JSON");
+    command_.footer(
         "Examples:\n"
         "  terrace report steps.jsonl --page run.html\n"
         "  terrace report --nvme-path /mnt/a --nvme-path /mnt/b --json\n");
   }
-
-  const std::string& name() const override { return name_; }
 
   int run() override {
     if (!log_.empty()) return report_run();
@@ -325,7 +317,6 @@ class Report final : public Subcommand {
     return kDone;
   }
 
-  const std::string name_ = "report";
   std::string log_;
   std::string page_;
   bool verbose_ = false;

@@ -9,9 +9,9 @@
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/reference/planning/training_schedule.h>
+#include <terrace/reference/setup/training_setup.h>
 #include <terrace/runtime/observe/trace/schedule_file.h>
-#include <terrace/runtime/train/planning/training_schedule.h>
-#include <terrace/runtime/train/setup/training_setup.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -45,7 +45,6 @@ uint32_t lowest_of(const SimMachine& machine) {
 class Sim final : public Subcommand {
  public:
   explicit Sim(Command& app);
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -58,63 +57,46 @@ class Sim final : public Subcommand {
     if (console_.is_terminal()) console_.progress(text);
   }
 
-  const std::string name_ = "sim";
   SimFlags flags_;
   TrainFlags model_;  // only the flags that name a model are used
   Console console_;
 };
 
-Sim::Sim(Command& app) {
+Sim::Sim(Command& app)
+    : Subcommand(app, "sim",
+                 "Replay a schedule under eviction policies on a machine that is described, beside the least "
+                 "traffic") {
   model_.model.clear();
-  Command command = app.add_subcommand(
-      name_,
-      "Replay a schedule under eviction policies on a machine that is described, beside the least traffic");
-  add_schedule_flags(command);
-  add_machine_flags(command);
-  command.add_flag("--json", flags_.json, "Print the result as JSON");
-  command.footer(kSimExamples);
+  add_schedule_flags(command_);
+  add_machine_flags(command_);
+  FlagGroup(command_).yes("--json", flags_.json, "Print the result as JSON");
+  command_.footer(kSimExamples);
 }
 
 void Sim::add_schedule_flags(Command& command) {
-  command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md").type_name("FILE");
-  const auto size = [&](const char* flag, std::optional<uint32_t>& value, const char* help) {
-    add_small_number(command, flag, 1, value, help, kSimWhat);
-  };
-  const auto number = [&](const char* flag, std::optional<uint64_t>& value, const char* help) {
-    add_whole_number(
-        command, flag, 1, [&value](uint64_t n) { value = n; }, help, kSimWhat);
-  };
-  command
-      .add_option("--model", model_.model,
-                  "Instead of a file: a step of this model, run dry (as of `terrace train`)")
-      .type_name("NAME|FILE|DIR")
-      .group(kSimWhat);
-  size("--layers", model_.layers, "Layers, instead of the model's");
-  size("--width", model_.width, "Width, instead of the model's");
-  size("--heads", model_.heads, "Heads, instead of the model's");
-  size("--context", model_.context, "Tokens of a sequence");
-  number("--micro-batch", flags_.micro_batch, "Sequences computed at a time");
-  number("--accumulation", flags_.accumulation, "Micro-batches of a step");
-  number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
-  command.add_option("--config", flags_.config, "A DeepSpeed JSON file that the model is trained with")
-      .type_name("FILE")
-      .group(kSimWhat);
-  command
-      .add_option(
-          "--operations", flags_.operations,
-          "Additions and multiplications of the device in a second, for the time of uses (default 1000G)")
-      .type_name("COUNT")
-      .group(kSimWhat);
-  command.add_option("--write-schedule", flags_.write_schedule, "Write the schedule to this file as well")
-      .type_name("FILE")
-      .group(kSimWhat);
+  FlagGroup(command).text("trace", "FILE", flags_.trace, "A file of docs/schedule_format.md");
+  const FlagGroup what(command, kSimWhat);
+  what.text("--model", "NAME|FILE|DIR", model_.model,
+            "Instead of a file: a step of this model, run dry (as of `terrace train`)");
+  what.count("--layers", 1, model_.layers, "Layers, instead of the model's");
+  what.count("--width", 1, model_.width, "Width, instead of the model's");
+  what.count("--heads", 1, model_.heads, "Heads, instead of the model's");
+  what.count("--context", 1, model_.context, "Tokens of a sequence");
+  what.count("--micro-batch", 1, flags_.micro_batch, "Sequences computed at a time");
+  what.count("--accumulation", 1, flags_.accumulation, "Micro-batches of a step");
+  what.count("--chunk-elements", 1, flags_.chunk_elements,
+             "Elements of a chunk, a multiple of 4096 (default 1Mi)");
+  what.text("--config", "FILE", flags_.config, "A DeepSpeed JSON file that the model is trained with");
+  what.text("--operations", "COUNT", flags_.operations,
+            "Additions and multiplications of the device in a second, for the time of uses (default 1000G)");
+  what.text("--write-schedule", "FILE", flags_.write_schedule, "Write the schedule to this file as well");
 }
 
 void Sim::add_machine_flags(Command& command) {
-  add_repeated(command, "--policy", flags_.policies, "NAME",
-               "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
-               kSimWhere);
-  flags_.machine.add_to(command, kSimWhere);
+  const FlagGroup group(command, kSimWhere);
+  group.texts("--policy", "NAME", flags_.policies,
+              "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times");
+  flags_.machine.add_to(group);
 }
 
 SimSchedule Sim::schedule_of_model(const SimMachine& machine) {

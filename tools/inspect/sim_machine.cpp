@@ -138,11 +138,11 @@ SimMachine machine_of_three(const SimMachineFlags& flags) {
 
 }  // namespace
 
-void SimMachineFlags::add_to(Command& app, const char* group) {
+void SimMachineFlags::add_to(const FlagGroup& group) {
   const auto text = [&](const char* flag, std::string& value, const char* type, const char* otherwise,
                         const char* help) {
     value = otherwise;
-    app.add_option(flag, value, help).type_name(type).group(group);
+    group.text(flag, type, value, help);
   };
   text("--device-memory", device_memory, "SIZE", "", "Memory of the device");
   text("--host-memory", host_memory, "SIZE", "", "Memory of the host; without it everything has room there");
@@ -153,12 +153,11 @@ void SimMachineFlags::add_to(Command& app, const char* group) {
   text("--nvme-write", nvme_write, "RATE", "2GB", "To nvme in a second (default 2GB)");
   text("--nvme-latency", nvme_latency, "TIME", "", "Of each transfer to or from it (default 0us)");
   text("--nvme-path", nvme_path, "DIR", "", "Take the rates that `terrace tune` measured there instead");
-  add_repeated(app, "--tier", tiers, "SPEC",
-               "Instead of these: NAME=SIZE,up=RATE,down=RATE,latency=TIME, once for each tier from the top, "
-               "with the link to the tier above; the first has no link, the last no size",
-               group);
-  add_small_number(app, "--prefetch-depth", 0, prefetch_depth,
-                   "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)", group);
+  group.texts("--tier", "SPEC", tiers,
+              "Instead of these: NAME=SIZE,up=RATE,down=RATE,latency=TIME, once for each tier from the top, "
+              "with the link to the tier above; the first has no link, the last no size");
+  group.count("--prefetch-depth", 0, prefetch_depth,
+              "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)");
 }
 
 SimMachine sim_machine(const SimMachineFlags& flags) {

@@ -19,8 +19,8 @@ struct SimMachineFlags {
   std::string nvme_read, nvme_write, nvme_latency, nvme_path;
   std::optional<uint32_t> prefetch_depth;
 
-  // Adds the flags to `app`; this object must stay where it is.
-  void add_to(Command& app, const char* group);
+  // Adds the flags; this object must stay where it is.
+  void add_to(const FlagGroup& group);
 };
 
 // Throws Error(config) for flags that are missing, contradict each other or cannot be read.

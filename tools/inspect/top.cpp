@@ -91,7 +91,8 @@ class Keys {
 std::string wrapped_row(const std::string& line, size_t columns) {
   constexpr size_t kNameColumns = 8;
   if (columns == 0 || line.size() <= columns) return line;
-  const bool is_named = line.size() > kNameColumns && line[kNameColumns - 1] == ' ';
+  const bool is_named =
+      line.size() > kNameColumns && line[kNameColumns - 1] == ' ' && line[kNameColumns] != ' ';
   const size_t name = is_named ? kNameColumns : 0;
   std::string rest = line.substr(name);
   for (size_t at = 0; (at = rest.find("  ", at)) != std::string::npos;) rest.erase(at, 1);
@@ -122,16 +123,13 @@ std::string redrawn(const std::string& text, size_t columns) {
 
 class Top final : public Subcommand {
  public:
-  explicit Top(Command& app) {
-    Command command = app.add_subcommand(name_, "Watch a running job");
-    command
-        .add_option("JOB", job_, "A process id, or the path of a socket; without it, the only job that runs")
-        .type_name("");
-    add_number(command, "--interval", 0.1, 3600, interval_seconds_,
-               "Seconds from one look to the next (default 1)", "Options");
-    command.add_flag("--once", once_, "Look once");
-    command.add_flag("--json", json_, "Print one JSON object per look");
-    command.footer(
+  explicit Top(Command& app) : Subcommand(app, "top", "Watch a running job") {
+    const FlagGroup group(command_);
+    group.text("JOB", "", job_, "A process id, or the path of a socket; without it, the only job that runs");
+    group.number("--interval", 0.1, 3600, interval_seconds_, "Seconds from one look to the next (default 1)");
+    group.yes("--once", once_, "Look once");
+    group.yes("--json", json_, "Print one JSON object per look");
+    command_.footer(
         "It ends with q or Ctrl-C, or with the job. \"states\" are the optimizer states that stay in host "
         "memory, so that a step neither reads nor writes them; \"moved\" and \"waited\" are those of the "
         "last "
@@ -141,12 +139,10 @@ class Top final : public Subcommand {
         "  terrace top 4711 --once --json\n");
   }
 
-  const std::string& name() const override { return name_; }
-
   int run() override {
     if (!job_.empty() && !is_job(job_)) {
-      throw Error(ErrorKind::config, {"cannot use", job_, "it is neither a process id nor a path",
-                                      "`terrace top` without a job takes the only one that runs"});
+      refuse(job_, "it is neither a process id nor a path",
+             "`terrace top` without a job takes the only one that runs");
     }
     ControlClient client(find_job(job_).socket);
     end_on_interrupt();
@@ -175,7 +171,6 @@ class Top final : public Subcommand {
     print_as_it_is(redraws_ ? redrawn(text, terminal_columns(STDOUT_FILENO)) : text + gap);
   }
 
-  const std::string name_ = "top";
   std::string job_;
   double interval_seconds_ = 1;
   bool once_ = false;

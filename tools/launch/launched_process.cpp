@@ -8,7 +8,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <random>
+#include <sstream>
 
 #include <terrace/base/error.h>
 #include <terrace/comm/connections/run_secret.h>
@@ -67,6 +69,16 @@ std::string new_run_name() {
 std::string secret_for_ranks() {
   const std::string given = secret_text_in(environment_from(environ));
   return given.empty() ? new_secret_text() : given;
+}
+
+bool is_program(const std::string& word) {
+  if (word.find('/') != std::string::npos) return access(word.c_str(), X_OK) == 0;
+  const char* const path = getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + word).c_str(), X_OK) == 0) return true;
+  }
+  return false;
 }
 
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {

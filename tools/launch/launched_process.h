@@ -43,6 +43,9 @@ std::string new_run_name();
 // or else one that is drawn. Throws Error(config) where the one of the environment cannot be used.
 std::string secret_for_ranks();
 
+// Whether exec finds a program by this word: a path, or a name in a folder of PATH.
+bool is_program(const std::string& word);
+
 // For exec, as long as `words` live.
 std::vector<char*> pointers_to(const std::vector<std::string>& words);
 

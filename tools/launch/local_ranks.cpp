@@ -38,8 +38,7 @@ Error cannot_start(const std::string& what, int error) {
 bool is_of_a_launcher(std::string_view variable) {
   return variable.starts_with("TERRACE_RANK") || variable.starts_with("TERRACE_LOCAL_RANK") ||
          variable.starts_with("TERRACE_MEET=") || variable.starts_with("TERRACE_RUN=") ||
-         variable.starts_with("TERRACE_SECRET=") || variable.starts_with(kLauncherPlaces) ||
-         variable.starts_with(kNewGradientGroup);
+         variable.starts_with("TERRACE_SECRET=");
 }
 
 }  // namespace
@@ -114,12 +113,14 @@ void LocalRanks::start(uint32_t rank) {
 void LocalRanks::become_rank(uint32_t rank, pid_t launcher, const std::vector<std::string>& variables) const {
   settle_in_child(launcher);
   output_.redirect(rank);
-  std::vector<std::string> words = {"terrace"};
-  words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
+  std::vector<std::string> words = options_.command;
+  const bool is_own = words.front() == "train";
+  if (is_own) words.insert(words.begin(), "terrace");
+  const std::string program = is_own ? "/proc/self/exe" : words.front();
   const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
   signals_.restore();
-  execve("/proc/self/exe", arguments.data(), environment.data());
-  print_error(cannot_start("/proc/self/exe", errno));
+  execvpe(program.c_str(), arguments.data(), environment.data());
+  print_error(cannot_start(program, errno));
   _exit(kFailed);
 }
 

@@ -22,9 +22,9 @@ namespace terrace {
 
 struct LocalRanksOptions {
   uint32_t ranks = 1;
-  std::vector<std::string> arguments;  // of this program, in each rank
-  std::filesystem::path log_folder;    // empty: the ranks write to the screen alone
-  bool appends_logs = false;           // behind what earlier ranks have written there
+  std::vector<std::string> command;  // of each rank: `train` and its flags, or another program and its own
+  std::filesystem::path log_folder = {};  // empty: the ranks write to the screen alone
+  bool appends_logs = false;              // behind what earlier ranks have written there
 };
 
 // One exists at a time; the thread that makes it must be the only one of the process.

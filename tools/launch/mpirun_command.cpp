@@ -32,11 +32,16 @@ std::string version_of_mpirun() {
   return std::string(text.data(), fread(text.data(), 1, text.size(), output.get()));
 }
 
+void require_open_mpi() {
+  const std::string version = version_of_mpirun();
+  if (version.empty()) throw no_mpirun("there is no such program");
+  if (version.find("Open MPI") == std::string::npos) throw no_mpirun("it is not that of Open MPI");
+}
+
 }  // namespace
 
 std::vector<std::string> mpirun_command(const std::vector<HostSlots>& hosts,
-                                        const std::filesystem::path& program,
-                                        const std::vector<std::string>& arguments,
+                                        const std::vector<std::string>& command,
                                         const std::filesystem::path& log_folder) {
   std::string list;
   size_t ranks = 0;
@@ -45,36 +50,11 @@ std::vector<std::string> mpirun_command(const std::vector<HostSlots>& hosts,
     ranks += host.slots.size();
   }
   // Terrace divides the processors of a host among its ranks, and mpirun would leave each of them one.
-  std::vector<std::string> command = {"mpirun",    "--host", list, "-n", std::to_string(ranks),
-                                      "--bind-to", "none"};
-  if (!log_folder.empty()) command.insert(command.end(), {"--output-filename", log_folder.string()});
-  command.push_back(program.string());
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return command;
-}
-
-std::vector<std::string> watched_mpirun_command(const std::vector<HostSlots>& hosts,
-                                                const std::filesystem::path& program,
-                                                const std::vector<std::string>& arguments,
-                                                const std::filesystem::path& log_folder,
-                                                const std::vector<std::string>& variables) {
-  std::vector<std::string> command = {"mpirun", "--bind-to", "none", "--mca", "plm", "rsh"};
-  if (!log_folder.empty()) command.insert(command.end(), {"--output-filename", log_folder.string()});
-  for (size_t h = 0; h < hosts.size(); ++h) {
-    const std::string slots = std::to_string(hosts[h].slots.size());
-    if (h > 0) command.emplace_back(":");
-    command.insert(command.end(), {"--host", fmt::format("{}:{}", hosts[h].host, slots), "-n", slots});
-    for (const std::string& variable : variables) command.insert(command.end(), {"-x", variable});
-    command.push_back(program.string());
-    command.insert(command.end(), arguments.begin(), arguments.end());
-  }
-  return command;
-}
-
-void require_open_mpi() {
-  const std::string version = version_of_mpirun();
-  if (version.empty()) throw no_mpirun("there is no such program");
-  if (version.find("Open MPI") == std::string::npos) throw no_mpirun("it is not that of Open MPI");
+  std::vector<std::string> words = {"mpirun",    "--host", list, "-n", std::to_string(ranks),
+                                    "--bind-to", "none"};
+  if (!log_folder.empty()) words.insert(words.end(), {"--output-filename", log_folder.string()});
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
 }
 
 void become_mpirun(const std::vector<std::string>& command) {

@@ -35,31 +35,36 @@ std::vector<std::string> going_on(const std::vector<std::string>& arguments) {
   return words;
 }
 
-int run_with_restarts(RankStarter& ranks, const std::vector<std::string>& arguments,
-                      const RestartRules& rules, Console& console) {
-  const std::vector<std::string> later = rules.restarts > 0 ? going_on(arguments) : arguments;
+int run_with_restarts(LocalRanksOptions ranks, const RestartRules& rules, Console& console) {
+  const bool is_train = ranks.command.front() == "train";
+  const std::vector<std::string> later =
+      is_train && rules.restarts > 0 ? going_on(ranks.command) : ranks.command;
   // Until the run has kept a state, what --fresh gives up may still be there, and is not to be gone on from.
-  bool goes_on = std::ranges::find(arguments, "--fresh") == arguments.end();
+  bool goes_on = is_train && std::ranges::find(ranks.command, "--fresh") == ranks.command.end();
   for (uint32_t restart = 0;; ++restart) {
-    const uint32_t before = ranks.ranks();
-    const AttemptEnd end = ranks.run(restart > 0 && goes_on ? later : arguments, restart);
-    goes_on |= end.has_kept;
-    if (!end.may_have_lost || end.was_stopped || rules.restarts == 0) return end.status;
+    LocalRanks run(ranks, console);
+    const int status = run.wait();
+    goes_on |= run.has_kept();
+    const bool can_go_on = run.deaths() > 0 || (!is_train && status != kDone && run.has_kept());
+    if (!can_go_on || run.was_stopped() || rules.restarts == 0) return status;
     if (restart == rules.restarts) {
       console.warning(fmt::format("the run ends: it has been started again {} times (--restarts)", restart));
-      return end.status;
+      return status;
     }
-    if (!ranks.leave_out_lost()) return end.status;
-    const uint32_t left = ranks.ranks();
+    const uint32_t before = ranks.ranks, left = before - run.deaths();
     if (left < rules.min_ranks || left == 0) {
       console.warning(fmt::format("the run ends: {} of {} ranks are left, and {} are needed (--min-ranks)",
                                   left, before, rules.min_ranks));
-      return end.status;
+      return status;
     }
-    console.warning(fmt::format("restart {} of {}: {} of {} ranks {}", restart + 1, rules.restarts, left,
-                                before,
-                                goes_on ? "go on from what the run has kept"
-                                        : "begin again (--fresh), since the run has kept nothing yet"));
+    const std::string how = goes_on ? "go on from what the run has kept"
+                                    : fmt::format("begin again{}, since the run has kept nothing yet",
+                                                  is_train ? " (--fresh)" : "");
+    console.warning(
+        fmt::format("restart {} of {}: {} of {} ranks {}", restart + 1, rules.restarts, left, before, how));
+    ranks.ranks = left;
+    ranks.appends_logs = true;
+    if (goes_on) ranks.command = later;
   }
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "console.h"
-#include "launch/rank_starter.h"
+#include "launch/local_ranks.h"
 
 namespace terrace {
 
@@ -20,9 +20,10 @@ struct RestartRules {
 // Error(config) where the command goes on from a folder of its choice, which is not where it keeps its state.
 std::vector<std::string> going_on(const std::vector<std::string>& arguments);
 
-// Runs the ranks with the arguments, and those that are left after a death, as often as the rules have it.
-// Returns the status of the last run. Throws as going_on() does.
-int run_with_restarts(RankStarter& ranks, const std::vector<std::string>& arguments,
-                      const RestartRules& rules, Console& console);
+// Runs the ranks, and those that are left after a death, as often as the rules have it. A program that is not
+// `train` has the same command each time, and finds by itself what it has kept. If it fails after it has kept
+// a state, it runs again on as many ranks, as torchrun has it. Returns the status of the last run. Throws as
+// going_on() does.
+int run_with_restarts(LocalRanksOptions ranks, const RestartRules& rules, Console& console);
 
 }  // namespace terrace

@@ -1,6 +1,8 @@
 // `terrace bench copy`: how fast bytes cross the link to the device, by the streams that training copies with
 // and by the driver's plain calls, from page-locked and from pageable memory. The measure is the ratio of the
 // two in the same round.
+#include "measure/bench_copy.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,13 +10,11 @@
 #include <vector>
 
 #include <terrace/base/units.h>
-#include <terrace/memory/host/machine.h>
 #include <terrace/memory/host/pages.h>
 
 #include "command_line.h"
 #include "console.h"
-#include "measure/bench_copy_report.h"
-#include "measure/bench_copy_run.h"
+#include "measure/measuring.h"
 
 namespace terrace {
 namespace {
@@ -23,8 +23,6 @@ constexpr const char* kCopyExamples =
     "Examples:\n"
     "  terrace bench copy --size 64KiB..64MiB\n"
     "  terrace bench copy --device simulated --size 1MiB --size 16MiB --rounds 15 --json\n";
-constexpr const char* kCopyWhat = "The copies";
-constexpr const char* kCopyHow = "How they are measured";
 constexpr uint64_t kLargestCopy = kGiB;
 // Copies go one after the other through at least this much memory, so that small ones do not stay in a cache.
 constexpr uint64_t kLeastBuffer = 64 * kMiB;
@@ -56,43 +54,31 @@ void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
 class BenchCopy final : public Subcommand {
  public:
   explicit BenchCopy(Command& bench);
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
   CopyBenchPlan plan();
   void plan_copies(CopyPlan& copies) const;
-  void require_memory(const CopyBenchPlan& plan) const;
   std::unique_ptr<CudaGpu> open_gpu();
 
-  const std::string name_ = "copy";
   CopyFlags flags_;
   Console console_;
 };
 
-BenchCopy::BenchCopy(Command& bench) {
-  Command command =
-      bench.add_subcommand(name_, "Measure copies between host and device beside those of the driver alone");
-  command
-      .add_option(
-          "--device", flags_.device,
-          "cuda (default): the first GPU; simulated: memory that plays one, for which plain is memcpy")
-      .type_name("cuda|simulated")
-      .group(kCopyWhat);
-  add_repeated(command, "--size", flags_.sizes, "SIZE[..SIZE]",
-               "Of one copy, or a range by doubling; may be given several times (default 64KiB, 1MiB, 16MiB, "
-               "64MiB)",
-               kCopyWhat);
-  command
-      .add_option("--bytes", flags_.bytes,
-                  "Copied each way by one measurement, in 4 to 4096 copies (default 256MiB)")
-      .type_name("SIZE")
-      .group(kCopyHow);
-  add_whole_number(
-      command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Rounds, each of which measures everything once (default 7)", kCopyHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kCopyHow);
-  command.footer(kCopyExamples);
+BenchCopy::BenchCopy(Command& bench)
+    : Subcommand(bench, "copy", "Measure copies between host and device beside those of the driver alone") {
+  const FlagGroup what(command_, "The copies");
+  what.text("--device", "cuda|simulated", flags_.device,
+            "cuda (default): the first GPU; simulated: memory that plays one, for which plain is memcpy");
+  what.texts("--size", "SIZE[..SIZE]", flags_.sizes,
+             "Of one copy, or a range by doubling; may be given several times (default 64KiB, 1MiB, 16MiB, "
+             "64MiB)");
+  const FlagGroup how(command_, "How they are measured");
+  how.text("--bytes", "SIZE", flags_.bytes,
+           "Copied each way by one measurement, in 4 to 4096 copies (default 256MiB)");
+  how.count("--rounds", 1, flags_.rounds, "Rounds, each of which measures everything once (default 7)");
+  how.yes("--json", flags_.json, "Print the result as JSON");
+  command_.footer(kCopyExamples);
 }
 
 void BenchCopy::plan_copies(CopyPlan& copies) const {
@@ -111,19 +97,8 @@ std::unique_ptr<CudaGpu> BenchCopy::open_gpu() {
   try {
     return CudaGpu::open(0, console_);
   } catch (const Error& error) {
-    throw Error(ErrorKind::config, {"cannot use", "--device cuda", error.without_advice(),
-                                    "give --device simulated to measure without a GPU"});
+    refuse("--device cuda", error.without_advice(), "give --device simulated to measure without a GPU");
   }
-}
-
-void BenchCopy::require_memory(const CopyBenchPlan& plan) const {
-  const Machine machine = probe_machine();
-  if (plan.host_bytes() <= machine.memory_limit.bytes) return;
-  throw Error(ErrorKind::capacity,
-              {"cannot measure", fmt::format("copies of {}", format_bytes(plan.copies.sizes.back())),
-               fmt::format("they need {}; there are {} ({})", format_bytes(plan.host_bytes()),
-                           format_bytes(machine.memory_limit.bytes), machine.memory_limit.origin),
-               "give a smaller --size"});
 }
 
 CopyBenchPlan BenchCopy::plan() {
@@ -132,7 +107,8 @@ CopyBenchPlan BenchCopy::plan() {
     refuse("--device " + flags_.device, "there is no such device", "give cuda or simulated");
   plan_copies(plan.copies);
   if (flags_.device == "cuda") plan.gpu = open_gpu();
-  require_memory(plan);
+  require_memory_for(fmt::format("copies of {}", format_bytes(plan.copies.sizes.back())), plan.host_bytes(),
+                     "give a smaller --size");
   return plan;
 }
 

@@ -1,11 +1,11 @@
-#include "measure/bench_copy_report.h"
+#include "measure/bench_copy.h"
 
 #include <fmt/format.h>
 
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 
-#include "measure/spread.h"
+#include "measure/measuring.h"
 #include "text_table.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "measure/bench_copy_run.h"
+#include "measure/bench_copy.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +9,8 @@
 #include <terrace/memory/cuda/cuda_plain_copies.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/host/host_arena.h>
+
+#include "measure/measuring.h"
 
 namespace terrace {
 namespace {
@@ -76,10 +78,8 @@ CopyBenchResult measure_copies(const CopyBenchPlan& plan, Console& console) {
   }
   const DeviceSide device(plan);
   result.measurements =
-      measure_copies(plan.copies, memories, *device.streams, *device.plain, [&](uint64_t round) {
-        console.progress(round == 0 ? std::string("warming up")
-                                    : fmt::format("round {} of {}", round, plan.copies.rounds));
-      });
+      measure_copies(plan.copies, memories, *device.streams, *device.plain,
+                     [&](uint64_t round) { show_round(round, plan.copies.rounds, console); });
   console.end_progress();
   return result;
 }

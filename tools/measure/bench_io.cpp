@@ -1,12 +1,13 @@
 // `terrace bench io`: how fast Terrace's engine moves blocks between a file and its ring, in fio's words. A
 // file of its own loses its name once its space is reserved, so that nothing remains of it however the
 // program ends. A file that exists is written to only if that is asked for.
+#include "measure/bench_io.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <filesystem>
 #include <utility>
 
@@ -21,8 +22,6 @@
 
 #include "command_line.h"
 #include "console.h"
-#include "measure/bench_io_report.h"
-#include "measure/bench_io_run.h"
 
 namespace terrace {
 namespace {
@@ -34,9 +33,6 @@ constexpr const char* kIoExamples =
     "  terrace bench io --directory /mnt/nvme --rw read --size 8GiB\n"
     "  terrace bench io --directory /mnt/nvme --rw mixed --rwmixread 50 --bs 1m --iodepth 16 \\\n"
     "      --size 4g --time_based --runtime 10 --output-format json\n";
-constexpr const char* kIoWhere = "The file";
-constexpr const char* kIoWhat = "The stream";
-constexpr const char* kIoHow = "The engine";
 
 struct NamedStream {
   const char* name;
@@ -65,18 +61,16 @@ struct IoFlags {
   std::string name = "terrace";
   std::string rw = "read";
   std::string bs = "1MiB", size, io_size, engine = "auto", output_format = "normal";
-  uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
+  uint64_t iodepth = io::EngineOptions{}.queue_depth, threads = 2, rounds = 5;
+  uint32_t rwmixread = 50, direct = 1, fixedbufs = 1, registerfiles = 1;
   double runtime = 0;
   bool time_based = false, overwrite = false, json = false;
   bool sweep = false, no_device_token = false;
-  uint64_t rounds = 5;
-  uint64_t fixedbufs = 1, registerfiles = 1;
 };
 
 class BenchIo final : public Subcommand {
  public:
   explicit BenchIo(Command& bench);
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -91,98 +85,61 @@ class BenchIo final : public Subcommand {
   void plan_file(IoPlan& plan) const;
   void plan_engine(IoPlan& plan) const;
 
-  const std::string name_ = "io";
   IoFlags flags_;
   Console console_;
 };
 
-BenchIo::BenchIo(Command& bench) {
-  Command command =
-      bench.add_subcommand(name_, "Measure reading and writing a file with Terrace's engine, in fio's words");
-  add_file_flags(command);
-  add_stream_flags(command);
-  add_sweep_flags(command);
-  add_engine_flags(command);
-  command.footer(kIoExamples);
+BenchIo::BenchIo(Command& bench)
+    : Subcommand(bench, "io", "Measure reading and writing a file with Terrace's engine, in fio's words") {
+  add_file_flags(command_);
+  add_stream_flags(command_);
+  add_sweep_flags(command_);
+  add_engine_flags(command_);
+  command_.footer(kIoExamples);
 }
 
 void BenchIo::add_file_flags(Command& command) {
-  command.add_option("--directory", flags_.directory, "Make a file of its own in this folder")
-      .type_name("DIR")
-      .group(kIoWhere);
-  command.add_option("--filename", flags_.filename, "This file; one that exists is only read, and stays")
-      .type_name("FILE")
-      .group(kIoWhere);
-  command.add_flag("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost")
-      .group(kIoWhere);
-  command.add_option("--size", flags_.size, "Size of the file (default 1GiB; of one that exists, all of it)")
-      .type_name("SIZE")
-      .group(kIoWhere);
-  add_whole_number(
-      command, "--direct", 0, [this](uint64_t value) { flags_.direct = value; },
-      "1: past the page cache (default); 0: through it", kIoWhere);
+  const FlagGroup group(command, "The file");
+  group.text("--directory", "DIR", flags_.directory, "Make a file of its own in this folder");
+  group.text("--filename", "FILE", flags_.filename, "This file; one that exists is only read, and stays");
+  group.yes("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost");
+  group.text("--size", "SIZE", flags_.size, "Size of the file (default 1GiB; of one that exists, all of it)");
+  group.count("--direct", 0, flags_.direct, "1: past the page cache (default); 0: through it", 1);
 }
 
 void BenchIo::add_stream_flags(Command& command) {
-  command.add_option("--name", flags_.name, "Name of the job in the JSON (default terrace)")
-      .type_name("NAME")
-      .group(kIoWhat);
-  command
-      .add_option(
-          "--rw,--readwrite", flags_.rw,
-          "read (default), write, randread, randwrite, mixed (fio's rw), randrw, or update: each block "
-          "is read and written back, as an optimizer's step does")
-      .type_name("KIND")
-      .group(kIoWhat);
-  add_whole_number(
-      command, "--rwmixread", 0, [this](uint64_t value) { flags_.rwmixread = value; },
-      "Percent of mixed that are reads (default 50)", kIoWhat);
-  command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)")
-      .type_name("SIZE")
-      .group(kIoWhat);
-  add_whole_number(
-      command, "--iodepth", 1, [this](uint64_t value) { flags_.iodepth = value; },
-      "Blocks in flight, and slots of the ring (default 32)", kIoWhat);
-  command.add_option("--io-size", flags_.io_size, "Bytes to move (default: --size)")
-      .type_name("SIZE")
-      .group(kIoWhat);
-  add_number(command, "--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends", kIoWhat);
-  command.add_flag("--time-based", flags_.time_based, "Go on for all of --runtime, whatever is moved")
-      .group(kIoWhat);
+  const FlagGroup group(command, "The stream");
+  group.text("--name", "NAME", flags_.name, "Name of the job in the JSON (default terrace)");
+  group.text("--rw,--readwrite", "KIND", flags_.rw,
+             "read (default), write, randread, randwrite, mixed (fio's rw), randrw, or update: each block "
+             "is read and written back, as an optimizer's step does");
+  group.count("--rwmixread", 0, flags_.rwmixread, "Percent of mixed that are reads (default 50)", 100);
+  group.text("--bs", "SIZE", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)");
+  group.count("--iodepth", 1, flags_.iodepth, "Blocks in flight, and slots of the ring (default 32)");
+  group.text("--io-size", "SIZE", flags_.io_size, "Bytes to move (default: --size)");
+  group.number("--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends");
+  group.yes("--time-based", flags_.time_based, "Go on for all of --runtime, whatever is moved");
 }
 
 void BenchIo::add_sweep_flags(Command& command) {
-  command
-      .add_flag(
-          "--sweep", flags_.sweep,
-          "Measure every size of ring and block instead of --bs and --iodepth: what they should be here")
-      .group(kIoWhat);
-  add_whole_number(
-      command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Rounds of --sweep, each of which measures every size once (default 5)", kIoWhat);
+  const FlagGroup group(command, "The stream");
+  group.yes("--sweep", flags_.sweep,
+            "Measure every size of ring and block instead of --bs and --iodepth: what they should be here");
+  group.count("--rounds", 1, flags_.rounds,
+              "Rounds of --sweep, each of which measures every size once (default 5)");
 }
 
 void BenchIo::add_engine_flags(Command& command) {
-  command.add_option("--ioengine", flags_.engine, "auto (default), io_uring, libaio or threads")
-      .type_name("NAME")
-      .group(kIoHow);
-  add_whole_number(
-      command, "--threads", 1, [this](uint64_t value) { flags_.threads = value; },
-      "Of the engine threads (default 2)", kIoHow);
-  add_whole_number(
-      command, "--fixedbufs", 0, [this](uint64_t value) { flags_.fixedbufs = value; },
-      "1: register the ring, where that works (default)", kIoHow);
-  add_whole_number(
-      command, "--registerfiles", 0, [this](uint64_t value) { flags_.registerfiles = value; },
-      "1: register the file, where that works (default)", kIoHow);
-  command
-      .add_flag("--no-device-token", flags_.no_device_token,
-                "Do not wait for other measurements of the drive, nor have them wait")
-      .group(kIoHow);
-  command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
-      .type_name("FORMAT")
-      .group(kIoHow);
-  command.add_flag("--json", flags_.json, "The same as --output-format json").group(kIoHow);
+  const FlagGroup group(command, "The engine");
+  group.text("--ioengine", "NAME", flags_.engine, "auto (default), io_uring, libaio or threads");
+  group.count("--threads", 1, flags_.threads, "Of the engine threads (default 2)");
+  group.count("--fixedbufs", 0, flags_.fixedbufs, "1: register the ring, where that works (default)", 1);
+  group.count("--registerfiles", 0, flags_.registerfiles, "1: register the file, where that works (default)",
+              1);
+  group.yes("--no-device-token", flags_.no_device_token,
+            "Do not wait for other measurements of the drive, nor have them wait");
+  group.text("--output-format", "FORMAT", flags_.output_format, "normal (default) or json, with fio's names");
+  group.yes("--json", flags_.json, "The same as --output-format json");
 }
 
 void BenchIo::plan_stream(IoPlan& plan) const {
@@ -192,19 +149,11 @@ void BenchIo::plan_stream(IoPlan& plan) const {
     refuse("--rw " + flags_.rw, "there is no such kind",
            "give read, write, randread, randwrite, mixed, randrw or update");
   }
-  const auto most = [](const char* flag, uint64_t value, uint64_t limit) {
-    if (value > limit)
-      refuse(fmt::format("{} {}", flag, value), fmt::format("it is more than {}", limit), "");
-  };
-  most("--rwmixread", flags_.rwmixread, 100);
-  most("--direct", flags_.direct, 1);
-  most("--fixedbufs", flags_.fixedbufs, 1);
-  most("--registerfiles", flags_.registerfiles, 1);
   if (flags_.output_format != "normal" && flags_.output_format != "json")
     refuse("--output-format " + flags_.output_format, "there is no such format", "give normal or json");
   plan.stream.kind = named->kind;
   plan.stream.random = named->random;
-  plan.stream.read_percent = static_cast<uint32_t>(flags_.rwmixread);
+  plan.stream.read_percent = flags_.rwmixread;
   plan.stream.block_bytes = flags_.sweep ? kSweepFillBytes : parse_bytes(flags_.bs, "--bs");
   if (plan.stream.block_bytes == 0 || plan.stream.block_bytes % (4 * kKiB) != 0)
     refuse("--bs " + flags_.bs, "it is not a multiple of 4 KiB", "give for example 1MiB");
@@ -227,9 +176,7 @@ void BenchIo::plan_file(IoPlan& plan) const {
   std::error_code ignored;
   plan.own_file = flags_.filename.empty() || !fs::exists(fs::symlink_status(flags_.filename, ignored));
   if (!flags_.directory.empty()) {
-    require_exists("--directory", flags_.directory);
-    if (!fs::is_directory(flags_.directory))
-      refuse("--directory " + flags_.directory, system_reason(ENOTDIR), "name a folder");
+    require_folder("--directory", flags_.directory);
     plan.file = fs::path(flags_.directory) / fmt::format(".terrace-bench-io-{}", getpid());
     return;
   }
@@ -277,16 +224,12 @@ void BenchIo::plan_size(IoPlan& plan) const {
 }
 
 void BenchIo::plan_engine(IoPlan& plan) const {
-  const std::optional<io::EngineKind> wanted = io::engine_kind_from_name(flags_.engine);
-  if (!wanted && flags_.engine != "auto")
-    refuse("--ioengine " + flags_.engine, "there is no such engine",
-           "give auto, io_uring, libaio or threads");
   plan.engine.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(depth(), io::kLargestQueueDepth + 1));
   plan.engine.block_bytes = plan.stream.block_bytes;
   plan.engine.thread_count =
       static_cast<uint32_t>(std::min<uint64_t>(flags_.threads, io::kMostEngineThreads + 1));
   io::check_options(plan.engine);
-  const io::EngineChoice choice = io::choose_engine(wanted);
+  const io::EngineChoice choice = engine_of_flag("--ioengine", flags_.engine);
   plan.engine.kind = choice.kind;
   plan.engine_reason = choice.reason;
 }

@@ -19,12 +19,10 @@ std::string words(std::string_view between) {
 
 }  // namespace
 
-void BenchOptimizer::add_flags(Command& command, const char* group) {
-  command.add_option("--optimizer", name, "What updates them (default adamw)")
-      .type_name(words("|"))
-      .group(group);
-  add_number(command, "--momentum", 0, 1, momentum, "Of sgd, below 1 (default 0: it keeps no moment)", group);
-  command.add_flag("--nesterov", nesterov, "Of sgd with a momentum").group(group);
+void BenchOptimizer::add_to(const FlagGroup& group) {
+  group.text("--optimizer", words("|"), name, "What updates them (default adamw)");
+  group.number("--momentum", 0, 1, momentum, "Of sgd, below 1 (default 0: it keeps no moment)");
+  group.yes("--nesterov", nesterov, "Of sgd with a momentum");
 }
 
 OptimizerSettings BenchOptimizer::settings() const {

@@ -14,8 +14,8 @@ struct BenchOptimizer {
   double momentum = 0;
   bool nesterov = false;
 
-  // Adds --optimizer, --momentum and --nesterov under the headline `group`.
-  void add_flags(Command& command, const char* group);
+  // Adds --optimizer, --momentum and --nesterov.
+  void add_to(const FlagGroup& group);
   // The name may have any case. Throws Error(config) for an unknown optimizer or settings that do not fit
   // together.
   OptimizerSettings settings() const;

@@ -1,9 +1,10 @@
 // `terrace bench step`: measures the optimizer step of a model of any size through the whole Offloader,
 // without the model's arithmetic: bytes moved, time, and what it waits for.
+#include "measure/bench_step.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <optional>
 
@@ -11,13 +12,11 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/host/machine.h>
 
 #include "command_line.h"
 #include "console.h"
 #include "measure/bench_optimizer.h"
-#include "measure/bench_step_report.h"
-#include "measure/bench_step_run.h"
+#include "measure/measuring.h"
 
 namespace terrace {
 namespace {
@@ -29,9 +28,6 @@ constexpr const char* kStepExamples =
     "  terrace bench step --nvme-path /mnt/nvme --parameters 400M --against-io\n"
     "  terrace bench step --nvme-path /mnt/nvme --parameters 400M --cached-fraction 1/2 --durable \\\n"
     "      --rounds 7 --json\n";
-constexpr const char* kModel = "The model";
-constexpr const char* kStepWhere = "Where it lives";
-constexpr const char* kStepHow = "How it is measured";
 
 // The device gets this many slots beyond the least, so that fetches run ahead of the uses.
 constexpr uint64_t kSpareDeviceSlots = 2;
@@ -45,21 +41,13 @@ struct StepFlags {
   std::vector<std::string> nvme_paths;
   std::string host_memory, device_memory, cached_fraction, update_ratio = "1";
   std::string engine = "auto";
-  uint64_t accumulation = 1, threads = 0, rounds = 5, checksums = 1;
+  uint32_t accumulation = 1, threads = 0, rounds = 5, checksums = 1;
   bool compact = false, durable = false, against_io = false, json = false;
 };
-
-DataType type_from(const std::string& name) {
-  for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (name == name_of(type)) return type;
-  }
-  refuse("--dtype " + name, "it is not fp32, bf16 or fp16", "give one of these");
-}
 
 class BenchStep final : public Subcommand {
  public:
   explicit BenchStep(Command& bench);
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -71,105 +59,64 @@ class BenchStep final : public Subcommand {
   void plan_optimizer(StepPlan& plan) const;
   void plan_places(StepPlan& plan) const;
   void plan_budgets(StepPlan& plan) const;
-  void plan_engine(StepPlan& plan) const;
-  void require_memory(const MemoryPlan& memory) const;
   void require_disk(const StepPlan& plan, const MemoryPlan& memory) const;
 
-  const std::string name_ = "step";
   StepFlags flags_;
   Console console_;
 };
 
-BenchStep::BenchStep(Command& bench) {
-  Command command = bench.add_subcommand(
-      name_, "Measure the optimizer step of a model of any size, without the model's arithmetic");
-  add_model_flags(command);
-  add_place_flags(command);
-  add_measure_flags(command);
-  command.footer(kStepExamples);
+BenchStep::BenchStep(Command& bench)
+    : Subcommand(bench, "step",
+                 "Measure the optimizer step of a model of any size, without the model's arithmetic") {
+  add_model_flags(command_);
+  add_place_flags(command_);
+  add_measure_flags(command_);
+  command_.footer(kStepExamples);
 }
 
 void BenchStep::add_model_flags(Command& command) {
-  command.add_option("--parameters", flags_.parameters, "How many (default 400M)")
-      .type_name("N")
-      .group(kModel);
-  command.add_option("--chunk-elements", flags_.chunk_elements, "Of a chunk (default 1Mi)")
-      .type_name("N")
-      .group(kModel);
-  command.add_option("--dtype", flags_.type, "Of parameters and gradients (default bf16)")
-      .type_name("bf16|fp16|fp32")
-      .group(kModel);
-  flags_.optimizer.add_flags(command, kModel);
-  command.add_option("--state-type", flags_.moments, "Precision of its moments (default fp32)")
-      .type_name("fp32|bf16")
-      .group(kModel);
-  command
-      .add_flag("--compact-state", flags_.compact,
-                "Store of every master weight only the half that its bf16 parameter lacks")
-      .group(kModel);
-  add_whole_number(
-      command, "--accumulation", 1, [this](uint64_t value) { flags_.accumulation = value; },
-      "Micro-batches per update (default 1)", kModel);
+  const FlagGroup group(command, "The model");
+  group.text("--parameters", "N", flags_.parameters, "How many (default 400M)");
+  group.text("--chunk-elements", "N", flags_.chunk_elements, "Of a chunk (default 1Mi)");
+  group.text("--dtype", "bf16|fp16|fp32", flags_.type, "Of parameters and gradients (default bf16)");
+  flags_.optimizer.add_to(group);
+  group.text("--state-type", "fp32|bf16", flags_.moments, "Precision of its moments (default fp32)");
+  group.yes("--compact-state", flags_.compact,
+            "Store of every master weight only the half that its bf16 parameter lacks");
+  group.count("--accumulation", 1, flags_.accumulation, "Micro-batches per update (default 1)", 1024);
 }
 
 void BenchStep::add_place_flags(Command& command) {
-  add_repeated(command, "--nvme-path", flags_.nvme_paths, "DIR",
-               "Where what is on nvme lies; may be given several times", kStepWhere);
-  command.add_option("--offload-param", flags_.parameters_on, "Where parameters live (default cpu)")
-      .type_name("none|cpu|nvme")
-      .group(kStepWhere);
-  command.add_option("--offload-optimizer", flags_.states_on, "Where optimizer states live (default nvme)")
-      .type_name("none|cpu|nvme")
-      .group(kStepWhere);
-  command.add_option("--host-memory", flags_.host_memory, "Hard budget of host memory")
-      .type_name("SIZE")
-      .group(kStepWhere);
-  command
-      .add_option(
-          "--cached-fraction", flags_.cached_fraction,
-          "Instead of --host-memory: the part of the states that is resident in host memory (default 0)")
-      .type_name("C/S")
-      .group(kStepWhere);
-  command
-      .add_option("--device-memory", flags_.device_memory,
-                  "Hard budget of the simulated device (default: a little more than the least)")
-      .type_name("SIZE")
-      .group(kStepWhere);
-  command.add_flag("--durable", flags_.durable, "Write every record to another slot, as commits need it")
-      .group(kStepWhere);
-  add_whole_number(
-      command, "--checksums", 0, [this](uint64_t value) { flags_.checksums = value; },
-      "1: compare what is read (default); 0: do not", kStepWhere);
+  const FlagGroup group(command, "Where it lives");
+  group.texts("--nvme-path", "DIR", flags_.nvme_paths,
+              "Where what is on nvme lies; may be given several times");
+  group.text("--offload-param", "none|cpu|nvme", flags_.parameters_on, "Where parameters live (default cpu)");
+  group.text("--offload-optimizer", "none|cpu|nvme", flags_.states_on,
+             "Where optimizer states live (default nvme)");
+  group.text("--host-memory", "SIZE", flags_.host_memory, "Hard budget of host memory");
+  group.text("--cached-fraction", "C/S", flags_.cached_fraction,
+             "Instead of --host-memory: the part of the states that is resident in host memory (default 0)");
+  group.text("--device-memory", "SIZE", flags_.device_memory,
+             "Hard budget of the simulated device (default: a little more than the least)");
+  group.yes("--durable", flags_.durable, "Write every record to another slot, as commits need it");
+  group.count("--checksums", 0, flags_.checksums, "1: compare what is read (default); 0: do not", 1);
 }
 
 void BenchStep::add_measure_flags(Command& command) {
-  add_whole_number(
-      command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Steps that are measured, after one that is not (default 5)", kStepHow);
-  command
-      .add_flag("--against-io", flags_.against_io,
-                "After every update move the same blocks of the same file through a ring of the same size "
-                "without computing, and compare")
-      .group(kStepHow);
-  command
-      .add_option("--update", flags_.update,
-                  "When the update runs (default after_backward); with another mode whole steps are timed")
-      .type_name("after_backward|next_forward|during_backward")
-      .group(kStepHow);
-  command
-      .add_option(
-          "--update-ratio", flags_.update_ratio,
-          "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
-          "device does the rest")
-      .type_name("R")
-      .group(kStepHow);
-  command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")
-      .type_name("NAME")
-      .group(kStepHow);
-  add_whole_number(
-      command, "--threads", 0, [this](uint64_t value) { flags_.threads = value; },
-      "Compute threads; 0 (default) is one per available core", kStepHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kStepHow);
+  const FlagGroup group(command, "How it is measured");
+  group.count("--rounds", 1, flags_.rounds, "Steps that are measured, after one that is not (default 5)",
+              10'000);
+  group.yes("--against-io", flags_.against_io,
+            "After every update move the same blocks of the same file through a ring of the same size "
+            "without computing, and compare");
+  group.text("--update", "after_backward|next_forward|during_backward", flags_.update,
+             "When the update runs (default after_backward); with another mode whole steps are timed");
+  group.text("--update-ratio", "R", flags_.update_ratio,
+             "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
+             "device does the rest");
+  group.text("--engine", "NAME", flags_.engine, "auto (default), io_uring, libaio or threads");
+  group.count("--threads", 0, flags_.threads, "Compute threads; 0 (default) is one per available core", 1024);
+  group.yes("--json", flags_.json, "Print the result as JSON");
 }
 
 void BenchStep::plan_model(StepPlan& plan) const {
@@ -185,11 +132,9 @@ void BenchStep::plan_model(StepPlan& plan) const {
   if (plan.parameters / plan.chunk_elements > 100'000)
     refuse("--chunk-elements " + flags_.chunk_elements, "there would be more than 100,000 chunks",
            "give more");
-  plan.type = type_from(flags_.type);
+  plan.type = type_of_flag("--dtype", flags_.type);
   plan_optimizer(plan);
-  if (flags_.accumulation > 1024)
-    refuse(fmt::format("--accumulation {}", flags_.accumulation), "it is more than 1024", "");
-  plan.options.micro_batches = static_cast<uint32_t>(flags_.accumulation);
+  plan.options.micro_batches = flags_.accumulation;
 }
 
 void BenchStep::plan_optimizer(StepPlan& plan) const {
@@ -202,7 +147,7 @@ void BenchStep::plan_optimizer(StepPlan& plan) const {
            "give --dtype bf16");
   plan.options.record_layout = {.master = flags_.compact ? MasterForm::remainder : MasterForm::whole,
                                 .moment_count = moment_count(plan.settings.kind, plan.settings.momentum),
-                                .moment_type = type_from(flags_.moments)};
+                                .moment_type = type_of_flag("--state-type", flags_.moments)};
   const std::optional<UpdateMode> mode = update_mode_from_name(flags_.update);
   if (!mode)
     refuse("--update " + flags_.update, "there is no such mode",
@@ -246,16 +191,13 @@ void BenchStep::plan_places(StepPlan& plan) const {
   if (uses_nvme && flags_.nvme_paths.empty())
     refuse_missing("--nvme-path", "name the folder that training will use");
   for (const std::string& path : flags_.nvme_paths) {
-    require_exists("--nvme-path", path);
-    if (!fs::is_directory(path)) refuse("--nvme-path " + path, system_reason(ENOTDIR), "name a folder");
+    require_folder("--nvme-path", path);
     if (std::ranges::any_of(options.state_paths,
                             [&](const TierPath& other) { return fs::equivalent(other.path, path); }))
       refuse("--nvme-path " + path, "it names the same folder again", "name each folder once");
     options.state_paths.push_back({path});
   }
   options.parameter_paths = options.state_paths;
-  if (flags_.checksums > 1)
-    refuse(fmt::format("--checksums {}", flags_.checksums), "it is more than 1", "give 0 or 1");
   options.verify_checksums = flags_.checksums == 1;
   options.durable = flags_.durable;
   if (flags_.durable && options.states != Placement::nvme)
@@ -319,17 +261,9 @@ void BenchStep::plan_budgets(StepPlan& plan) const {
     options.host_budget_bytes = parse_bytes(flags_.host_memory, "--host-memory");
   }
   const MemoryPlan memory = plan_memory(space, trace, options);
-  require_memory(memory);
+  require_memory_for(fmt::format("{} parameters", plan.parameters), memory.host_bytes + memory.device_bytes,
+                     "give fewer --parameters, or place more on nvme");
   require_disk(plan, memory);
-}
-
-void BenchStep::require_memory(const MemoryPlan& memory) const {
-  const SourcedBytes limit = probe_machine().memory_limit;
-  const uint64_t needed = memory.host_bytes + memory.device_bytes;
-  if (needed <= limit.bytes) return;
-  throw Error(ErrorKind::capacity, {fmt::format("this needs {} of memory", format_bytes(needed)), "",
-                                    fmt::format("there are {} ({})", format_bytes(limit.bytes), limit.origin),
-                                    "give fewer --parameters, or place more on nvme"});
 }
 
 void BenchStep::require_disk(const StepPlan& plan, const MemoryPlan& memory) const {
@@ -344,27 +278,13 @@ void BenchStep::require_disk(const StepPlan& plan, const MemoryPlan& memory) con
                "give fewer --parameters, or another --nvme-path"});
 }
 
-void BenchStep::plan_engine(StepPlan& plan) const {
-  const std::optional<io::EngineKind> wanted = io::engine_kind_from_name(flags_.engine);
-  if (!wanted && flags_.engine != "auto")
-    refuse("--engine " + flags_.engine, "there is no such engine", "give auto, io_uring, libaio or threads");
-  const io::EngineChoice choice = io::choose_engine(wanted);
-  plan.options.io.kind = choice.kind;
-  plan.engine_reason = choice.reason;
-}
-
 StepPlan BenchStep::plan() const {
-  constexpr uint64_t kMostRounds = 10'000, kMostThreads = 1024;
-  if (flags_.rounds > kMostRounds)
-    refuse(fmt::format("--rounds {}", flags_.rounds), "it is more than 10,000", "");
-  if (flags_.threads > kMostThreads)
-    refuse(fmt::format("--threads {}", flags_.threads), "it is more than 1024", "");
   StepPlan plan;
-  plan.rounds = static_cast<uint32_t>(flags_.rounds);
-  plan.threads = static_cast<uint32_t>(flags_.threads);
+  plan.rounds = flags_.rounds;
+  plan.threads = flags_.threads;
   plan_model(plan);
   plan_places(plan);
-  plan_engine(plan);
+  plan.options.io.kind = engine_of_flag("--engine", flags_.engine).kind;
   plan_budgets(plan);
   return plan;
 }

@@ -1,4 +1,4 @@
-#include "measure/bench_step_report.h"
+#include "measure/bench_step.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
 
-#include "measure/spread.h"
+#include "measure/measuring.h"
 #include "text_table.h"
 
 namespace terrace {

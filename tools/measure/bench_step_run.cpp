@@ -1,4 +1,4 @@
-#include "measure/bench_step_run.h"
+#include "measure/bench_step.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -6,18 +6,16 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <optional>
 
-#include <terrace/aio/file.h>
-#include <terrace/aio/ring_buffer.h>
-#include <terrace/aio/stream_job.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/host/machine.h>
+
+#include "measure/measuring.h"
 
 namespace terrace {
 namespace {
@@ -94,27 +92,18 @@ class BareStream {
       : ring_({.slot_bytes = memory.ring_slot_bytes, .slot_count = memory.ring_slots}),
         path_(plan.options.state_paths.front().path / kRecordsFile),
         file_(io::File::open(path_, {.access = io::FileAccess::read_write, .direct = true})),
-        engine_(io::make_engine(plan.options.io)) {
+        engine_(plan.options.io) {
     stream_.kind = io::StreamKind::update;
     stream_.block_bytes = memory.ring_slot_bytes;
     stream_.region_bytes = bytes / memory.ring_slot_bytes * memory.ring_slot_bytes;
     stream_.io_bytes = 2 * stream_.region_bytes;
-    engine_->register_buffer(ring_.memory());
-    engine_->register_file(file_.fd());
   }
-  ~BareStream() {
-    engine_.reset();  // the engine goes before the memory and the file that it has registered
-  }
-  BareStream(const BareStream&) = delete;
-  BareStream& operator=(const BareStream&) = delete;
 
   uint64_t bytes() const { return stream_.region_bytes; }
 
-  void run(StepRound& round) {
-    const SteadyClock clock;
-    const io::StreamResult result = io::run_stream(*engine_, ring_, file_.fd(), stream_, clock);
-    if (result.failure)
-      throw io::describe_failure(result.failure->request, result.failure->completion, path_);
+  void run(StepRound& round, Log& log) {
+    const io::StreamResult result =
+        run_measured_stream({file_, path_, ring_, engine_, stream_}, nullptr, log).result;
     round.io_seconds = static_cast<double>(result.elapsed_ns) * 1e-9;
     round.io_cpu_seconds = static_cast<double>(result.user_ns + result.system_ns) * 1e-9;
   }
@@ -122,8 +111,8 @@ class BareStream {
  private:
   io::RingBuffer ring_;
   const fs::path path_;
-  io::File file_;
-  std::unique_ptr<io::Engine> engine_;
+  const io::File file_;
+  const io::EngineOptions engine_;
   io::StreamOptions stream_;
 };
 
@@ -142,7 +131,7 @@ class StepRun {
 
   StepBenchReport run() {
     offloader_.set_update_mode(plan_.update_mode);  // a mode is refused before anything is laid out
-    step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
+    console_.progress(fmt::format("laying out {} parameters", space_.parameter_count()));
     offloader_.state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
@@ -156,13 +145,11 @@ class StepRun {
     std::optional<BareStream> stream;
     if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes);
     if (stream) report.stream_bytes = stream->bytes();
-    for (uint32_t r = 0; r <= plan_.rounds; ++r) {
-      step_of_the_way(r == 0 ? "a step that is not counted" : fmt::format("round {} of {}", r, plan_.rounds));
+    for_each_round(plan_.rounds, console_, [&](uint64_t r) {
       StepRound round = step(r + 1);
-      if (stream) stream->run(round);
+      if (stream) stream->run(round, console_);
       if (r > 0) report.rounds.push_back(round);
-    }
-    console_.end_progress();
+    });
     report.host_ledger = offloader_.budget().ledger();
     report.device_bytes = device_.used_bytes();
     report.process_bytes = current_memory_use().pss_bytes;
@@ -171,9 +158,6 @@ class StepRun {
   }
 
  private:
-  void step_of_the_way(const std::string& text) {
-    if (console_.is_terminal()) console_.progress(text);
-  }
   StepRound step(uint64_t number) {
     StepRound round;
     const SteadyClock clock;

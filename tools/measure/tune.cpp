@@ -12,6 +12,7 @@
 
 #include "command_line.h"
 #include "console.h"
+#include "measure/measuring.h"
 #include "measure/tune_measure.h"
 #include "measure/tune_report.h"
 
@@ -75,27 +76,23 @@ const TunePoint& best_of(const std::vector<TunePoint>& curve) {
 
 class Tune final : public Subcommand {
  public:
-  explicit Tune(Command& app) {
-    Command command = app.add_subcommand(
-        name_, "Find the fastest file I/O settings for folders, and remember them for training");
-    add_repeated(command, "--nvme-path", paths_, "DIR",
-                 "A folder that training will use; given several times, each is measured by itself", "");
-    command.flag("--nvme-path").group("Options");
-    command
-        .add_option("--size", size_,
-                    "Of the file that is measured with, enough to pass the drive's write cache (default: a "
-                    "quarter of what is free, at most 16GiB, and no more than is written in time)")
-        .type_name("SIZE");
-    add_number(command, "--seconds", 1, 3600, seconds_, "How long to measure a folder, about (default 20)",
-               "Options");
-    command.add_option("--engine", engine_, "Measure with this engine alone (default auto)")
-        .type_name("auto|io_uring|libaio|threads");
-    command.add_flag("--no-save", no_save_, "Do not remember the result for training");
-    command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kTuneExamples);
+  explicit Tune(Command& app)
+      : Subcommand(app, "tune",
+                   "Find the fastest file I/O settings for folders, and remember them for training") {
+    const FlagGroup group(command_);
+    group.texts("--nvme-path", "DIR", paths_,
+                "A folder that training will use; given several times, each is measured by itself");
+    group.text("--size", "SIZE", size_,
+               "Of the file that is measured with, enough to pass the drive's write cache (default: a "
+               "quarter of what is free, at most 16GiB, and no more than is written in time)");
+    group.number("--seconds", 1, 3600, seconds_, "How long to measure a folder, about (default 20)");
+    group.text("--engine", "auto|io_uring|libaio|threads", engine_,
+               "Measure with this engine alone (default auto)");
+    group.yes("--no-save", no_save_, "Do not remember the result for training");
+    group.yes("--json", json_, "Print the result as JSON");
+    command_.footer(kTuneExamples);
   }
 
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -110,7 +107,6 @@ class Tune final : public Subcommand {
   void compare_engines(TuneMeasure& measure, TunedPath& tuned);
   void save(TunedPath& tuned);
 
-  const std::string name_ = "tune";
   std::vector<std::string> paths_;
   std::string size_;
   std::string engine_ = "auto";
@@ -124,7 +120,7 @@ void Tune::require_paths() const {
   if (paths_.empty()) refuse_missing("--nvme-path", "name the folder that training will use");
   std::set<fs::path> seen;
   for (const std::string& path : paths_) {
-    require_exists("--nvme-path", path);
+    require_folder("--nvme-path", path);
     if (!seen.insert(fs::canonical(path)).second)
       refuse("--nvme-path " + path, "it is given twice", "name each folder once");
   }
@@ -231,11 +227,8 @@ void Tune::save(TunedPath& tuned) {
 
 int Tune::run() {
   require_paths();
-  const std::optional<io::EngineKind> wanted = io::engine_kind_from_name(engine_);
-  if (!wanted && engine_ != "auto")
-    refuse("--engine " + engine_, "there is no such engine", "give auto, io_uring, libaio or threads");
+  const io::EngineChoice choice = engine_of_flag("--engine", engine_);
   for (const std::string& path : paths_) file_bytes(path);
-  const io::EngineChoice choice = io::choose_engine(wanted);
   console_.info(choice.reason);
   return print_measurement(console_, [&] {
     std::vector<TunedPath> tuned;

@@ -11,7 +11,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/aio/stream_job.h>
-#include <terrace/base/clock.h>
+#include <terrace/base/log.h>
 
 namespace terrace {
 
@@ -42,7 +42,6 @@ class TuneMeasure {
 
   std::filesystem::path path_;
   Log& log_;
-  SteadyClock clock_;
   io::DriveToken token_;
   io::RingBuffer ring_;
   io::File file_;

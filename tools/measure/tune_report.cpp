@@ -7,7 +7,7 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 
-#include "measure/spread.h"
+#include "measure/measuring.h"
 
 namespace terrace {
 namespace {

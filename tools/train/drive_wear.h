@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
+#include <terrace/reference/setup/training_setup.h>
 #include <terrace/runtime/planning/prediction.h>
-#include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {
 

@@ -63,11 +63,11 @@ std::unique_ptr<WatchdogThread> FollowedRun::start_watchdog() const {
   const auto in_ns = [](uint64_t seconds) {
     return seconds > kNeverNs / kSecondNs ? kNeverNs : seconds * kSecondNs;
   };
-  const TrainFlags& flags = parts_.flags;
-  if (flags.stall_warning_seconds == 0 && flags.stall_abort_seconds == 0) return nullptr;
+  const TerraceConfig& config = parts_.run.options().config.terrace;
+  if (config.stall_warning_seconds == 0 && config.stall_abort_seconds == 0) return nullptr;
   const WatchdogOptions options{
-      .warn_after_ns = flags.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags.stall_warning_seconds),
-      .abort_after_ns = in_ns(flags.stall_abort_seconds),
+      .warn_after_ns = config.stall_warning_seconds == 0 ? kNeverNs : in_ns(config.stall_warning_seconds),
+      .abort_after_ns = in_ns(config.stall_abort_seconds),
       .others = [&others = parts_.others] { return others.who_is_where(); }};
   // The step thread cannot be interrupted in a wait, so nothing can be saved or cleaned up.
   const auto abort = [&console = parts_.console, &others = parts_.others] {

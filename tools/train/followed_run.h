@@ -6,16 +6,16 @@
 #include <span>
 #include <vector>
 
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/log/memory_lines.h>
 #include <terrace/runtime/observe/monitor/run_monitor.h>
 #include <terrace/runtime/observe/watchdog.h>
 #include <terrace/runtime/ranks/rank_watch.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
-#include "train/passed_sets.h"
+#include "train/passed_when_kept.h"
 #include "train/planned_run.h"
 #include "train/run_report.h"
 #include "train/step_progress.h"
@@ -31,7 +31,7 @@ class FollowedRun {
     PlannedRun& run;
     Trainer& trainer;
     RunReport& report;
-    PassedSets& passed;
+    PassedWhenKept& passed;
     StopSignals& signals;
     RankWatch& others;
     Console& console;

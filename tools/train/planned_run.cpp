@@ -9,10 +9,11 @@
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
+#include <terrace/reference/planning/settle.h>
+#include <terrace/reference/planning/ways_out.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/nccl_choice.h>
 #include <terrace/runtime/observe/monitor/monitor.h>
-#include <terrace/runtime/train/planning/settle.h>
-#include <terrace/runtime/train/planning/ways_out.h>
 
 #include "flags/model_choice.h"
 #include "inspect/plan_report.h"
@@ -62,7 +63,7 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
     }
     Workers workers = make_compute_threads(options.config.terrace);
     throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers, options.compute,
-                                              {probe_machine().memory_limit.bytes}));
+                                              probe_machine().memory_limit.bytes));
   }
 }
 
@@ -78,6 +79,7 @@ PlannedRun::PlannedRun(TrainFlags& flags, const RunRanks& ranks, LogRecord& said
       options_(resolve_training(flags, choice_.vocabulary())) {
   settle();
   agree_on_training();
+  gather_by_nccl();
   recording_.emplace(flags_, console_);
   choose_where_to_begin();
   make_plan();
@@ -113,6 +115,16 @@ void PlannedRun::agree_on_training() {
   ranks_.agree([&] { return facts_of_run(options_, flags_, opened_data()); });
 }
 
+// The ranks have agreed on the configuration, so all of them come here or none.
+void PlannedRun::gather_by_nccl() {
+  const TrainConfig& config = options_.config;
+  if (!gathers_by_nccl(config)) return;
+  require_nccl_possible({options_.compute != nullptr, config.batch.hosts,
+                         config.terrace.rank_exchange.value_or(RankExchange::symmetric)});
+  nccl_.emplace(ranks_, compute_->gpu(), console_);
+  options_.communicator = &nccl_->communicator();
+}
+
 void PlannedRun::choose_where_to_begin() {
   start_ = choose_start(flags_, options_.config, options_.communicator, console_);
   keep_gradient_group(start_, options_.config.batch);
@@ -135,7 +147,7 @@ void PlannedRun::open_files() {
   saves_ = ranks_.on_first([&] { return open_save_folder(flags_, plan_, console_); });
   opened_data();
   if (flags_.resume.empty()) require_empty_monitors(options_.config.monitor);
-  log_.emplace(flags_.log, options_.config.logs_lanes ? ranks_.communicator() : nullptr, &said_);
+  log_.emplace(flags_.log, options_.config.logs_lanes ? options_.communicator : nullptr, &said_);
 }
 
 std::unique_ptr<Trainer> PlannedRun::make_trainer() {

@@ -6,11 +6,12 @@
 #include <memory>
 #include <optional>
 
+#include <terrace/reference/data/training_data.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/log/step_log.h>
 #include <terrace/runtime/planning/prediction.h>
+#include <terrace/runtime/ranks/nccl_exchange.h>
 #include <terrace/runtime/ranks/run_ranks.h>
-#include <terrace/runtime/train/data/training_data.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/compute_choice.h"
@@ -50,6 +51,7 @@ class PlannedRun {
  private:
   void settle();
   void agree_on_training();
+  void gather_by_nccl();
   void choose_where_to_begin();
   void make_plan();
   void open_files();
@@ -64,6 +66,7 @@ class PlannedRun {
   TrainerOptions options_;
   std::optional<TrainingData> data_;
   std::optional<ComputeChoice> compute_;
+  std::optional<NcclExchange> nccl_;  // outlives whoever has options_.communicator
   std::optional<StepRecording> recording_;
   RunStart start_;
   std::optional<TrainingSetup> setup_;

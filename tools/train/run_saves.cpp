@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include <terrace/reference/model/weights/export_folder.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
-#include <terrace/runtime/model/weights/export_folder.h>
 
 namespace terrace {
 namespace {

@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/log/run_observer.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"

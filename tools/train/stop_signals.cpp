@@ -7,7 +7,6 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/ranks/early_end.h>
 
 namespace terrace {
 namespace {
@@ -49,7 +48,6 @@ bool is_second(int number) {
 
 void on_stop_signal(int number) {
   const int saved_errno = errno;
-  if (number == SIGTERM) say_that_mpirun_asks();
   if (g_passes_over) {
     errno = saved_errno;
     return;

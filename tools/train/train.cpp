@@ -18,7 +18,7 @@
 #include "flags/output_files.h"
 #include "flags/train_flags.h"
 #include "train/followed_run.h"
-#include "train/passed_sets.h"
+#include "train/passed_when_kept.h"
 #include "train/planned_run.h"
 #include "train/run_report.h"
 #include "train/run_saves.h"
@@ -40,13 +40,12 @@ std::string tokenizer_of(const TrainFlags& flags) {
 
 class Train final : public Subcommand {
  public:
-  explicit Train(Command& app) {
-    Command command = app.add_subcommand(
-        name_, "Train a model on text or tokens, within budgets of device and host memory");
-    flags_.add_to(command);
+  explicit Train(Command& app)
+      : Subcommand(app, "train",
+                   "Train a model on text or tokens, within budgets of device and host memory") {
+    flags_.add_to(command_);
   }
 
-  const std::string& name() const override { return name_; }
   int run() override {
     if (flags_.explain.empty() && !flags_.print_config) return train();
     RankConsole program(console_);
@@ -79,7 +78,6 @@ class Train final : public Subcommand {
   void record_schedule(const Trainer& trainer);
   int report_end(const RunRanks& ranks, const RunRecord& run, const std::optional<Error>& failure);
 
-  const std::string name_ = "train";
   TrainFlags flags_;
   Console console_;
 };
@@ -110,10 +108,12 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
 
   announce(run, report);
   PassedSets passed(ranks.on_first([&] { return run.start().passed; }), console_);
+  PassedWhenKept passed_when_kept(passed);
   const std::unique_ptr<Trainer> trainer = run.make_trainer();
   passed.begin(trainer->offloader().commits().are_kept());
 
-  const FollowedRun followed({flags_, run, *trainer, report, passed, signals, ranks.watch(), console_});
+  const FollowedRun followed(
+      {flags_, run, *trainer, report, passed_when_kept, signals, ranks.watch(), console_});
   RunSaves saves(flags_, run.options(), *trainer, run.save_folder(), followed.observers(), console_);
   TrainingRun training(
       {flags_, *trainer, saves, followed.observers(), signals, followed.control(), ranks.watch(), console_});

@@ -10,8 +10,8 @@
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
+#include <terrace/reference/model/transformer/adapter.h>
 #include <terrace/runtime/config/compute_threads.h>
-#include <terrace/runtime/model/transformer/adapter.h>
 
 #include "command_line.h"
 #include "flags/compute_choice.h"

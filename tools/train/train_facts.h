@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/log/log_lines.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
 #include "train/train_resume.h"

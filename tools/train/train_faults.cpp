@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/runtime/train/fault_spec.h>
+#include <terrace/reference/fault_spec.h>
 
 namespace terrace {
 

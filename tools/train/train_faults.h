@@ -15,7 +15,7 @@ namespace terrace {
 
 class InjectedFaults final : public RunObserver {
  public:
-  // `specs` has one specification for each --inject, in the form of runtime/train/fault_spec.h. Throws
+  // `specs` has one specification for each --inject, in the form of reference/fault_spec.h. Throws
   // Error(config).
   explicit InjectedFaults(const std::vector<std::string>& specs);
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <terrace/base/log.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/checkpoint/checkpoint_folder.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
 

@@ -8,11 +8,11 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/counter_table.h>
+#include <terrace/reference/planning/disk_rates.h>
+#include <terrace/reference/planning/predict.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/planning/disk_rates.h>
-#include <terrace/runtime/train/planning/predict.h>
 
 #include "text_table.h"
 

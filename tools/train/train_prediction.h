@@ -6,9 +6,9 @@
 #include <string>
 
 #include <terrace/base/text/json_writer.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/page/run_record.h>
 #include <terrace/runtime/planning/prediction.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <terrace/comm/agreement/rank_places.h>
-#include <terrace/runtime/train/rank_setup.h>
+#include <terrace/reference/rank_setup.h>
 
 #include "command_line.h"
 #include "train/stop_signals.h"

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <terrace/base/error.h>
+#include <terrace/reference/data/training_data.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/ranks/run_ranks.h>
-#include <terrace/runtime/train/data/training_data.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
@@ -18,7 +18,6 @@ class RankConsole final : public RankProgram {
  public:
   // `console` outlives this.
   explicit RankConsole(Console& console) : console_(console) {}
-  bool takes_sigterm() const override { return true; }
   Log& log() override { return console_; }
   void say(const Error& failure) override;
   void say_as(const std::string& ranks, const Error& failure) override;

@@ -162,8 +162,9 @@ void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::pat
       {paths.size() == 1 ? "the nvme path holds the state of an earlier run"
                          : "the nvme paths hold the state of an earlier run",
        names_of(paths), tier.newest ? described(*tier.newest) : tier.trouble,
-       fmt::format("add --resume auto to go on from it, or --fresh to begin anew; `terrace checkpoint "
-                   "prune {} --all` removes it",
+       fmt::format("{}; `terrace checkpoint prune {} --all` removes it",
+                   tier.is_of_other_program ? "give another path, or --fresh to begin anew and give it up"
+                                            : "add --resume auto to go on from it, or --fresh to begin anew",
                    names_of(paths))});
 }
 
@@ -242,9 +243,11 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
     start.given_up = fmt::format(
         "the commit in {} is of step {}, earlier than the checkpoint: it is given up", names_of(paths), step);
   } else if (tier.has_commits) {
-    // require_commit() throws what is wrong. If a path was left out, nothing is damaged.
-    if (tier.paths_fit && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
-    if (start.checkpoints.empty() || !tier.paths_fit) require_commit(config, tier);
+    // require_commit() throws what is wrong. If a path was left out, nothing is damaged, nor is what another
+    // program has made.
+    const bool may_be_damaged = tier.paths_fit && !tier.is_of_other_program;
+    if (may_be_damaged && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
+    if (start.checkpoints.empty() || !may_be_damaged) require_commit(config, tier);
     log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
     start.discard_commits = true;

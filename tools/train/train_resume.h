@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <terrace/base/log.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/checkpoint/found_commit.h>
 #include <terrace/runtime/checkpoint/state_set.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
 

@@ -7,10 +7,10 @@
 #include <span>
 
 #include <terrace/base/error.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/ranks/rank_watch.h>
-#include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"

@@ -12,10 +12,12 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/observe/log/step_log.h>
 
 #include "text_table.h"
 #include "train/progress_line.h"
+#include "train/train_prediction.h"
 
 namespace terrace {
 namespace {
@@ -44,7 +46,8 @@ double per_step(const RunRecord& run, uint64_t amount) {
 std::string memory_table(const RunRecord& run) {
   TextTable table({"memory", "budget", "planned", "peak used"});
   for (const TierSummary& tier : run.memory().tiers) {
-    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
+    const std::string no_budget = tier.name == "nvme" ? "disk" : "none";
+    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : no_budget,
                format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes)});
   }
   table.add(
@@ -132,9 +135,14 @@ std::string losses_text(const RunRecord& run) {
                              : "\n");
 }
 
+// Of several ranks the paths that hold the folders of all: what one of them has is no state.
 std::string nvme_paths(const RunRecord& run) {
   std::string paths;
-  for (const NvmePathUse& path : run.memory().paths) paths += (paths.empty() ? "" : " ") + path.path;
+  for (const NvmePathUse& use : run.memory().paths) {
+    const std::filesystem::path path(use.path);
+    const bool is_of_rank = parse_tier_name(path.filename().string()).has_value();
+    paths += (paths.empty() ? "" : " ") + (is_of_rank ? path.parent_path().string() : use.path);
+  }
   return paths;
 }
 

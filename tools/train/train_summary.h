@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/observe/page/run_record.h>
-#include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
 

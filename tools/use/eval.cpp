@@ -39,22 +39,18 @@ struct Sums {
 
 class Eval final : public Subcommand {
  public:
-  explicit Eval(Command& app) {
-    Command command = app.add_subcommand(name_, "Compute the loss of a trained model over data");
-    model_.add_to(command);
-    const char* group = "Data";
-    data_.add_to(command, group);
-    add_small_number(command, "--context", 1, context_,
-                     "Tokens of a sequence (default: the model's context, at most 2048)", group);
-    add_small_number(command, "--batch", 1, batch_, "Sequences computed at a time (default 4)", group);
-    add_whole_number(
-        command, "--samples", 1, [this](uint64_t n) { samples_ = n; },
-        "Only this many sequences, spread evenly over the data", group);
-    command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kEvalExamples);
+  explicit Eval(Command& app) : Subcommand(app, "eval", "Compute the loss of a trained model over data") {
+    model_.add_to(command_);
+    const FlagGroup group(command_, "Data");
+    data_.add_to(group);
+    group.count("--context", 1, context_,
+                "Tokens of a sequence (default: the model's context, at most 2048)");
+    group.count("--batch", 1, batch_, "Sequences computed at a time (default 4)");
+    group.count("--samples", 1, samples_, "Only this many sequences, spread evenly over the data");
+    FlagGroup(command_).yes("--json", json_, "Print the result as JSON");
+    command_.footer(kEvalExamples);
   }
 
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -63,7 +59,6 @@ class Eval final : public Subcommand {
                       const Tokenizer* tokenizer, Inference& inference, Sums& sums);
   void print(const Sums& sums, const std::string& model, std::string_view products, double seconds) const;
 
-  const std::string name_ = "eval";
   ModelFlags model_;
   DataFlags data_;
   uint32_t context_ = 0;

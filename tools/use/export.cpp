@@ -9,10 +9,10 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/reference/model/weights/architecture.h>
+#include <terrace/reference/model/weights/export_adapter.h>
+#include <terrace/reference/model/weights/export_weights.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
-#include <terrace/runtime/model/weights/architecture.h>
-#include <terrace/runtime/model/weights/export_adapter.h>
-#include <terrace/runtime/model/weights/export_weights.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -33,35 +33,28 @@ constexpr uint64_t kOneChunk = uint64_t{1} << 40;
 
 class Export final : public Subcommand {
  public:
-  explicit Export(Command& app) {
-    Command command = app.add_subcommand(name_, "Write the weights of a checkpoint as a Hugging Face folder");
-    command.add_option("checkpoint", checkpoint_, "A folder of checkpoints, or one of them")
-        .required()
-        .type_name("CHECKPOINT");
-    command.add_option("--out", out_, "The folder to make").required().type_name("DIR");
-    command.add_option("--dtype", type_, "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)")
-        .type_name("bf16|fp16|fp32");
-    command.add_option("--max-shard-size", shard_, "The most bytes of tensors in one file (default 5GB)")
-        .type_name("SIZE");
-    command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
-        .type_name("DIR");
-    command.add_flag(
-        "--adapter", adapter_,
-        "Only the low-rank adapters, as PEFT has them; without it they are merged into the weights");
-    command.add_option("--base", base_, "With --adapter: from where PEFT loads the model itself")
-        .type_name("NAME|DIR");
-    command.add_flag("--force", force_, "Replace an earlier export");
-    command.add_flag("--json", json_, "Print the result as JSON");
-    command.footer(kExportExamples);
+  explicit Export(Command& app)
+      : Subcommand(app, "export", "Write the weights of a checkpoint as a Hugging Face folder") {
+    const FlagGroup group(command_);
+    group.text("checkpoint", "CHECKPOINT", checkpoint_, "A folder of checkpoints, or one of them").required();
+    group.text("--out", "DIR", out_, "The folder to make").required();
+    group.text("--dtype", "bf16|fp16|fp32", type_,
+               "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)");
+    group.text("--max-shard-size", "SIZE", shard_, "The most bytes of tensors in one file (default 5GB)");
+    group.text("--tokenizer", "DIR", tokenizer_, "Copy the tokenizer's files of this model folder");
+    group.yes("--adapter", adapter_,
+              "Only the low-rank adapters, as PEFT has them; without it they are merged into the weights");
+    group.text("--base", "NAME|DIR", base_, "With --adapter: from where PEFT loads the model itself");
+    group.yes("--force", force_, "Replace an earlier export");
+    group.yes("--json", json_, "Print the result as JSON");
+    command_.footer(kExportExamples);
   }
 
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
   ExportOptions options(const CheckpointInfo& info) const;
 
-  const std::string name_ = "export";
   std::string checkpoint_, out_, type_, shard_ = "5GB", tokenizer_, base_;
   bool adapter_ = false;
   bool force_ = false;
@@ -71,20 +64,9 @@ class Export final : public Subcommand {
 
 ExportOptions Export::options(const CheckpointInfo& info) const {
   ExportOptions options;
-  options.type = info.type;
-  bool is_type = type_.empty();
-  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (type_ != name_of(candidate)) continue;
-    options.type = candidate;
-    is_type = true;
-  }
-  if (!is_type) {
-    throw Error(ErrorKind::config, {"cannot use", fmt::format("--dtype {}", type_),
-                                    "it is not bf16, fp16 or fp32", "give one of these"});
-  }
+  options.type = type_.empty() ? info.type : type_of_flag("--dtype", type_);
   options.max_shard_bytes = parse_bytes(shard_, "--max-shard-size");
-  if (options.max_shard_bytes == 0)
-    throw Error(ErrorKind::config, {"cannot use", "--max-shard-size", "it is 0", "give a size such as 5GB"});
+  if (options.max_shard_bytes == 0) refuse("--max-shard-size", "it is 0", "give a size such as 5GB");
   options.replace = force_;
   if (!tokenizer_.empty()) options.source = tokenizer_path(tokenizer_);
   return options;
@@ -93,11 +75,6 @@ ExportOptions Export::options(const CheckpointInfo& info) const {
 int Export::run() {
   require_exists("the checkpoint", checkpoint_);
   const CheckpointInfo info = read_checkpoint_info(checkpoint_);
-  if (info.architecture.empty()) {
-    throw Error(ErrorKind::config,
-                {"cannot export the checkpoint", checkpoint_, "it does not say what model it is of",
-                 "resume it with `terrace train --resume` and --save: the checkpoint saved then does"});
-  }
   const std::unique_ptr<Model> model = make_model_of(info.architecture, info.type, checkpoint_);
   const ExportOptions chosen = options(info);
   const FlatSpace space(model->tensors(), kOneChunk);

@@ -16,10 +16,10 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/model/compute/counter_random.h>
-#include <terrace/runtime/model/transformer/sampling.h>
-#include <terrace/runtime/train/data/byte_tokens.h>
-#include <terrace/runtime/train/data/tokenizer.h>
+#include <terrace/reference/data/byte_tokens.h>
+#include <terrace/reference/data/tokenizer.h>
+#include <terrace/reference/model/compute/counter_random.h>
+#include <terrace/reference/model/transformer/sampling.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -122,35 +122,24 @@ struct Continuation {
 
 class Generate final : public Subcommand {
  public:
-  explicit Generate(Command& app) {
-    Command command = app.add_subcommand(name_, "Let a trained model go on with a text");
-    model_.add_to(command);
-    const char* group = "Text";
-    command.add_option("--prompt", prompt_, "The text to go on with; without it, what is piped to stdin")
-        .type_name("TEXT")
-        .group(group);
-    command.add_option("--tokenizer", tokenizer_, "A tokenizer.json; not needed for models of bytes")
-        .type_name("FILE")
-        .group(group);
-    add_whole_number(
-        command, "--max-new-tokens", 1, [this](uint64_t n) { max_new_tokens_ = n; },
-        "Stop after this many (default 64), or where the model ends the text", group);
-    add_number(command, "--temperature", 0, 100, sampling_.temperature,
-               "0: always the most likely token (default 1)", group);
-    add_small_number(command, "--top-k", 0, sampling_.top_k,
-                     "Choose among the N most likely tokens only; 0: all", group);
-    add_number(command, "--top-p", 0, 1, sampling_.top_p,
-               "Choose among the most likely that sum up to this (default 1)", group);
-    add_whole_number(
-        command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Seed of the choices (default 42)", group);
-    command
-        .add_flag("--no-cache", no_cache_, "Keep no keys and values: the same text, slower, in less memory")
-        .group(group);
-    command.add_flag("--json", json_, "Print the text and what it took as JSON, when it is whole");
-    command.footer(kGenerateExamples);
+  explicit Generate(Command& app) : Subcommand(app, "generate", "Let a trained model go on with a text") {
+    model_.add_to(command_);
+    const FlagGroup group(command_, "Text");
+    group.text("--prompt", "TEXT", prompt_, "The text to go on with; without it, what is piped to stdin");
+    group.text("--tokenizer", "FILE", tokenizer_, "A tokenizer.json; not needed for models of bytes");
+    group.count("--max-new-tokens", 1, max_new_tokens_,
+                "Stop after this many (default 64), or where the model ends the text");
+    group.number("--temperature", 0, 100, sampling_.temperature,
+                 "0: always the most likely token (default 1)");
+    group.count("--top-k", 0, sampling_.top_k, "Choose among the N most likely tokens only; 0: all");
+    group.number("--top-p", 0, 1, sampling_.top_p,
+                 "Choose among the most likely that sum up to this (default 1)");
+    group.count("--seed", 0, seed_, "Seed of the choices (default 42)");
+    group.yes("--no-cache", no_cache_, "Keep no keys and values: the same text, slower, in less memory");
+    FlagGroup(command_).yes("--json", json_, "Print the text and what it took as JSON, when it is whole");
+    command_.footer(kGenerateExamples);
   }
 
-  const std::string& name() const override { return name_; }
   int run() override;
 
  private:
@@ -159,7 +148,6 @@ class Generate final : public Subcommand {
                      uint32_t longest);
   void report(const Continuation& made, const CacheOutcome& cache, double seconds);
 
-  const std::string name_ = "generate";
   ModelFlags model_;
   std::string prompt_;
   std::string tokenizer_;

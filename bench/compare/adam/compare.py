@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The optimizer step of a bf16 model with fp32 master weights, beside DeepSpeed's CPUAdam and torch's AdamW.
 
-    compare.py TERRACE [--parameters 128M] [--threads 1 2] [--rounds 7] [--peers deepspeed fused foreach]
+    compare.py KERNELS [--parameters 128M] [--threads 1 2] [--rounds 7] [--peers deepspeed fused foreach]
 
 The same work for everyone: bf16 gradients come in, are unscaled, AdamW updates fp32 masters and moments, bf16
 parameters go out. A peer does it in four passes (cast, unscale, its step, cast back), each with its own fastest
@@ -81,23 +81,20 @@ class Peer:
         self.process.wait()
 
 
-def terrace(program, parameters, threads, extra):
+def terrace(program, parameters, threads, master):
     """Seconds of a step, and the kernel's share of the bandwidth of simple in-place kernels."""
     command = [
         program,
-        "bench",
-        "adam",
-        "--parameters",
-        str(parameters),
-        "--threads",
-        str(threads),
-        "--rounds",
-        "1",
-        "--json",
-        *extra,
+        f"--parameters={parameters}",
+        f"--threads={threads}",
+        f"--benchmark_filter=read_modify_write|update/adamw/{master}/fp32_moments/",
+        "--benchmark_format=json",
+        "--benchmark_min_time=0.1",
     ]
-    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["results"][0]
-    return (result["ns_per_parameter"]["median"] * 1e-9 * parameters, result["share_of_read_modify_write"]["median"])
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    *streams, kernel = json.loads(run.stdout)["benchmarks"]  # the last set of instructions is the fastest
+    bandwidth = max(one["bytes_per_second"] for one in streams if one["name"].startswith("read"))
+    return kernel["per_parameter"] * parameters, kernel["bytes_per_second"] / bandwidth
 
 
 def report(threads, parameters, seconds, shares):
@@ -116,7 +113,7 @@ def report(threads, parameters, seconds, shares):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("terrace", nargs="?")
+    parser.add_argument("kernels", nargs="?")
     parser.add_argument("--parameters", type=count, default=count("128M"))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
@@ -125,18 +122,18 @@ def main():
     arguments = parser.parse_args()
     if arguments.peer:
         return peer(arguments.peer, arguments.parameters, arguments.threads[0])
-    if not arguments.terrace:
-        parser.error("TERRACE, the program, is missing")
+    if not arguments.kernels:
+        parser.error("KERNELS, the program optimizer_kernels, is missing")
     parameters = -(-arguments.parameters // 4096) * 4096
     for threads in arguments.threads:
         peers = {name: Peer(name, parameters, threads) for name in arguments.peers}
         seconds = {name: [] for name in ["terrace", "terrace, compact", *peers]}
         shares = []
         for _ in range(arguments.rounds):
-            plain, share = terrace(arguments.terrace, parameters, threads, [])
+            plain, share = terrace(arguments.kernels, parameters, threads, "whole")
             shares.append(share)
             seconds["terrace"].append(plain)
-            seconds["terrace, compact"].append(terrace(arguments.terrace, parameters, threads, ["--compact-state"])[0])
+            seconds["terrace, compact"].append(terrace(arguments.kernels, parameters, threads, "compact")[0])
             for name, one in peers.items():
                 seconds[name].append(one.seconds())
         report(threads, parameters, seconds, shares)

@@ -17,9 +17,9 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/model/compute/counter_random.h>
-#include <terrace/runtime/model/compute/host_ops.h>
-#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/reference/model/compute/counter_random.h>
+#include <terrace/reference/model/compute/host_ops.h>
+#include <terrace/reference/model/transformer/model.h>
 
 #include "support/in_memory_parameters.h"
 #include "support/work_memory.h"

@@ -96,7 +96,7 @@ def philox(counter, key):
 
 
 def sample_at(number):
-    """The sample that is number `number` of a run: runtime/train/data/sample_order.h, written once more."""
+    """The sample that is number `number` of a run: reference/data/sample_order.h, written once more."""
     seed, epoch = SEED ^ 0x64617461206F7264, number // SAMPLES
     bits = max(2, (SAMPLES - 1).bit_length())
     low_bits = bits // 2

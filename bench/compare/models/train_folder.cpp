@@ -19,9 +19,9 @@
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/use_trace.h>
-#include <terrace/runtime/model/compute/host_ops.h>
-#include <terrace/runtime/model/transformer/model.h>
-#include <terrace/runtime/model/weights/load_weights.h>
+#include <terrace/reference/model/compute/host_ops.h>
+#include <terrace/reference/model/transformer/model.h>
+#include <terrace/reference/model/weights/load_weights.h>
 
 namespace terrace {
 namespace {

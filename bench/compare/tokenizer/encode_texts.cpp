@@ -11,7 +11,7 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/train/data/tokenizer.h>
+#include <terrace/reference/data/tokenizer.h>
 
 namespace {
 

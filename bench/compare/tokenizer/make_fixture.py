@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_fixture.py FOLDER: writes what tests/runtime/train/data/tokenizers holds: small tokenizers of several kinds, and
+"""make_fixture.py FOLDER: writes what tests/reference/data/tokenizers holds: small tokenizers of several kinds, and
 texts with the tokens that the tokenizers library gives them, and what these decode to."""
 
 import json

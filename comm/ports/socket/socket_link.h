@@ -72,6 +72,9 @@ class SocketLink {
   // third rank is that rank's to say, and counts only when that has had the time to.
   std::string why_left() const;
 
+  bool is_open() const { return socket_.is_open(); }
+  int fd() const { return socket_.fd(); }
+
   // Nothing is taken in or begun any more. The other side is told, at once if it can be: `blamed` is the rank
   // because of which this one ends.
   void say_farewell(uint32_t blamed, std::string_view why);

@@ -58,6 +58,12 @@ class SocketPort final : public MessagePort {
     return reason_.empty() ? MessageState::done : MessageState::failed;
   }
 
+  void add_readable(std::vector<int>& descriptors) const override {
+    for (const SocketLink& link : links_) {
+      if (link.is_open()) descriptors.push_back(link.fd());
+    }
+  }
+
   void abandon(uint32_t blamed, const std::string& why) override {
     for (SocketLink& link : links_) link.say_farewell(blamed, why_given_up(*this, blamed, why));
   }

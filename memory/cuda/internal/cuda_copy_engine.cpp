@@ -60,6 +60,7 @@ void CudaCopyEngine::put_on_stream(const CopyTask& task, uint32_t place) {
 }
 
 void CudaCopyEngine::copy(const CopyTask& task, const std::string& subject) {
+  if (task.bytes == 0) return;
   const CudaDriver& driver = gpu_.driver();
   if (direction_ == Direction::within)
     return driver.check(driver.copy_on_device(cuda_pointer(task.destination), cuda_pointer(task.source),

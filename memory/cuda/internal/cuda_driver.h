@@ -33,6 +33,7 @@ namespace terrace {
   CALL(context_push, cuCtxPushCurrent, "cuCtxPushCurrent_v2")                       \
   CALL(context_pop, cuCtxPopCurrent, "cuCtxPopCurrent_v2")                          \
   CALL(memory_info, cuMemGetInfo, "cuMemGetInfo_v2")                                \
+  CALL(pointer_attributes, cuPointerGetAttributes, "cuPointerGetAttributes")        \
   CALL(granularity, cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity") \
   CALL(address_reserve, cuMemAddressReserve, "cuMemAddressReserve")                 \
   CALL(address_free, cuMemAddressFree, "cuMemAddressFree")                          \
@@ -46,6 +47,7 @@ namespace terrace {
   CALL(stream_create, cuStreamCreate, "cuStreamCreate")                             \
   CALL(stream_destroy, cuStreamDestroy, "cuStreamDestroy_v2")                       \
   CALL(stream_synchronize, cuStreamSynchronize, "cuStreamSynchronize")              \
+  CALL(stream_query, cuStreamQuery, "cuStreamQuery")                                \
   CALL(stream_wait_event, cuStreamWaitEvent, "cuStreamWaitEvent")                   \
   CALL(event_create, cuEventCreate, "cuEventCreate")                                \
   CALL(event_destroy, cuEventDestroy, "cuEventDestroy_v2")                          \

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +29,22 @@ inline CUmemAllocationProp cuda_allocation_properties(CUdevice device) {
 inline CUdeviceptr cuda_pointer(const std::byte* address) {
   return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address));
 }
+
+// The GPU's context for what follows in a destructor. Where it cannot be had there is a warning: the end of
+// the process frees what the calls of that destructor then cannot.
+class CudaContextAtEnd {
+ public:
+  explicit CudaContextAtEnd(const CudaGpu& gpu) {
+    try {
+      context_.emplace(gpu);
+    } catch (const Error& error) {
+      gpu.log().warning_once(error);
+    }
+  }
+
+ private:
+  std::optional<CudaContext> context_;
+};
 
 // Address space, 2 MiB aligned.
 class CudaAddresses {

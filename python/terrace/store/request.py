@@ -28,9 +28,10 @@ OPTION_ENUMS = {
     "moment_type": "terrace_type",
     "accumulation_type": "terrace_type",
     "io_engine": "terrace_io_engine",
+    "rank_exchange": "terrace_rank_exchange",
 }
 # Members that follow from others.
-_DERIVED = ("size", "nvme_path_count", "log_context")
+_DERIVED = ("size", "nvme_path_count", "log_context", "reserved")
 OPTIONS = [name for name, *_ in c.terrace_options._fields_ if name not in _DERIVED]
 
 
@@ -47,6 +48,7 @@ class Request:
         uses = [use if isinstance(use, Use) else Use(*use) for use in uses or ()]
         self._c_uses = (c.terrace_use * len(uses))(*(self._c_use(use) for use in uses))
         self._c_options = _c_options(options)
+        self._ranks = options.get("ranks")  # they outlive every store
 
     def number_of(self, tensor: TensorKey, what: str) -> int:
         """The place of a tensor in the list, by its name or by that place."""
@@ -187,11 +189,21 @@ def _c_options(options: Named) -> c.terrace_options:
             value = raw_of(value, name)
         elif name == "log":
             value = log_function(value)
+        elif name == "ranks":
+            value = getattr(value, "_handle", value)  # of terrace.ranks.Ranks
         try:
             setattr(result, name, value)
         except (TypeError, ValueError) as error:
             raise ConfigError("cannot use an option", name, f"{value!r}: {error}", "give a whole number") from None
     return result
+
+
+def has_commit(options: Named) -> bool:
+    """Whether a store with these options finds a commit of an earlier run, of any number of ranks, whole or not. All of
+    options["ranks"] call it."""
+    found = ctypes.c_uint32()
+    check(library().terrace_has_commit(_c_options(options), ctypes.byref(found)))
+    return bool(found.value)
 
 
 def log_function(log: Any) -> Any:

@@ -29,6 +29,7 @@ from .spec import CudaDevice, UpdateResult
 
 if TYPE_CHECKING:
     from .._types import Path, Source, TensorKey
+    from ..ranks import Ranks
     from .spec import Device, Groups, Plan, Tensor
 
 KINDS = c.ENUMS["terrace_use_kind"]
@@ -59,6 +60,11 @@ class Store:
         self._end = weakref.finalize(self, _destroy, self._lib, handle, self._request)
         self._handle = ctypes.c_void_p(handle)
         self.tensors = self._request.tensors
+        ranks = options.get("ranks")
+        self.ranks: Ranks | None = ranks if ranks is not None and ranks.count > 1 else None
+        # Passes of the ranks may differ.
+        self.pulls = self.ranks is not None and options.get("rank_exchange") == "pulled"
+        self.tells: Callable[..., object] | None = None  # of each read before it, where others have to take part
         self._cuda_ordinal = device.ordinal if isinstance(device, CudaDevice) else None
         self._c_lease, self._c_release = undeclared("terrace_lease"), undeclared("terrace_release")
         self._number = ctypes.c_uint64()
@@ -189,6 +195,8 @@ class Store:
             out = array.array("f", bytes(4 * max(count, 0)))
         address, _kept = memory_for(out, "fp32", count, "cannot read values", spec.name, writable=True)
         which = value_of("terrace_what", what, spec.name)
+        if self.tells is not None:
+            self.tells(self.index(tensor), which, first, count)
         check(self._lib.terrace_read_values(self._handle, self.index(tensor), which, first, count, address))
         return out
 

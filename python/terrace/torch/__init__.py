@@ -1,5 +1,6 @@
 """Terrace for PyTorch: terrace.initialize trains a model whose parameters and optimizer states do not fit in memory."""
 
+from .dealt import RankSampler
 from .engine import Engine
 from .engine.initialize import SMALL_ELEMENTS, initialize
 from .large_models import init, load
@@ -13,6 +14,7 @@ __all__ = [
     "OffloadLion",
     "OffloadOptions",
     "OffloadSGD",
+    "RankSampler",
     "SMALL_ELEMENTS",
     "init",
     "initialize",

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include <terrace/base/function_ref.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/state_source.h>
+#include <terrace/runtime/saved/saved_state.h>
 
 namespace terrace::checkpoint {
 
@@ -31,6 +33,10 @@ struct SaveHooks {
   bool can_exchange = true;  // false simulates a file system that cannot exchange two names
   FunctionRef<void(SaveMoment)> reached;
 };
+
+// write_checkpoint_streams() step by step. `wrote` is told how many bytes more are written.
+std::string write_streams(saved::StateWriter& writer, const CheckpointInfo& info, StateSource& source,
+                          FunctionRef<void(uint64_t bytes)> wrote, FunctionRef<void(SaveMoment)> reached);
 
 std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       StateSource& source, Log& log, const SaveHooks& hooks);

@@ -76,6 +76,7 @@ EngineConfig parse_engine_config(std::string_view text, std::string_view name,
   Resolver resolver(entries, problems);
   EngineConfig result{resolver.resolve_for_engine(options), ""};
   problems.throw_if_any();
+  take_paths_of(options.seat, result.config.terrace.nvme_share, result.config.placement);
   result.json = json_of(result.config, entries, resolver.lines_without_effect());
   return result;
 }

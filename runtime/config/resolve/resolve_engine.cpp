@@ -32,7 +32,9 @@ bool Resolver::asks_for_nothing(const ConfigEntry& entry) const {
 TrainConfig Resolver::resolve_for_engine(const EngineConfigOptions& options) {
   for_engine_ = true;
   brings_optimizer_ = options.brings_optimizer;
+  config_.batch.ranks = options.ranks;
   resolve_batch();
+  require_whole_rounds();
   resolve_optimizer();
   if (!options.brings_schedule) {
     resolve_scheduler();
@@ -45,6 +47,8 @@ TrainConfig Resolver::resolve_for_engine(const EngineConfigOptions& options) {
   resolve_zero();
   require_one_space();
   config_.terrace.device = *device_choice_from_name(text("terrace.device", "simulated"));
+  resolve_meeting();
+  resolve_exchange();
   resolve_store();
   resolve_durability();
   resolve_monitor();
@@ -65,6 +69,18 @@ void Resolver::require_steps(std::optional<uint64_t> total_step_count) {
        .key = std::string(kLastStep),
        .text = fmt::format("{} ends with the run, whose steps are not known", name_of(schedule.kind)),
        .advice = "give it, or total_steps"});
+}
+
+// A loop in Python has no pass without a micro-batch.
+void Resolver::require_whole_rounds() {
+  const BatchConfig& batch = config_.batch;
+  if (batch.ranks == 1 || batch.micro_batches % batch.ranks == 0) return;
+  const ConfigEntry* const entry = given("train_batch_size");
+  problems_.add({.origin = entry != nullptr ? entry->written_at : "",
+                 .key = "train_batch_size",
+                 .text = fmt::format("a step has {} micro-batches, which {} ranks cannot share evenly",
+                                     batch.micro_batches, batch.ranks),
+                 .advice = "start as many ranks as divide the micro-batches, or change train_batch_size"});
 }
 
 // Parameters and states of a store are in one space.

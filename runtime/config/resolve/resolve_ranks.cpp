@@ -2,6 +2,8 @@
 // as such.
 #include <fmt/format.h>
 
+#include <terrace/offload/options/offload_options.h>
+#include <terrace/runtime/config/nccl_choice.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 
 namespace terrace {
@@ -17,7 +19,10 @@ constexpr std::string_view kCommunicationType = "communication_data_type";
 constexpr std::string_view kLanes = "comms_logger.enabled";
 constexpr std::string_view kCommunicator = "terrace.communicator";
 constexpr std::string_view kShare = "terrace.nvme_share";
+constexpr std::string_view kExchange = "terrace.rank_exchange";
 constexpr std::string_view kTimeout = "terrace.rank_timeout_seconds";
+constexpr std::string_view kStallWarning = "terrace.stall_warning_seconds";
+constexpr std::string_view kStallAbort = "terrace.stall_abort_seconds";
 constexpr std::string_view kCompare = "terrace.compare_ranks_every_steps";
 
 }  // namespace
@@ -26,6 +31,7 @@ std::optional<CommunicatorChoice> communicator_choice_from_name(std::string_view
   if (name == "auto") return CommunicatorChoice::automatic;
   if (name == "host") return CommunicatorChoice::host;
   if (name == "mpi") return CommunicatorChoice::mpi;
+  if (name == "nccl") return CommunicatorChoice::nccl;
   return std::nullopt;
 }
 
@@ -36,40 +42,66 @@ std::optional<NvmeShare> nvme_share_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<RankExchange> rank_exchange_from_name(std::string_view name) {
+  if (name == "symmetric") return RankExchange::symmetric;
+  if (name == "pulled") return RankExchange::pulled;
+  return std::nullopt;
+}
+
 void Resolver::resolve_ranks() {
   TerraceConfig& own = config_.terrace;
   config_.ranks_overlap = boolean(kOverlap, true);
   config_.logs_lanes = boolean(kLanes, false);
   config_.keeps_gathers_first = small(kKeptGathers, 1) > 1;
-  const std::optional<CommunicatorChoice> chosen = communicator_choice_from_name(text(kCommunicator, "auto"));
-  own.communicator = chosen.value_or(own.communicator);
-  own.nvme_share = *nvme_share_from_name(text(kShare, "auto"));
-  own.rank_timeout_seconds = integer(kTimeout, own.rank_timeout_seconds);
-  own.compare_ranks_every_steps = integer(kCompare, own.strict ? 1 : 0);
+  resolve_meeting();
+  resolve_exchange();
+  own.compare_ranks_every_steps =
+      integer(kCompare, own.strict && own.rank_exchange != RankExchange::pulled ? 1 : 0);
   check_communication_type();
   resolve_rounding();
   resolve_sub_groups();
-  if (!chosen) {
-    const ConfigEntry& entry = *given(kCommunicator);
-    problems_.add(
-        entry, fmt::format("{} cannot be nccl: what ranks exchange in training passes through host memory; "
-                           "set auto, host or mpi",
-                           entry.written_key));
+  idle_alone(kOverlap, !config_.ranks_overlap);
+  idle_alone(kLanes, config_.logs_lanes);
+  idle_alone(kKeptGathers, config_.keeps_gathers_first);
+  idle_alone(kShardSize, number(kShardSize, -1) > 0);
+  idle_alone(kExchange, own.rank_exchange.has_value());
+  idle_alone(kCompare, own.compare_ranks_every_steps > 0);
+  idle_alone(kCommunicationType, true);
+}
+
+void Resolver::idle_alone(std::string_view key, bool changes_something) {
+  const ConfigEntry* const entry = config_.batch.ranks == 1 ? given(key) : nullptr;
+  if (entry != nullptr && changes_something) idle_.push_back({entry->written_key, "there is one rank"});
+}
+
+void Resolver::resolve_meeting() {
+  TerraceConfig& own = config_.terrace;
+  own.communicator = *communicator_choice_from_name(text(kCommunicator, "auto"));
+  own.nvme_share = *nvme_share_from_name(text(kShare, "auto"));
+  own.rank_timeout_seconds = integer(kTimeout, own.rank_timeout_seconds);
+  own.stall_warning_seconds = integer(kStallWarning, own.stall_warning_seconds);
+  own.stall_abort_seconds = integer(kStallAbort, own.stall_abort_seconds);
+  idle_alone(kCommunicator, own.communicator != CommunicatorChoice::automatic);
+  idle_alone(kShare, own.nvme_share != NvmeShare::automatic);
+  idle_alone(kTimeout, true);
+  if (for_engine_) idle_alone(kStallAbort, own.stall_abort_seconds > 0);
+}
+
+// In Python auto is settled by the store, whose line says why.
+void Resolver::resolve_exchange() {
+  TerraceConfig& own = config_.terrace;
+  own.rank_exchange = rank_exchange_from_name(text(kExchange, "auto"));
+  if (!gathers_by_nccl(config_)) return;
+  if (own.rank_exchange == RankExchange::pulled) {
+    const ConfigEntry& entry = *given(kExchange);
+    problems_.add(entry,
+                  fmt::format("{} is pulled, but {} is nccl, which moves what all ranks ask for in one "
+                              "order; set it to symmetric or auto, or leave {} out",
+                              entry.written_key, kCommunicator, kCommunicator));
+  } else if (!own.rank_exchange && !for_engine_) {
+    own.rank_exchange = RankExchange::symmetric;
+    record(kExchange, json_quoted("symmetric"), fmt::format("{} is nccl", kCommunicator));
   }
-  if (config_.batch.ranks > 1) return;
-  const auto idle = [&](std::string_view key, bool changes_something) {
-    const ConfigEntry* const entry = given(key);
-    if (entry != nullptr && changes_something) idle_.push_back({entry->written_key, "there is one rank"});
-  };
-  idle(kOverlap, !config_.ranks_overlap);
-  idle(kLanes, config_.logs_lanes);
-  idle(kKeptGathers, config_.keeps_gathers_first);
-  idle(kShardSize, number(kShardSize, -1) > 0);
-  idle(kCommunicator, own.communicator != CommunicatorChoice::automatic);
-  idle(kShare, own.nvme_share != NvmeShare::automatic);
-  idle(kTimeout, true);
-  idle(kCompare, own.compare_ranks_every_steps > 0);
-  idle(kCommunicationType, true);
 }
 
 // It changes numbers, with one rank too: they are those of any number of ranks.

@@ -291,7 +291,7 @@ void Resolver::resolve_order() {
   if (by_layer && !config_.batch.layer_major)
     idle_.push_back({given(order_path)->written_key, fmt::format("{} is 1", kAccumulation)});
   if (!config_.batch.layer_major || config_.activations.checkpoint) return;
-  config_.activations.checkpoint = config_.activations.checkpoint_for_order = true;
+  config_.activations.checkpoint = true;
   idle_.push_back({given("terrace.checkpoint_activations")->written_key,
                    fmt::format("{} is layer: layers are computed again", order_path)});
 }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Configuration
 
-Terrace reads the DeepSpeed JSON files that people have. This page lists every key it knows; it is written by the
-program from the same table that the parser uses.
+Terrace reads the DeepSpeed JSON files that people have. This page lists every key it knows. The
+program writes it from the table that the parser uses (`runtime/config/schema/schema_table.cpp`).
 
 - `//`, `#` and `/* */` comments, trailing commas, a missing comma where a line ends (as in Hjson) and whole numbers such as
   `5e8` are accepted; keys that begin with `_` are comments too. `null` is as good as leaving the key out.

@@ -1,7 +1,6 @@
 #include <terrace/runtime/observe/control/control_server.h>
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,13 +38,6 @@ Error run_is_over() {
                                       "look at what it saved with `terrace checkpoint ls`"});
 }
 
-OwnedFd new_event() {
-  OwnedFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (fd.get() < 0)
-    throw Error(ErrorKind::io, {"cannot make an event", "", system_reason(errno), "train without control"});
-  return fd;
-}
-
 bool is_transient(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
@@ -56,7 +48,7 @@ ControlServer::ControlServer(const std::filesystem::path& folder, AtOnce at_once
     : folder_(folder),
       pid_(static_cast<uint64_t>(getpid())),
       at_once_(std::move(at_once)),
-      wake_(new_event()),
+      wake_("cannot make an event", "train without control"),
       listener_(folder_.listen(pid_)) {
   static_cast<void>(folder_.jobs());  // those of dead jobs go
   connections_.reserve(kMostControlConnections);
@@ -65,16 +57,9 @@ ControlServer::ControlServer(const std::filesystem::path& folder, AtOnce at_once
 
 ControlServer::~ControlServer() {
   stop_ = true;
-  wake();
+  wake_.wake();
   thread_.join();
   folder_.remove(pid_);
-}
-
-void ControlServer::wake() const {
-  const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) < 0) {
-    // Its counter is full: it is awake already.
-  }
 }
 
 void ControlServer::serve(FunctionRef<std::string(const ControlRequest&)> carry_out) {
@@ -95,10 +80,10 @@ void ControlServer::serve(FunctionRef<std::string(const ControlRequest&)> carry_
       answer(carry_out(next.request));
     } catch (const Error& error) {
       answer(control_refusal(error));
-      wake();
+      wake_.wake();
       throw;
     }
-    wake();
+    wake_.wake();
   }
 }
 
@@ -112,7 +97,7 @@ void ControlServer::run() {
 
 void ControlServer::poll_once() {
   std::array<pollfd, kMostControlConnections + 2> watched{};
-  watched[0] = {wake_.get(), POLLIN, 0};
+  watched[0] = {wake_.fd(), POLLIN, 0};
   watched[1] = {listener_.get(), POLLIN, 0};
   const size_t count = connections_.size();
   for (size_t c = 0; c < count; ++c) {
@@ -136,10 +121,7 @@ void ControlServer::poll_once() {
 }
 
 void ControlServer::take_answers() {
-  uint64_t count = 0;
-  if (read(wake_.get(), &count, sizeof(count)) < 0) {
-    // Nobody called since.
-  }
+  wake_.take();
   std::vector<Answer> answers;
   {
     const MutexLock lock(mutex_);

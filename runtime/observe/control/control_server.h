@@ -18,6 +18,7 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/mutex.h>
+#include <terrace/base/wake_event.h>
 #include <terrace/runtime/observe/control/control_folder.h>
 #include <terrace/runtime/observe/control/control_protocol.h>
 
@@ -73,12 +74,11 @@ class ControlServer {
   void answer_line(Connection& connection, const std::string& line);
   void write_to(Connection& connection);
   void refuse_queued();
-  void wake() const;
 
   const ControlFolder folder_;
   const uint64_t pid_;
   const AtOnce at_once_;
-  OwnedFd wake_;
+  const WakeEvent wake_;
   OwnedFd listener_;
   std::atomic<size_t> queued_count_{0};
   std::atomic<bool> stop_{false};

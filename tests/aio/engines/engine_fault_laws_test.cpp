@@ -5,7 +5,7 @@
 #include <fstream>
 #include <functional>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_transport.h>
 
 #include "aio/aio_support.h"
 #include "aio/engines/repeated_mapping.h"

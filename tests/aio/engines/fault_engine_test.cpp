@@ -1,4 +1,4 @@
-#include <terrace/aio/engines/fault_engine.h>
+#include "support/fault_engine.h"
 
 #include <array>
 #include <atomic>
@@ -290,22 +290,6 @@ TEST(FaultEngine, AWokenWaitForADelayedRequestReturnsAtOnce) {
   }
 }
 
-TEST(SeededFaults, AreTheSameForTheSameSeedAndAboutAsManyAsAskedFor) {
-  const Fault prototype{.index = 0, .kind = FaultKind::fail, .error = ENOSPC};
-  const auto indices = [&](uint64_t seed) {
-    std::set<uint64_t> result;
-    for (const Fault& fault : seeded_faults(seed, 100'000, 10'000, prototype)) {
-      EXPECT_EQ(fault.error, ENOSPC);
-      result.insert(fault.index);
-    }
-    return result;
-  };
-  EXPECT_EQ(indices(1), indices(1));
-  EXPECT_NE(indices(1), indices(2));
-  EXPECT_GT(indices(1).size(), 800u);
-  EXPECT_LT(indices(1).size(), 1200u);
-}
-
 // Below the common engine, over the kernel's own transports.
 class FaultTransportTest : public ::testing::TestWithParam<EngineKind> {
  protected:
@@ -328,14 +312,11 @@ class FaultTransportTest : public ::testing::TestWithParam<EngineKind> {
 TEST_P(FaultTransportTest, ShortAndInterruptedTransfersAreHidden) {
   for (uint64_t seed = 1; seed <= 20; seed += testing::kOneIn) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    std::vector<Fault> plan =
-        seeded_faults(seed, 1000, 400'000, {0, FaultKind::short_transfer, 1000 + seed * 777});
-    for (const int error : {EINTR, EAGAIN}) {
-      const Fault prototype{.index = 0, .kind = FaultKind::fail, .error = error};
-      const std::vector<Fault> more =
-          seeded_faults(seed * 1000 + static_cast<uint64_t>(error), 1000, 200'000, prototype);
-      plan.insert(plan.end(), more.begin(), more.end());
-    }
+    std::vector<Fault> plan = {
+        {.kind = FaultKind::short_transfer, .bytes = 1000 + seed * 777, .probability = 0.4, .seed = seed}};
+    for (const int error : {EINTR, EAGAIN})
+      plan.push_back(
+          {.error = error, .probability = 0.2, .seed = seed * 1000 + static_cast<uint64_t>(error)});
     const std::unique_ptr<Engine> engine = make(plan);
     const Bytes out(10 * kBlock + 321);
     out.fill_pattern(seed);

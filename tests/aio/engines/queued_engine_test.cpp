@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_transport.h>
 
 #include "aio/aio_support.h"
 

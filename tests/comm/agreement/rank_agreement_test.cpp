@@ -4,8 +4,8 @@
 
 #include <terrace/base/error.h>
 #include <terrace/comm/agreement/rank_votes.h>
-#include <terrace/comm/operations/thread_world.h>
 
+#include "comm/thread_world.h"
 #include "support/rank_threads.h"
 
 namespace terrace::rank_agreement_test {

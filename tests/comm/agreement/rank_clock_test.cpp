@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <terrace/comm/operations/thread_world.h>
-
+#include "comm/thread_world.h"
 #include "support/rank_threads.h"
 
 namespace terrace::rank_clock_test {

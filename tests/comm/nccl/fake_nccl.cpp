@@ -14,7 +14,7 @@
 namespace terrace::testing {
 namespace {
 
-using Waiting = std::atomic<uint32_t>;  // what was put on a stream and is not over
+using Waiting = std::atomic<uint32_t>;  // what was put on a stream of PlayedNcclGpu and is not over
 
 constexpr int kInternalError = 3, kRemoteError = 6;
 
@@ -34,7 +34,7 @@ struct Side {
   const void* sent;  // null: this is the receiver's
   void* received;
   size_t bytes;
-  Waiting* stream;
+  FakeNccl::Over over;
 };
 
 struct GatherSide {
@@ -42,7 +42,7 @@ struct GatherSide {
   const void* mine;
   void* all;
   size_t bytes;
-  Waiting* stream;
+  FakeNccl::Over over;
 };
 
 // The ranks that have one id.
@@ -71,6 +71,7 @@ struct Library {
   std::map<std::string, uint64_t> counts;
   std::vector<Failure> failures;
   std::set<std::pair<std::string, int>> blocked;
+  FakeNccl::PutOn put_on;  // empty: streams are those of PlayedNcclGpu
   bool held = false;
 };
 
@@ -83,6 +84,13 @@ using Lock = std::unique_lock<std::mutex>;
 
 thread_local bool in_group = false;
 thread_local std::vector<Side> group;
+
+FakeNccl::Over put_on(nccl::Stream stream) {
+  if (library().put_on) return library().put_on(stream);
+  auto* const waiting = static_cast<Waiting*>(stream);
+  ++*waiting;
+  return [waiting] { --*waiting; };
+}
 
 // Begins every call: counts it, and says why it fails if it shall.
 int enter(const char* call, FakeComm* comm, Lock& lock) {
@@ -110,15 +118,14 @@ void meet(const Side& side) {
     const Side& sender = side.sent != nullptr ? side : *other;
     const Side& receiver = side.sent != nullptr ? *other : side;
     std::memcpy(receiver.received, sender.sent, side.bytes);
-    --*sender.stream, --*receiver.stream;
+    sender.over(), receiver.over();
     clique.sides.erase(other);
     return;
   }
   clique.sides.push_back(side);
 }
 
-int put(Side side) {
-  ++*side.stream;
+int put(const Side& side) {
   if (in_group) {
     group.push_back(side);
   } else if (!library().held) {
@@ -164,11 +171,11 @@ int fake_init_rank(nccl::Comm* comm, int ranks, nccl::UniqueId id, int rank) {
 void end(FakeComm& comm, bool aborts) {
   Clique& clique = *comm.clique;
   std::erase_if(clique.sides, [&](const Side& side) {
-    if (side.comm == &comm) --*side.stream;
+    if (side.comm == &comm) side.over();
     return side.comm == &comm;
   });
   std::erase_if(clique.gather, [&](const GatherSide& side) {
-    if (side.comm == &comm) --*side.stream;
+    if (side.comm == &comm) side.over();
     return side.comm == &comm;
   });
   std::erase(clique.comms, &comm);
@@ -225,7 +232,7 @@ int fake_group_end() {
   const int result = enter("ncclGroupEnd", sides.empty() ? nullptr : sides.front().comm, lock);
   for (const Side& side : sides) {
     if (result != nccl::kSuccess || side.comm->aborted) {
-      --*side.stream;
+      side.over();
     } else if (library().held) {
       side.comm->clique->sides.push_back(side);
     } else {
@@ -239,14 +246,14 @@ int fake_send(const void* memory, size_t count, int type, int peer, nccl::Comm c
   auto* const mine = static_cast<FakeComm*>(comm);
   if (const int result = enter("ncclSend", mine, lock); result != nccl::kSuccess) return result;
   TERRACE_ASSERT(type == nccl::kBytes, "only bytes move");
-  return put({mine, mine->rank, peer, memory, nullptr, count, static_cast<Waiting*>(stream)});
+  return put({mine, mine->rank, peer, memory, nullptr, count, put_on(stream)});
 }
 int fake_receive(void* memory, size_t count, int type, int peer, nccl::Comm comm, nccl::Stream stream) {
   Lock lock(library().mutex);
   auto* const mine = static_cast<FakeComm*>(comm);
   if (const int result = enter("ncclRecv", mine, lock); result != nccl::kSuccess) return result;
   TERRACE_ASSERT(type == nccl::kBytes, "only bytes move");
-  return put({mine, peer, mine->rank, nullptr, memory, count, static_cast<Waiting*>(stream)});
+  return put({mine, peer, mine->rank, nullptr, memory, count, put_on(stream)});
 }
 int fake_all_gather(const void* mine, void* all, size_t count, int type, nccl::Comm comm,
                     nccl::Stream stream) {
@@ -254,10 +261,8 @@ int fake_all_gather(const void* mine, void* all, size_t count, int type, nccl::C
   auto* const of_rank = static_cast<FakeComm*>(comm);
   if (const int result = enter("ncclAllGather", of_rank, lock); result != nccl::kSuccess) return result;
   TERRACE_ASSERT(type == nccl::kBytes, "only bytes move");
-  auto* const waiting = static_cast<Waiting*>(stream);
-  ++*waiting;
   std::vector<GatherSide>& sides = of_rank->clique->gather;
-  sides.push_back({of_rank, mine, all, count, waiting});
+  sides.push_back({of_rank, mine, all, count, put_on(stream)});
   if (library().held || sides.size() < static_cast<size_t>(of_rank->clique->ranks)) return nccl::kSuccess;
   for (const GatherSide& to : sides) {
     for (const GatherSide& from : sides) {
@@ -265,7 +270,7 @@ int fake_all_gather(const void* mine, void* all, size_t count, int type, nccl::C
         std::memcpy(static_cast<std::byte*>(to.all) + from.comm->rank * count, from.mine, count);
     }
   }
-  for (const GatherSide& side : sides) --*side.stream;
+  for (const GatherSide& side : sides) side.over();
   sides.clear();
   return nccl::kSuccess;
 }
@@ -277,6 +282,7 @@ FakeNccl::FakeNccl() {
   const Lock lock(l.mutex);
   l.counts.clear(), l.failures.clear(), l.blocked.clear();
   l.cliques.clear(), l.comms.clear();
+  l.put_on = nullptr;
   l.held = false;
 }
 
@@ -304,6 +310,11 @@ void FakeNccl::block(const std::string& call, uint32_t rank) {
 void FakeNccl::hold() {
   const Lock lock(library().mutex);
   library().held = true;
+}
+
+void FakeNccl::set_streams(PutOn put_on) {
+  const Lock lock(library().mutex);
+  library().put_on = std::move(put_on);
 }
 
 uint64_t FakeNccl::calls(const std::string& call) const {

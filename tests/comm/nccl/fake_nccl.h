@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -33,6 +34,10 @@ class FakeNccl {
   void block(const std::string& call, uint32_t rank);
   // Bytes stay where they are from now on.
   void hold();
+  // Streams are not those of PlayedNcclGpu: `put_on` keeps one from going on until its result is called.
+  using Over = std::function<void()>;
+  using PutOn = std::function<Over(void* stream)>;
+  void set_streams(PutOn put_on);
 
   uint64_t calls(const std::string& call) const;
   // Communicators that were made and neither destroyed nor aborted.

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <terrace/base/error.h>
-#include <terrace/comm/operations/comm_faults.h>
 
+#include "comm/comm_faults.h"
 #include "comm/rank_worlds.h"
 #include "support/expect_error.h"
 

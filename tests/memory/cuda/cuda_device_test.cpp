@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -176,6 +177,29 @@ TEST_F(CudaDeviceTest, KeepsCopiesAndUnmappingBehindTheOperationsThatUseASlot) {
   EXPECT_EQ(back[3], std::byte{77});
   device().attach(slot, flat);  // behind the unmapping
   EXPECT_EQ(driver_.calls("cuMemUnmap"), unmapped + 1);
+}
+
+// Who waits for one may let others write to the slot.
+TEST_F(CudaDeviceTest, EndsAnEmptyCopyBehindTheOperationsThatUseASlot) {
+  make({.budget_bytes = 2 * kPage});
+  const DeviceSlot slot = device().create_slots(kPage, 1, "chunks")[0];
+  std::byte* const work = device().allocate_work_memory(kPage).data();
+  std::byte* const flat = device().reserve_addresses(kPage);
+  device().attach(slot, flat);
+  driver_.run_operation(device().compute_stream(), [flat] { flat[3] = std::byte{77}; });
+  device().detach(slot);
+  Event copied, moved;
+  copied.begin();
+  moved.begin();
+  device().copy_to_device(slot, 0, nullptr, 0, nullptr, copied);
+  device().copy_work_to_slot(slot, 0, work, 0, nullptr, moved);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(copied.done());
+  EXPECT_FALSE(moved.done());
+  driver_.release_operations();
+  copied.wait();
+  moved.wait();
+  EXPECT_EQ(device().h2d_bytes(), 0u);
 }
 
 TEST_F(CudaDeviceTest, CopiesWorkMemoryBehindTheOperationsBeforeIt) {

@@ -1,13 +1,17 @@
 #include <terrace/memory/cuda/cuda_gpu.h>
 
 #include <optional>
+#include <thread>
 
 #include <terrace/base/error.h>
+#include <terrace/memory/cuda/cuda_device.h>
+#include <terrace/memory/cuda/cuda_library_stream.h>
 #include <terrace/memory/cuda/cuda_page_lock.h>
 #include <terrace/memory/cuda/internal/cuda_driver.h>
 #include <terrace/memory/host/host_arena.h>
 
 #include "fake_cuda_driver.h"
+#include "support/expect_error.h"
 
 namespace terrace::cuda_gpu_test {
 namespace {
@@ -48,6 +52,31 @@ TEST(CudaDriver, NamesTheCallThatAnOldDriverLacks) {
   } catch (const Error& error) {
     EXPECT_NE(error.parts().reason.find("it lacks cuGetErrorName"), std::string::npos) << error.what();
   }
+}
+
+TEST(CudaLibraryStream, KnowsTheMemoryOfItsGpuAndWhenItsWorkIsOver) {
+  FakeCudaDriver driver({.gpu_count = 2});
+  MemoryLog log;
+  {
+    const CudaGpu first(FakeCudaDriver::table(), 0, log), second(FakeCudaDriver::table(), 1, log);
+    CudaDevice device(second, {.budget_bytes = 4096});
+    const std::byte* const work = device.allocate_work_memory(4096).data();
+    const CudaLibraryStream of_first(first), of_second(second);
+    const std::byte on_host{};
+    EXPECT_FALSE(of_first.has(work));
+    EXPECT_TRUE(of_second.has(work));
+    EXPECT_FALSE(of_second.has(&on_host));
+    EXPECT_TRUE(of_second.is_over());
+    driver.run_operation(of_second.get(), [] {});
+    EXPECT_FALSE(of_second.is_over());
+    EXPECT_TRUE(of_first.is_over());
+    driver.release_operations();
+    while (!of_second.is_over()) std::this_thread::yield();
+    driver.fail("cuStreamQuery", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+    testing::expect_error(ErrorKind::device, {"cuStreamQuery", "stream of a library"},
+                          [&] { of_second.is_over(); });
+  }
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 TEST(CudaGpu, SaysWhatItIs) {

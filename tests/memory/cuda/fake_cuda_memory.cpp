@@ -22,15 +22,15 @@ CUresult fake_address_free(CUdeviceptr address, size_t bytes) {
   current->reservations.erase(reservation);
   return CUDA_SUCCESS;
 }
-CUresult fake_memory_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
-                            unsigned long long) {
+CUresult fake_memory_create(CUmemGenericAllocationHandle* handle, size_t bytes,
+                            const CUmemAllocationProp* properties, unsigned long long) {
   ENTER("cuMemCreate");
   if (bytes % current->options.granularity_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > current->options.memory_bytes - current->used_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   const int file = memfd_create("fake GPU memory", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
   *handle = current->next_handle++;
-  current->handles[*handle] = {file, bytes, false, 0};
+  current->handles[*handle] = {properties->location.id, file, bytes, false, 0};
   current->used_bytes += bytes;
   return CUDA_SUCCESS;
 }
@@ -95,6 +95,22 @@ CUresult fake_memory_unmap(CUdeviceptr address, size_t bytes) {
   current->mappings.erase(mapping);
   --current->handles[handle].mappings;
   drop_if_unused(handle);
+  return CUDA_SUCCESS;
+}
+
+// Of what is asked here: the kind of memory, and which GPU's it is. Of other memory both stay as they were.
+CUresult fake_pointer_attributes(unsigned count, CUpointer_attribute* attributes, void** values,
+                                 CUdeviceptr address) {
+  ENTER("cuPointerGetAttributes");
+  TERRACE_ASSERT(pushed_contexts > 0, "cuPointerGetAttributes without a context");
+  if (!current->is_accessible(address, 1)) return CUDA_SUCCESS;
+  const Mapping& mapping = std::prev(current->mappings.upper_bound(address))->second;
+  for (unsigned a = 0; a < count; ++a) {
+    if (attributes[a] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+      *static_cast<unsigned*>(values[a]) = CU_MEMORYTYPE_DEVICE;
+    if (attributes[a] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+      *static_cast<int*>(values[a]) = current->handles.at(mapping.handle).device;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -43,6 +43,7 @@ struct Mapping {
 };
 
 struct Handle {
+  int device;
   int file;
   uint64_t bytes;
   bool released;

@@ -94,6 +94,12 @@ CUresult fake_stream_synchronize(CUstream stream) {
   FakeStream* const waited = stream_of(stream);
   return wait_on_host(lock, [waited] { return waited->queue.empty() && !waited->busy; });
 }
+CUresult fake_stream_query(CUstream stream) {
+  ENTER("cuStreamQuery");
+  TERRACE_ASSERT(pushed_contexts > 0, "cuStreamQuery without a context");
+  const FakeStream& asked = *stream_of(stream);
+  return asked.queue.empty() && !asked.busy ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
 CUresult fake_stream_wait_event(CUstream stream, CUevent event, unsigned) {
   ENTER("cuStreamWaitEvent");
   const std::shared_ptr<Mark> mark = event_of(event)->last;

@@ -31,8 +31,7 @@ using Model = std::map<uint32_t, uint64_t>;
 class ModelRun : public BlockStoreRig {
  public:
   explicit ModelRun(uint64_t seed) : BlockStoreRig(2), random_(seed) {
-    faults_ = io::seeded_faults(seed, 5000, 15'000, {.index = 0, .kind = io::FaultKind::fail, .bytes = 4096});
-    make_engine(faults_);
+    make_engine({{.kind = io::FaultKind::fail, .bytes = 4096, .probability = 0.015, .seed = seed}});
     store_ = make_store(options(kSpare));
   }
 
@@ -144,7 +143,6 @@ class ModelRun : public BlockStoreRig {
   }
 
   std::mt19937_64 random_;
-  std::vector<io::Fault> faults_;
   std::unique_ptr<BlockStore> store_;
   Model model_;
   Held commit_;

@@ -11,12 +11,13 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/memory/tier/block_store.h>
 
+#include "support/fault_engine.h"
 #include "support/scratch_folder.h"
 
 namespace terrace {

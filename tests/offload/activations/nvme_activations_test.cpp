@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/device/simulated_device.h>
@@ -13,6 +13,7 @@
 #include <terrace/offload/activations/nvme_activations.h>
 
 #include "support/expect_error.h"
+#include "support/fault_engine.h"
 #include "support/scratch_folder.h"
 
 namespace terrace::nvme_activations_test {

@@ -5,12 +5,13 @@
 
 #include <cerrno>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 #include "support/expect_error.h"
+#include "support/fault_engine.h"
 #include "support/sanitized.h"
 
 namespace terrace::commit_test {

@@ -6,11 +6,12 @@
 #include <cerrno>
 #include <fstream>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
 #include "support/expect_error.h"
+#include "support/fault_engine.h"
 #include "support/sanitized.h"
 
 namespace terrace::compact_commit_test {

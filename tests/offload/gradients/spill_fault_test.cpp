@@ -4,10 +4,11 @@
 
 #include <cerrno>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 
 #include "offload/gradients/spill_rig.h"
+#include "support/fault_engine.h"
 #include "support/sanitized.h"
 
 namespace terrace::spill_fault_test {

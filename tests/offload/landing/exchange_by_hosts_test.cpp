@@ -8,9 +8,9 @@
 #include <thread>
 
 #include <terrace/comm/operations/dry_communicator.h>
-#include <terrace/comm/operations/thread_world.h>
 #include <terrace/optimizer_cpu/quantization.h>
 
+#include "comm/thread_world.h"
 #include "offload/homes_rig.h"
 #include "support/rank_threads.h"
 

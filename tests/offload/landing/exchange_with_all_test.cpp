@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/comm/operations/thread_world.h>
 #include <terrace/offload/landing/gradient_staging.h>
 
+#include "comm/thread_world.h"
 #include "offload/landing/gradient_rig.h"
 #include "support/rank_threads.h"
 

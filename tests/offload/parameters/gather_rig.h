@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/comm/operations/thread_world.h>
-
+#include "comm/thread_world.h"
 #include "offload/homes_rig.h"
 #include "support/rank_threads.h"
 

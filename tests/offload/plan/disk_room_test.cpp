@@ -8,8 +8,8 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/comm/agreement/rank_votes.h>
-#include <terrace/comm/operations/thread_world.h>
 
+#include "comm/thread_world.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
 #include "support/scratch_folder.h"

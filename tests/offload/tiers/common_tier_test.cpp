@@ -5,10 +5,10 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/comm/operations/thread_world.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/tiers/common_tier.h>
 
+#include "comm/thread_world.h"
 #include "support/rank_threads.h"
 #include "support/scratch_folder.h"
 

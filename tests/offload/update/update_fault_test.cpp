@@ -3,11 +3,12 @@
 
 #include <cerrno>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/error.h>
 
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
+#include "support/fault_engine.h"
 
 namespace terrace::update_fault_test {
 namespace {

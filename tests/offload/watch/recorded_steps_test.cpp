@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include <terrace/comm/operations/thread_world.h>
-
+#include "comm/thread_world.h"
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 #include "support/rank_threads.h"
@@ -62,15 +61,16 @@ TEST(RecordedSteps, HaveTheTransfersThatTheirCountersCountInEveryPlacementAndMod
 // Three ranks with four micro-batches: one round is without data on two of them.
 TEST(RecordedSteps, HaveWhatComesFromOtherRanks) {
   for (const bool divided : {false, true}) {
-    for (const bool by_copies : {false, true}) {
-      SCOPED_TRACE(fmt::format("stage {}, {}", divided ? 3 : 2, by_copies ? "by copies" : "in place"));
+    for (const uint32_t way : {0u, 1u, 2u}) {
+      SCOPED_TRACE(fmt::format("stage {}, way {}", divided ? 3 : 2, way));
       ThreadWorld world({.ranks = 3});
       for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) {
              RecordedSteps recorded(1);
              ToyCase<RigKind::placement> c{.parameters = Placement::none, .accumulation = 4};
              c.chunk_elements = 4 * kTileElements;  // so that each rank owns some
              c.divided = divided;
-             c.by_copies = by_copies;
+             c.by_copies = way > 0;
+             c.gather_on_devices = way > 1;
              c.ranks = &rank;
              c.engine = io::EngineKind::threads;
              c.step_events = &recorded.events;

@@ -4,8 +4,7 @@
 
 #include <thread>
 
-#include <terrace/comm/operations/thread_world.h>
-
+#include "comm/thread_world.h"
 #include "support/patience.h"
 
 namespace terrace::watched_votes_test {

@@ -59,7 +59,7 @@ class Backwards(unittest.TestCase):
 
     def test_it_begins_with_the_first_gradient_and_ends_with_autograds_task(self):
         self.go(self.use())
-        begin = ["require_unspoilt", "begin", "before_pass"]
+        begin = ["require_unspoilt", "begin", "end_empty", "before_pass"]
         end = ["take_held", "close_task", "land", "end_backward"]
         self.assertEqual(self.notes, [*begin, "close_before", "open", *end])
         self.assertEqual((self.backward.is_running, self.turn.thread), (False, None))
@@ -72,7 +72,7 @@ class Backwards(unittest.TestCase):
     def test_the_update_is_announced_before_the_last_micro_batch(self):
         self.step.micro_batch = 1
         self.go(self.use())
-        self.assertEqual(self.notes[:4], ["require_unspoilt", "begin", "before_pass", "announce"])
+        self.assertEqual(self.notes[:5], ["require_unspoilt", "begin", "end_empty", "before_pass", "announce"])
 
     def test_an_evaluation_that_is_open_ends(self):
         self.step.phase = EVALUATION

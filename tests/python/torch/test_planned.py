@@ -6,12 +6,15 @@ import unittest
 import terrace
 from support_torch import MIB, Gpt, config_of, seeded, torch
 from terrace.config import read_config
+from terrace.torch.engine.device import DeviceKind
 from terrace.torch.engine.parameters import Parameters
 from terrace.torch.engine.planned import Planned, options_of
 
+UNSIZED = DeviceKind(is_cuda=False, ordinal=0, strict=False)
+
 
 class OfAModel(unittest.TestCase):
-    def planned(self, units="auto", device=terrace.SimulatedDevice, **config):
+    def planned(self, units="auto", device=UNSIZED, **config):
         model = seeded(Gpt)
         groups = [{"params": list(model.parameters())}]
         parameters = Parameters(model, read_config(dict(config_of(), **config)), groups, 0, torch.device("cpu"))

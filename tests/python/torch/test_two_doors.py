@@ -9,9 +9,10 @@ import tempfile
 import unittest
 
 from support_torch import EngineTest, F, isolated, seeded, terrace, torch
+from terrace import safetensors
 
 try:
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 except ImportError:
     raise unittest.SkipTest("transformers is not installed") from None
 
@@ -45,6 +46,36 @@ def make_model():
             eos_token_id=None,
         )
     )
+
+
+def model_of(family):
+    """Of the bytes of a text, so that the program needs no tokenizer."""
+    if family == "gpt2":
+        return make_model()
+    config = AutoConfig.for_model(
+        family,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        vocab_size=256,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=family == "qwen2",
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    return AutoModelForCausalLM.from_config(config)
+
+
+def tensors_in(folder):
+    """{name: (type, shape, bytes)} of the files of weights."""
+    return {
+        name: (entry.dtype, entry.shape, pathlib.Path(entry.path).read_bytes()[entry.offset :][: entry.bytes])
+        for name, entry in safetensors.find(folder).items()
+    }
 
 
 def facts_in(place):
@@ -87,23 +118,31 @@ class TwoDoors(EngineTest):
         # Every sample is the same, in whatever order they come.
         (self.folder / "text.txt").write_text(TEXT * 200)
 
+    def run_program(self, *arguments):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
+        pipes = {"capture_output": True, "text": True, "errors": "replace"}
+        return subprocess.run([self.program, *map(str, arguments)], cwd=self.folder, env=environment, **pipes)
+
+    def told(self, *arguments):
+        """What the program prints."""
+        done = self.run_program(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.said = done.stderr
+        return done.stdout
+
     def train(self, precision, steps, *more):
         """Losses by step of `terrace train`."""
         (self.folder / "ds.json").write_text(json.dumps(config_for(precision)))
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
         model = ["--layers", "2", "--width", str(WIDTH), "--heads", "2", "--context", str(CONTEXT)]
-        command = [self.program, "train", *model, "--data", "text.txt", "--config", "ds.json"]
-        command += ["--steps", str(steps), "--log", "log.jsonl", *more]
-        environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.said = done.stderr
+        data = ["--data", "text.txt", "--config", "ds.json", "--log", "log.jsonl"]
+        self.told("train", *model, *data, "--steps", steps, *more)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         return {line["step"]: line["loss"] for line in lines if "loss" in line and "step" in line}
 
-    def engine(self, precision):
-        model = seeded(make_model)
+    def engine(self, precision, model=None):
+        model = model or seeded(make_model)
         if precision != "fp32":
             model = model.to(torch.bfloat16 if precision == "bf16" else torch.float16)
         return terrace.initialize(
@@ -202,19 +241,80 @@ class TwoDoors(EngineTest):
         error = self.raised(terrace.ConfigError, engine.load_checkpoint, str(self.folder / "saved"))
         self.assertIn("more.", error.subject)
         engine.save_checkpoint(str(self.folder / "other"), "t")
-        done = subprocess.run(
-            [self.program, "train", "--layers", "2", "--width", str(WIDTH), "--heads", "2", "--context", str(CONTEXT)]
-            + ["--data", "text.txt", "--config", "ds.json", "--steps", "2", "--resume", "other"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
+        shape = ["--layers", "2", "--width", WIDTH, "--heads", "2", "--context", CONTEXT]
+        done = self.run_program(
+            "train", *shape, "--data", "text.txt", "--config", "ds.json", "--steps", "2", "--resume", "other"
         )
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("names, shapes, data types, order or trainability of their tensors differ", done.stderr)
-        listed = subprocess.run(
-            [self.program, "checkpoint", "verify", "other"], cwd=self.folder, capture_output=True, text=True
-        )
-        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.told("checkpoint", "verify", "other")
+
+    @isolated
+    def test_the_program_exports_what_an_engine_has_saved_and_goes_on_with_a_text(self):
+        for family, precision in (
+            ("gpt2", "fp32"),
+            ("gpt2", "bf16"),
+            ("llama", "bf16"),
+            ("mistral", "fp32"),
+            ("qwen2", "fp32"),
+            ("qwen3", "bf16"),
+        ):
+            with self.subTest(f"{family}, {precision}"):
+                saved, out, theirs = (self.folder / f"{word}-{family}-{precision}" for word in ("s", "o", "t"))
+                model = seeded(lambda: model_of(family))
+                frozen = "transformer.wpe.weight" if family == "gpt2" else "model.embed_tokens.weight"
+                model.get_parameter(frozen).requires_grad_(False)
+                engine = self.engine(precision, model)
+                self.steps(engine, 2)
+                engine.save_checkpoint(str(saved))
+                for dtype in ("fp32", precision):
+                    engine.save_safetensors(str(theirs), dtype=dtype)
+                    self.told("export", saved, "--out", out, "--dtype", dtype, "--force")
+                    exported, expected = tensors_in(out), tensors_in(theirs)
+                    self.assertEqual(exported, {name: expected[name] for name in exported})
+                    self.assertEqual(len(exported), len(list(model.parameters())))
+                words = ["--prompt", "the", "--max-new-tokens", "9", "--temperature", "0"]
+                text = self.told("generate", "--checkpoint", saved, *words)
+                self.assertEqual(text, self.told("generate", "--model", out, "--dtype", precision, *words))
+                engine.close()
+
+    @isolated
+    def test_an_export_is_the_same_through_an_engine(self):
+        self.train("bf16", 2, "--save", "first")
+        engine = self.engine("bf16")
+        engine.load_checkpoint(str(self.folder / "first"))
+        engine.save_checkpoint(str(self.folder / "through"))
+        for name in ("first", "through"):
+            self.told("export", name, "--out", f"{name}-out", "--dtype", "fp32")
+        first, through = (tensors_in(self.folder / f"{name}-out") for name in ("first", "through"))
+        self.assertEqual(first, through)
+
+    @isolated
+    def test_what_the_program_cannot_export_it_leaves_to_pytorch(self):
+        class Own(GPT2LMHeadModel):
+            pass
+
+        def with_small_frozen(model):
+            model.transformer.ln_f.requires_grad_(False)  # too small for a store
+            return model
+
+        def with_another_activation(model):
+            model.config.activation_function = "relu"
+            return model
+
+        for name, make in {
+            "own": lambda: Own(make_model().config),
+            "small": lambda: with_small_frozen(make_model()),
+            "relu": lambda: with_another_activation(make_model()),
+        }.items():
+            with self.subTest(name):
+                engine = self.engine("fp32", seeded(make))
+                engine.save_checkpoint(str(self.folder / name))
+                for command in (["export", name, "--out", "out"], ["generate", "--checkpoint", name, "--prompt", "a"]):
+                    done = self.run_program(*command)
+                    self.assertIn(done.returncode, (1, 2), done.stderr)
+                    self.assertIn("engine.save_safetensors", done.stderr)
+                engine.close()
 
 
 if __name__ == "__main__":

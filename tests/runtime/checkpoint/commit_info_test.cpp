@@ -47,6 +47,7 @@ TEST(CommitInfo, ComesBackAsItWas) {
   for (const bool scaled : {true, false}) {
     CheckpointInfo info = example();
     if (!scaled) info.loss_scaler.clear();
+    EXPECT_TRUE(is_commit_info(commit_info_text(info)));
     const CheckpointInfo found = parse_commit_info(commit_info_text(info), "m");
     EXPECT_EQ(found.chunk_elements, info.chunk_elements);
     EXPECT_EQ(found.step, info.step);

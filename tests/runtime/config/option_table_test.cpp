@@ -1,5 +1,5 @@
-// The table of options, held to what it names: members of the library and of terrace.h, and keys of the
-// schema.
+// The table of options, held to what it names: members of the library, of terrace.h and of terrace_run.h, and
+// keys of the schema.
 #include <terrace/base/option.h>
 
 #include <gtest/gtest.h>
@@ -10,12 +10,14 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/reference/data/training_data.h>
+#include <terrace/reference/model/weights/export_weights.h>
+#include <terrace/reference/trainer.h>
 #include <terrace/runtime/config/schema/schema.h>
-#include <terrace/runtime/model/weights/export_weights.h>
 #include <terrace/runtime/observe/control/control_client.h>
 #include <terrace/runtime/observe/watchdog.h>
-#include <terrace/runtime/train/data/training_data.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/ranks/run_ranks.h>
+#include <terrace_run.h>
 
 namespace terrace::option_table_test {
 namespace {

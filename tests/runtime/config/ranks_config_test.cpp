@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <terrace/offload/options/offload_options.h>
 #include <terrace/runtime/config/train_config.h>
 
 #include "runtime/config/config_test_support.h"
@@ -37,11 +38,12 @@ TEST(RanksConfig, SaysWhatHasNoEffectInOneRank) {
   const TrainConfig config = parse(R"({"zero_optimization": {"overlap_comm": false, "mics_shard_size": 8},
     "communication_data_type": "fp16", "comms_logger": {"enabled": true},
     "terrace": {"communicator": "mpi", "nvme_share": "own", "rank_timeout_seconds": 5,
+                "rank_exchange": "pulled",
                 "compare_ranks_every_steps": 1}})");
   ASSERT_EQ(config.warnings.size(), 1u);
   for (const char* const key :
        {"overlap_comm", "mics_shard_size", "communication_data_type", "enabled", "communicator", "nvme_share",
-        "rank_timeout_seconds", "compare_ranks_every_steps", "there is one rank"})
+        "rank_timeout_seconds", "rank_exchange", "compare_ranks_every_steps", "there is one rank"})
     EXPECT_THAT(config.warnings[0], HasSubstr(key));
 }
 
@@ -199,19 +201,40 @@ TEST(RanksConfig, TakesHowRanksMeetAndShareDrives) {
   EXPECT_EQ(own("{}").communicator, CommunicatorChoice::automatic);
   EXPECT_EQ(own(R"({"terrace": {"communicator": "host"}})").communicator, CommunicatorChoice::host);
   EXPECT_EQ(own(R"({"terrace": {"communicator": "mpi"}})").communicator, CommunicatorChoice::mpi);
-  EXPECT_THAT(
-      problem(R"({"terrace": {"communicator": "nccl"}})"),
-      HasSubstr("terrace.communicator cannot be nccl: what ranks exchange in training passes through host "
-                "memory; set auto, host or mpi"));
+  EXPECT_EQ(own(R"({"terrace": {"communicator": "nccl"}})").communicator, CommunicatorChoice::nccl);
   EXPECT_THAT(problem(R"({"terrace": {"communicator": "gloo"}})"),
               HasSubstr("must be one of auto, host, mpi, nccl"));
   EXPECT_EQ(own("{}").rank_timeout_seconds, 60u);
   EXPECT_EQ(own(R"({"terrace": {"rank_timeout_seconds": 5}})").rank_timeout_seconds, 5u);
   EXPECT_THAT(problem(R"({"terrace": {"rank_timeout_seconds": 0}})"), HasSubstr("a whole number from 1 to"));
+  EXPECT_EQ(own("{}").stall_warning_seconds, 60u);
+  EXPECT_EQ(own("{}").stall_abort_seconds, 0u);
+  EXPECT_EQ(own(R"({"terrace": {"stall_warning_seconds": 0}})").stall_warning_seconds, 0u);
+  EXPECT_EQ(own(R"({"terrace": {"stall_abort_seconds": 30}})").stall_abort_seconds, 30u);
+  EXPECT_EQ(own("{}").rank_exchange, std::nullopt);
+  EXPECT_EQ(own(R"({"terrace": {"rank_exchange": "auto"}})").rank_exchange, std::nullopt);
+  EXPECT_EQ(own(R"({"terrace": {"rank_exchange": "pulled"}})").rank_exchange, RankExchange::pulled);
+  EXPECT_EQ(own(R"({"terrace": {"rank_exchange": "symmetric"}})").rank_exchange, RankExchange::symmetric);
   EXPECT_EQ(own("{}").nvme_share, NvmeShare::automatic);
   EXPECT_EQ(own(R"({"terrace": {"nvme_share": "all"}})").nvme_share, NvmeShare::all);
   EXPECT_EQ(own(R"({"terrace": {"nvme_share": "own"}})").nvme_share, NvmeShare::own);
   EXPECT_THAT(problem(R"({"terrace": {"nvme_share": "each"}})"), HasSubstr("must be one of auto, all, own"));
+}
+
+TEST(RanksConfig, LetsRanksExchangeTogetherWhereNcclMovesWhatTheyGather) {
+  const std::string nccl = R"({"terrace": {"communicator": "nccl")";
+  const TrainConfig config = parse(nccl + "}}", ranks("2"));
+  EXPECT_EQ(config.terrace.rank_exchange, RankExchange::symmetric);
+  const auto found = std::ranges::find(config.resolved, "terrace.rank_exchange", &ResolvedValue::key);
+  ASSERT_NE(found, config.resolved.end());
+  EXPECT_EQ(found->value, R"("symmetric")");
+  EXPECT_EQ(found->origin, "terrace.communicator is nccl");
+  const std::string pulled = nccl + R"(, "rank_exchange": "pulled"}})";
+  EXPECT_THAT(
+      problem(pulled, ranks("2")),
+      HasSubstr("terrace.rank_exchange is pulled, but terrace.communicator is nccl, which moves what all "
+                "ranks ask for in one order; set it to symmetric or auto"));
+  EXPECT_EQ(parse(pulled, ranks("1")).terrace.rank_exchange, RankExchange::pulled);
 }
 
 TEST(RanksConfig, ComparesRanksInEveryStepWhereItIsStrict) {
@@ -221,6 +244,7 @@ TEST(RanksConfig, ComparesRanksInEveryStepWhereItIsStrict) {
   EXPECT_EQ(every("{}"), 0u);
   EXPECT_EQ(every(R"({"terrace": {"strict": true}})"), 1u);
   EXPECT_EQ(every(R"({"terrace": {"strict": true, "compare_ranks_every_steps": 0}})"), 0u);
+  EXPECT_EQ(every(R"({"terrace": {"strict": true, "rank_exchange": "pulled"}})"), 0u);
   EXPECT_EQ(every(R"({"terrace": {"compare_ranks_every_steps": 10}})"), 10u);
   EXPECT_THAT(problem(R"({"terrace": {"compare_ranks_every_steps": true}})"), HasSubstr("a whole number"));
 }

@@ -8,11 +8,12 @@
 #include <atomic>
 #include <thread>
 
-#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/aio/engines/fault_plan.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 
 #include "offload/toy_training.h"
+#include "support/fault_engine.h"
 
 namespace terrace::watchdog_test {
 namespace {

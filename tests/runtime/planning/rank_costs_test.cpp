@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include <terrace/runtime/train/planning/step_lines.h>
+#include <terrace/reference/planning/step_lines.h>
 
 namespace terrace::rank_costs_test {
 namespace {

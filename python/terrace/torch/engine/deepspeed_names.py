@@ -1,4 +1,4 @@
-"""Names of DeepSpeed's engine, optimizer and initialize that loops use, each with what it means in one process.
+"""Names of DeepSpeed's engine, optimizer and initialize that loops use, each with what it means here.
 
 docs/from_deepspeed.md lists them. What is not here has a sentence that says what to do instead (WAYS).
 """
@@ -16,6 +16,7 @@ import torch
 from ...errors import ConfigError, MisuseError
 from ...optimizer_kinds import optimizer_kinds
 from ...suggestions import suggestion_among
+from .together import mean_in_order
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,7 +36,7 @@ OffloadPlace = namedtuple("OffloadPlace", "device nvme_path")
 # Engines that are not closed.
 ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
 
-_ALONE = "one process trains the whole model, so there is nothing to exchange"
+_ALONE = "gradients of all processes are summed in the step by themselves"
 _TIMES = "measure steps with time.perf_counter() or torch.profiler; engine.store.counters() has bytes and waits"
 WAYS = {
     "allreduce_gradients": _ALONE,
@@ -106,7 +107,7 @@ def require_undivided(mpu: object, mesh_param: object) -> None:
             raise ConfigError(
                 "cannot divide a model among processes",
                 name,
-                "one process trains the whole model",
+                "Terrace divides parameters, gradients and states over all processes by itself",
                 f"leave {name} out: parameters that do not fit are on cpu or nvme, as offload_param says",
             )
 
@@ -164,15 +165,32 @@ class EngineNames:
         def eval(self) -> Any: ...
         def close(self) -> None: ...
 
-    # One process trains the whole model.
-    local_rank = global_rank = 0
-    world_size = 1
     client_optimizer: Any = None
     client_lr_scheduler: Any = None
     loaded_checkpoint_tag: str | None = None
     tier_name: str | None = None  # of terrace.initialize
     _boundary: bool | None = None  # what set_gradient_accumulation_boundary has said
     _own_batches: Iterator[Any] | None = None
+
+    # --- Ranks: the processes that train together ---
+
+    @property
+    def global_rank(self) -> int:
+        return 0 if self.store.ranks is None else self.store.ranks.rank
+
+    @property
+    def local_rank(self) -> int:
+        """Among the ranks of this host."""
+        return 0 if self.store.ranks is None else self.store.ranks.local_rank
+
+    @property
+    def world_size(self) -> int:
+        return 1 if self.store.ranks is None else self.store.ranks.count
+
+    @property
+    def micro_batches(self) -> int:
+        """Of an update, over all ranks."""
+        return self.config.gradient_accumulation_steps * self.world_size
 
     # --- Micro-batches and updates ---
 
@@ -195,11 +213,11 @@ class EngineNames:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Does nothing: there are no other processes whose gradients would be exchanged."""
+        """Does nothing: gradients of all micro-batches are summed where their parameters' states are."""
         yield
 
     def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
-        """Runs all micro-batches of an update, and returns the mean of their losses.
+        """Runs all micro-batches of an update, and returns the mean of their losses, over all ranks.
 
         `data_iter`: an iterator; without it the loader of training_data, again and again. A batch is what the model
         takes; where the model has a `loss_fn`, it is (inputs, labels).
@@ -212,7 +230,7 @@ class EngineNames:
             self.backward(loss)
             self.step()
             losses.append(loss.detach())
-        return torch.stack(losses).mean()
+        return mean_in_order(self.store.ranks, losses)
 
     @torch.no_grad()
     def eval_batch(
@@ -242,7 +260,7 @@ class EngineNames:
         outputs = outputs[0] if len(outputs) == 1 else outputs
         if not compute_loss:
             return outputs
-        loss = torch.stack(losses).mean() if reduce_output else losses
+        loss = mean_in_order(self.store.ranks, losses) if reduce_output else losses
         return (loss, outputs) if return_logits else loss
 
     def _batches_of(self, data_iter: Iterator[Any] | None) -> Iterator[Any]:

@@ -4,7 +4,6 @@ follow from the configuration)."""
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
@@ -16,7 +15,7 @@ from ...errors import CancelledError, ConfigError
 from ..emptied import refuse_without_values
 from ..loss_scale import LossScaler
 from .away import OutsideReads
-from .deepspeed_names import ENGINES, EngineNames, missing, require_whole_load, require_whole_save
+from .deepspeed_names import ENGINES, EngineNames, missing
 from .following import Following
 from .interrupts import uninterrupted
 from .layout import Layout
@@ -24,9 +23,11 @@ from .notices import Notices
 from .passes import Passes
 from .passes.hooks import Hooks, refuse_to_pickle, refuse_tracers
 from .passes.read_watch import ReadWatch
+from .replicas import require_alike
 from .saved.averages import begin_average
 from .saved.checkpoint import Checkpoints
 from .saved.export import Exports
+from .saving import SavingNames
 from .values import Values
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..._types import Log, Named, Path
+    from ..._types import Log, Named
     from ...config import Config
     from ...store import Store
     from ...store.spec import Optimizer, UpdateResult
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from .units import Unit
 
 
-class Engine(EngineNames):
+class Engine(EngineNames, SavingNames):
     """Call it as the model. `loss.backward(); optimizer.step()` works as well as `engine.backward(loss);
     engine.step()`."""
 
@@ -93,6 +94,8 @@ class Engine(EngineNames):
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
         self._exports = Exports(model, store, self._values, tracked, bool(options.get("sgd_momentum")))
         self._checkpoints = Checkpoints(self, store, tracked, self._values, self._exports, self._say)
+        if store.pulls:  # a commit is of all ranks, which begin their next steps at other times
+            self._passes.rested = self._checkpoints.begin_if_due
         self._hooks.watch_passes(self._passes, units)
         self._layout = Layout(model)
         self._tracked = tracked
@@ -114,14 +117,18 @@ class Engine(EngineNames):
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Goes backward from the loss of a micro-batch, divided by how many an update has."""
-        steps = self.config.gradient_accumulation_steps
-        if scale_wrt_gas and steps > 1:
-            loss = loss / steps
-        self.scale(loss).backward(retain_graph=retain_graph)
+        count = self.micro_batches if scale_wrt_gas else self.world_size
+        if count > 1:
+            loss = loss / count
+        self._scaled(loss).backward(retain_graph=retain_graph)
         return loss
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """What an fp16 model goes backward from, so that small gradients are not lost. backward() calls it."""
+        """What an fp16 model goes backward from, so that small gradients are not lost. Of several ranks the loss of each
+        is its own, and their mean is what is trained."""
+        return self._scaled(loss / self.world_size if self.world_size > 1 else loss)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
         self._passes.backward.is_scaled = True
         self.following.backward_begins(loss)
         return loss * self.scaler.scale if self.scaler.may_skip else loss
@@ -133,6 +140,8 @@ class Engine(EngineNames):
         self._passes.require_sound()
         if not is_last:
             self.micro_steps += 1
+            if self.store.pulls:
+                self._passes.step.note_call()
             return
         self._is_in_step = True
         try:
@@ -158,11 +167,15 @@ class Engine(EngineNames):
     def update(self) -> None:
         """The optimizer's step, where gradients have come."""
         self._values.require_whole()
+        if self.store.pulls:  # other ranks may have begun a step, and this one may not
+            self._checkpoints.begin_if_due()
         with torch._C.DisableTorchFunctionSubclass():  # of parameters that are away (away.py)
             is_due = self._passes.complete()
         if not is_due:
             return
         self._values.take_small(is_between_steps=False)
+        if self.store.ranks is not None and self.config.strict:
+            require_alike(self.store.ranks, self.module, {id(one.parameter) for one in self._tracked})
         self._in_update = self.global_steps + self.skipped_steps
         self.following.update_begins()
         try:
@@ -220,11 +233,13 @@ class Engine(EngineNames):
 
     def _give_up_micro_steps(self) -> None:
         self._is_in_step = False
+        self._passes.step.calls = 0
         self.micro_steps -= self.micro_steps % self.config.gradient_accumulation_steps
 
     def _update_settings(self) -> tuple[list[Optimizer], int, float, float]:
         clip = self._clip_once[0] if self._clip_once is not None else self.config.gradient_clipping
-        return self.optimizer.settings(), self.global_steps + 1, clip, self.scaler.scale
+        scale = self.scaler.scale * self._passes.backward.sums_of_losses(self.world_size)
+        return self.optimizer.settings(), self.global_steps + 1, clip, scale
 
     def _explain_skip(self) -> None:
         """fp16 skips such steps as a matter of course. Else a new path through the model may have read a
@@ -270,7 +285,7 @@ class Engine(EngineNames):
         self._passes.close_leftovers()
         self._settle_update()
         if self._passes.step.has_gradients or self._passes.step.failure is not None:
-            self._passes.abandon()
+            self._passes.give_up()
             self._give_up_micro_steps()
         self._passes.marks.remove()
         with torch._C.DisableTorchFunctionSubclass():
@@ -295,10 +310,12 @@ class Engine(EngineNames):
 
     # --- Values ---
 
-    def gathered(self, parameters: Any, write: bool = False) -> contextlib.AbstractContextManager[None]:
-        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be
-        changed."""
-        return self._values.gathered(parameters, write)
+    def gathered(
+        self, parameters: Any, write: bool = False, modifier_rank: int | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """`with engine.gathered(parameters, write=True):` parameters, names or modules have their values, to be changed.
+        All ranks write the same, or get what `modifier_rank` has written."""
+        return self._values.gathered(parameters, write, modifier_rank)
 
     def has_parameter(self, parameter: Any) -> bool:
         return bool(self._values.find([parameter]))
@@ -345,83 +362,6 @@ class Engine(EngineNames):
             self.average.require_at_home(what)
             self.average.catch_up()
 
-    def save_safetensors(
-        self, folder: Path, dtype: torch.dtype | str | None = None, shard_bytes: int = 5 << 30, averaged: bool = False
-    ) -> None:
-        """Writes the weights as Hugging Face's from_pretrained reads them, one tensor at a time; with `averaged`
-        those of engine.average, beside what is not trained."""
-        return self._exports.save_safetensors(folder, dtype, shard_bytes, averaged)
-
-    def save_16bit_model(
-        self, save_dir: Path, save_filename: str = "model.safetensors", exclude_frozen_parameters: bool = False
-    ) -> bool:
-        """Writes the weights in the parameters' type, or in bf16 where that is fp32, to one file of safetensors."""
-        return self._exports.save_16bit(save_dir, save_filename, exclude_frozen_parameters)
-
-    save_fp16_model = save_16bit_model
-
-    def optimizer_state_dict(self) -> Named:
-        """Moments, steps and groups in the layout of torch.optim."""
-        return self._exports.optimizer_state_dict(self.optimizer)
-
-    def load_optimizer_state_dict(self, state_dict: Named) -> None:
-        self._exports.load_optimizer_state_dict(self.optimizer, state_dict)
-
-    def save_checkpoint(
-        self,
-        save_dir: Path,
-        tag: str | int | None = None,
-        client_state: Named | None = None,
-        save_latest: bool = True,
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Writes weights, optimizer states and progress to a folder, save_dir/tag. A checkpoint of that tag is
-        replaced when the new one is whole. `tag` is a plain name; one that anything else has is a ConfigError."""
-        require_whole_save(save_dir, exclude_frozen_parameters)
-        self._settle_average("save a checkpoint")
-        return self._checkpoints.save(save_dir, tag, client_state or {}, save_latest)
-
-    def load_checkpoint(
-        self,
-        load_dir: Path,
-        tag: str | int | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-        custom_load_fn: object = None,
-    ) -> tuple[str | None, Any]:
-        """(path, client_state) of what save_checkpoint wrote; (None, {}) and a warning where there is nothing. What
-        is refused has changed nothing. After a failure of the drive within the load the engine has no whole state,
-        and says so at every call until a load has ended well. A checkpoint is of the whole model:
-        `load_module_strict=False` and `custom_load_fn` are ConfigErrors."""
-        require_whole_load(load_dir, load_module_strict, custom_load_fn)
-        self._settle_average("load a checkpoint")
-        path, client_state = self._checkpoints.load(
-            load_dir,
-            tag,
-            load_optimizer_states and not load_module_only,
-            load_lr_scheduler_states and not load_module_only,
-        )
-        if path is not None:
-            self.loaded_checkpoint_tag = os.path.basename(path)
-        return path, client_state
-
-    def commit(self, client_state: Any = None, retain: bool = False) -> None:
-        """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
-        `client_state`, what JSON holds, comes back as engine.client_state after a resume. One that is refused has
-        changed nothing. Its text and the progress of the engine may have 1 MiB."""
-        self._checkpoints.begin(client_state, retain)
-
-    def finish_commit(self) -> int:
-        """Waits until the last commit is durable, and returns its number."""
-        self._checkpoints.tell()
-        return self.store.finish_commit()
-
-    @property
-    def client_state(self) -> Any:
-        return self._checkpoints.client_state
-
     def adopt(self, optimizer: EngineOptimizer, scheduler: Any, dataloader: Any, **followed: Any) -> None:
         """The last act of terrace.initialize. After a resume they go on from the commit. `followed`: of following.py."""
         self.optimizer, self.lr_scheduler, self.training_dataloader = optimizer, scheduler, dataloader
@@ -447,9 +387,11 @@ class Engine(EngineNames):
         self._passes.turn.require("close the engine")
         kept = [self._values.read(one) for one in self._tracked] if keep_values else []
         try:
-            self._passes.abandon()
+            if failure is None or not self.store.pulls:  # all ranks give up a step that has gradients, or none
+                self._passes.abandon()
             self._passes.marks.remove()
-            self._checkpoints.begin_if_due()
+            if failure is None or self.store.ranks is None:  # the others may be elsewhere
+                self._checkpoints.begin_if_due()
             self._checkpoints.tell()
             self.following.end(failure)
         finally:  # a store that has failed says so at every call

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import torch
 from ...errors import Error, IoError
 from ...store.run import Run
 from ...system import reason_of
+from .together import in_order_of_micro_batches
 
 if TYPE_CHECKING:
     from ..._types import Named, Path
@@ -34,6 +36,7 @@ class Following:
         self._began_ns, self._loss_scale = 0, 1.0  # of the update
         self._commit_step: int | None = None
         self.stop_requested = False
+        self.is_shared = False  # of several ranks the first one has the run, and tells the others what it is asked for
 
     def begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
         """`step_log`: a path, or None. `control`: whether `terrace ctl` reaches the run; or the folder of the socket.
@@ -42,7 +45,9 @@ class Following:
         folders = {name: _folder_of(config.values, section) for name, section in _MONITORS.items()}
         if step_log is None and not control and not any(folders.values()):
             return
-        if step_log is not None:
+        ranks = self._engine.store.ranks
+        self.is_shared = ranks is not None
+        if step_log is not None and (ranks is None or ranks.is_first):
             try:
                 open(step_log, "ab").close()
             except OSError as error:
@@ -50,8 +55,11 @@ class Following:
                 raise IoError(
                     "cannot open the log of steps", str(step_log), reason_of(error), "give a path that can be written"
                 ) from None
+        seconds = config.values["terrace.stall_warning_seconds"]
         self._wanted = dict(
             steps=total_steps or 0,
+            no_stall_warnings=seconds == 0,
+            stall_warning_seconds=seconds,
             config=json.dumps(config.values),
             log_path=step_log,
             **folders,
@@ -68,9 +76,15 @@ class Following:
 
     # --- What the engine does ---
 
+    def _tell_ranks(self, doing: str) -> None:
+        """Where this rank is, for those that wait for it."""
+        if self._engine.store.ranks is not None:
+            self._engine.store.ranks.step(self._steps_done() + 1, doing)
+
     def step_begins(self) -> None:
         """Before the first pass of a step."""
-        if self._wanted is None:
+        self._tell_ranks("the beginning of a step")
+        if self._wanted is None or self._is_others():
             return
         engine, done = self._engine, self._steps_done()
         self.run = Run(
@@ -85,6 +99,10 @@ class Following:
         )
         self._wanted = None
 
+    def _is_others(self) -> bool:
+        ranks = self._engine.store.ranks
+        return ranks is not None and not ranks.is_first
+
     def forward(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Named) -> Any:
         if (self.run is None and self._wanted is None) or not module.training:
             return module(*arguments, **named)
@@ -96,7 +114,7 @@ class Following:
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """`loss` is the part of a micro-batch in the loss of the step."""
-        if self.run is not None:
+        if self.run is not None or self.is_shared:
             self._losses.append(loss.detach())
 
     def update_begins(self) -> None:
@@ -105,6 +123,10 @@ class Following:
 
     def update_done(self, result: UpdateResult) -> None:
         """After an update, between two steps."""
+        if self.is_shared:
+            self._share_losses()
+        self.look_at_commit()
+        self._tell_ranks("the program, between two steps")
         self._tell(lambda run: self._tell_of_step(run, result, time.perf_counter_ns() - self._began_ns))
 
     def _tell(self, action: Callable[[Run], None]) -> None:
@@ -124,7 +146,6 @@ class Following:
         losses, self._losses = self._losses, []
         tokens, self._tokens = self._tokens, 0
         forward_ns, self._forward_ns = self._forward_ns, 0
-        self._tell_of_commit(self._commit_step is not None and not engine.store.commit_in_progress)
         stops = run.step_done(
             self._steps_done(),
             loss=float(torch.stack(losses).float().sum()) if losses else float("nan"),
@@ -142,6 +163,19 @@ class Following:
             self.stop_requested = True
             engine._say("warning", "`terrace ctl stop` asks this run to end: engine.stop_requested is True")
 
+    def _share_losses(self) -> None:
+        """The losses of all ranks, in the order of micro-batches, and whether the run is to end after the step before."""
+        ranks = self._engine.store.ranks
+        losses = torch.stack(self._losses).double().cpu() if self._losses else torch.zeros(0, dtype=torch.float64)
+        told = _TOLD.pack(self._tokens, self.stop_requested) + losses.numpy().tobytes()
+        every = ranks.texts_of_all(told) if ranks is not None else []
+        heads = [_TOLD.unpack_from(one) for one in every]
+        self._losses = in_order_of_micro_batches([one[_TOLD.size :] for one in every])
+        self._tokens = sum(tokens for tokens, _ in heads)
+        self.stop_requested = any(stops for _, stops in heads)
+        if self._is_others():
+            self.drop_step()
+
     def drop_step(self) -> None:
         """The micro-batches so far are given up."""
         self._losses, self._tokens, self._forward_ns = [], 0, 0
@@ -151,14 +185,37 @@ class Following:
         self._tell_of_commit(True)
         self._commit_step = self._steps_done()
 
+    def look_at_commit(self) -> None:
+        """Of the one that has begun, whether it is durable now."""
+        self._tell_of_commit(self._commit_step is not None and not self._engine.store.commit_in_progress)
+
+    def went_on(self) -> None:
+        """From a commit of the step that the engine is at."""
+        self._tell_kept(_GO_ON.format(self._steps_done()))
+
     def _tell_of_commit(self, is_durable: bool) -> None:
         step = self._commit_step
         if step is not None and is_durable:
             self._commit_step = None
+            self._tell_kept(_GO_ON.format(step))
             self._tell(lambda run: run.kept(step))
 
-    def checkpoint_saved(self, folder: str) -> None:
-        self._tell(lambda run: run.kept(self._steps_done(), folder))
+    def checkpoint_saved(self, folder: str | None) -> None:
+        """`folder`: of the first rank, which has written it."""
+        self.stands_at_checkpoint()
+        if folder is not None:
+            self._tell(lambda run: run.kept(self._steps_done(), folder))
+
+    def stands_at_checkpoint(self) -> None:
+        """The engine is at the step of one, which the run would go on from."""
+        if not self._engine._checkpoints.keeps_commits:
+            self._tell_kept(f"the last checkpoint is that of step {self._steps_done()}")
+
+    def _tell_kept(self, text: str) -> None:
+        """What becomes of the run should a rank die now, for whoever names it and for `terrace launch --restarts`."""
+        ranks = self._engine.store.ranks
+        if ranks is not None:
+            ranks.kept(text)
 
     def evaluated(self, loss: float) -> None:
         self._tell(lambda run: run.evaluated(self._steps_done(), loss))
@@ -189,6 +246,8 @@ class Following:
         return 'the last commit on nvme: resume="auto" goes on from it'
 
 
+_GO_ON = 'the state is that of step {}: resume="auto" goes on from there with any number of ranks'
+_TOLD = struct.Struct("=QB")  # tokens, and whether the run is to end; losses come behind
 _MONITORS = {"tensorboard": "tensorboard", "csv": "csv_monitor"}
 
 

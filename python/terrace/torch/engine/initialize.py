@@ -7,7 +7,7 @@ import faulthandler
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -15,11 +15,13 @@ from torch import nn
 from ..._lib import in_words_of_the_configuration
 from ...config import read_config
 from ...errors import ConfigError, MisuseError
+from ..dealt import DealtLoader, RankSampler
 from ..emptied import require_values
-from .deepspeed_names import require_undivided, source_of
-from .device import choose_device, tensor_at, torch_device_of
+from .alike import agree
+from .deepspeed_names import ENGINES, require_undivided, source_of
+from .device import choose_device, require_own_gpu, tensor_at, torch_device_of
 from .engine import Engine
-from .launched import require_alone
+from .launched import join_ranks, obey
 from .optimizer import EngineOptimizer, kind_of
 from .others import line_of_outside, settle_others
 from .parameters import Parameters
@@ -29,13 +31,16 @@ from .placeholders import (
     Placeholders,
 )
 from .planned import Planned, options_of
+from .replicas import share_replicas
 from .saved.checkpoint import require_same_model
 from .schedule import EngineSchedule
+from .together import facts_of, on_all, refuse_second_engine
 from .values import has_engine
 
 if TYPE_CHECKING:
     from ..._types import ConfigSource, Log, Named, Path
     from ...config import Config
+    from ...ranks import Ranks
 
 # Parameters of so many elements stay torch's own.
 SMALL_ELEMENTS = 64 << 10
@@ -67,7 +72,8 @@ def initialize(
     dist_init_required: object = None,
     distributed_port: object = None,
 ) -> tuple[Engine, EngineOptimizer, Any, Any]:
-    """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize.
+    """(engine, optimizer, dataloader, scheduler), as DeepSpeed's initialize. Where a launcher has started several
+    processes, each calls it with the same arguments, and all of them train the one model (docs/ranks.md).
 
     model: a module, whose parameters go into a store; outside of its passes they read as NaN. Leave it on the
         processor, a GPU needs no room for it: what it computes with goes there here.
@@ -81,31 +87,104 @@ def initialize(
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     discard_commits: a commit of an earlier run in nvme_path may be removed.
     args: `args.deepspeed_config` names the file where `config` is not given; so does `config_params`, its old name.
-    mpu, mesh_param, dist_init_required, distributed_port: DeepSpeed's, of processes that train together. There is one.
+    mpu, mesh_param, dist_init_required, distributed_port: DeepSpeed's; a model is not divided among processes by hand.
     """
-    require_alone()
-    require_undivided(mpu, mesh_param)
+    ranks = join_ranks(lambda: source_of(config, config_params, args))
+    named: Named = {"config": config, "config_params": config_params, "args": args, "optimizer": optimizer}
+    named.update(mpu=mpu, mesh_param=mesh_param, model_parameters=model_parameters, lr_scheduler=lr_scheduler)
+    named.update(training_data=training_data, device=device, collate_fn=collate_fn, total_steps=total_steps)
+    named.update(persistence_threshold=persistence_threshold, resume=resume)
+    made = on_all(ranks, _WHAT, lambda: _prepare(ranks, model, named))
+    if ranks is not None:
+        require_own_gpu(made.device, ranks)
+        named.update(units=units, discard_commits=discard_commits, tier_name=tier_name)
+        named.update(control=bool(control), step_log=step_log is not None)
+        agree(ranks, facts_of(made.settings, model, made.groups, _alike_in(named)))
+    _say(log if ranks is None or ranks.is_first else _unheard, _notes(made.settings, made.parameters))
+    more = {"tier_name": tier_name, "discard_commits": discard_commits}
+    with in_words_of_the_configuration():
+        options = options_of(made.parameters, made.optimizer.kind, made.groups, log, ranks, **more)
+        made.parameters.copy_small()
+        engine = _make(_planned(ranks, made, units, options), resume)
+    engine.tier_name, engine.client_optimizer, engine.client_lr_scheduler = tier_name, optimizer, lr_scheduler
+    followed = {"step_log": step_log, "control": control, "total_steps": total_steps}
+    engine.adopt(made.optimizer, made.scheduler, made.loader, **followed)
+    return engine, made.optimizer, made.loader, made.scheduler
+
+
+_WHAT = "cannot train a model with Terrace"
+
+
+class _Prepared(NamedTuple):
+    """What this rank has made of its arguments, before anything is planned."""
+
+    settings: Config
+    groups: list[Named]
+    optimizer: EngineOptimizer
+    scheduler: Any
+    loader: Any
+    parameters: Parameters
+    device: Any
+
+
+def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
+    """Raises for what this rank cannot use."""
+    refuse_second_engine(ranks, bool(ENGINES))
+    require_undivided(given["mpu"], given["mesh_param"])
+    resume = given["resume"]
     if resume not in (True, False, "auto"):
         raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
     settings: Config = read_config(
-        source_of(config, config_params, args), total_steps, optimizer is not None, lr_scheduler is not None
+        source_of(given["config"], given["config_params"], given["args"]),
+        given["total_steps"],
+        given["optimizer"] is not None,
+        given["lr_scheduler"] is not None,
+        met=ranks,
     )
+    if ranks is not None:
+        settings.warnings.extend(obey(ranks, settings))
     _require_plain(model)
-    chosen_device = choose_device(settings, device)
+    device = choose_device(settings, given["device"], ranks)
     _require_order(settings)
-    groups, kind, defaults = _groups(model, settings, optimizer, model_parameters)
-    own_optimizer = EngineOptimizer(kind, groups, defaults)
-    scheduler = _scheduler(own_optimizer, settings, lr_scheduler)
-    loader = _dataloader(training_data, settings, collate_fn)
-    parameters = Parameters(model, settings, groups, persistence_threshold, torch_device_of(chosen_device))
-    _say(log, _notes(settings, parameters))
-    with in_words_of_the_configuration():
-        options = options_of(parameters, kind, groups, log, tier_name=tier_name, discard_commits=discard_commits)
-        parameters.copy_small()
-        engine = _make(Planned(parameters, units, chosen_device, options), resume)
-    engine.tier_name, engine.client_optimizer, engine.client_lr_scheduler = tier_name, optimizer, lr_scheduler
-    engine.adopt(own_optimizer, scheduler, loader, step_log=step_log, control=control, total_steps=total_steps)
-    return engine, own_optimizer, loader, scheduler
+    groups, kind, defaults = _groups(model, settings, given["optimizer"], given["model_parameters"])
+    optimizer = EngineOptimizer(kind, groups, defaults)
+    scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
+    loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
+    threshold = given["persistence_threshold"]
+    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), ranks is not None)
+    return _Prepared(settings, groups, optimizer, scheduler, loader, parameters, device)
+
+
+def _planned(ranks: Ranks | None, made: _Prepared, units: Any, options: Named) -> Planned:
+    planned = on_all(ranks, _WHAT, lambda: Planned(made.parameters, units, made.device, options))
+    if ranks is not None:
+        planned.exchange_alike(ranks, _WHAT)
+        if options["log"] is not None and ranks.is_first:
+            options["log"]("info", planned.line_of_exchange(ranks.count))
+    return planned
+
+
+def _unheard(level: str, line: str) -> None:
+    """What all ranks say alike is said by the first."""
+
+
+def _alike_in(named: Named) -> Named:
+    """Of the arguments of terrace.initialize those that all ranks give alike."""
+    alike = (
+        "units",
+        "resume",
+        "persistence_threshold",
+        "discard_commits",
+        "total_steps",
+        "tier_name",
+        "control",
+        "step_log",
+    )
+    return {**{name: named[name] for name in alike}, "training_data": _length_of(named["training_data"])}
+
+
+def _length_of(data: Any) -> str:
+    return "none" if data is None else str(len(data)) if hasattr(data, "__len__") else "without a length"
 
 
 def _say(log: Log | None, lines: Iterator[str]) -> None:
@@ -116,17 +195,21 @@ def _say(log: Log | None, lines: Iterator[str]) -> None:
             warnings.warn(line, stacklevel=4)  # below terrace.initialize
 
 
+# DistributedDataParallel, FullyShardedDataParallel, and what fully_shard makes of a module.
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
 def _require_plain(model: nn.Module) -> None:
-    what = "cannot train a model with Terrace"
+    what = _WHAT
     if not isinstance(model, nn.Module):
         raise ConfigError(what, type(model).__name__, "it is no torch.nn.Module", "give model=")
     for module in model.modules():
-        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        if any(kind.__name__ in _WRAPPERS for kind in type(module).__mro__):
             raise ConfigError(
                 what,
                 type(module).__name__,
-                "one process trains the whole model here",
-                "give the module inside of it (.module)",
+                "terrace.initialize divides the work among processes itself",
+                "give the plain module, as it is before it is wrapped",
             )
     if has_engine(model):
         raise MisuseError(
@@ -226,6 +309,8 @@ def _make(planned: Planned, resume: bool | str) -> Engine:
                 one.values = None
         known = {id(one.parameter) for one in parameters.tracked}
         settle_others(parameters.model, parameters.type_of, known, parameters.config, parameters.device)
+        if store.ranks is not None:
+            share_replicas(store.ranks, parameters.model, known)
         for unit in planned.chosen:
             unit.settle(store)
         return Engine(
@@ -258,9 +343,32 @@ def _scheduler(optimizer: EngineOptimizer, config: Config, given: Any) -> Any:
     return scheduler
 
 
-def _dataloader(data: Any, config: Config, collate_fn: Callable[..., Any] | None) -> Any:
+def _dataloader(data: Any, config: Config, collate_fn: Callable[..., Any] | None, ranks: Ranks | None) -> Any:
+    """In the order of the data. Each rank has the micro-batches that are its own. The last of them that
+    make no whole update are left out, so that any number of ranks makes the same steps."""
+    size = config.train_micro_batch_size_per_gpu
     if data is None:
         return None
-    return torch.utils.data.DataLoader(
-        data, batch_size=config.train_micro_batch_size_per_gpu, shuffle=False, collate_fn=collate_fn
-    )
+    rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
+    of_update = config.gradient_accumulation_steps * count
+    if isinstance(data, torch.utils.data.IterableDataset):
+        loader: Any = torch.utils.data.DataLoader(data, batch_size=size, collate_fn=collate_fn)
+        return loader if of_update == 1 else DealtLoader(loader, rank, count, of_update)
+    micro_batches = -(-len(data) // size)
+    if micro_batches < of_update and count > 1:
+        raise ConfigError(
+            "cannot deal training_data",
+            f"{len(data)} samples",
+            f"they make {micro_batches} micro-batches, and an update takes {of_update}",
+            "give more samples, or set a smaller train_batch_size",
+        )
+    left_out = micro_batches % of_update
+    if micro_batches < of_update or not left_out and count == 1:
+        return torch.utils.data.DataLoader(data, batch_size=size, shuffle=False, collate_fn=collate_fn)
+    if left_out and rank == 0:
+        config.warnings.append(
+            f"training_data has {micro_batches} micro-batches, and an update takes {of_update}: the last {left_out} of every "
+            "pass over the data are left out"
+        )
+    dealt = RankSampler(data, size, rank=rank, ranks=count, update_batches=of_update)
+    return torch.utils.data.DataLoader(data, batch_sampler=dealt, collate_fn=collate_fn)

@@ -32,11 +32,17 @@ _TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
 class Parameters:
     """.tracked: those of a store, and small ones beside it. .managed_of:
     of these by the ids of their parameters, those that the store has. .outside: large frozen ones that no store can have. A
-    parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, small ones
-    stay in torch's own memory and are updated there."""
+    parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, and nothing is
+    divided over ranks, small ones stay in torch's own memory and are updated there."""
 
     def __init__(
-        self, model: nn.Module, config: Config, groups: list[Named], threshold: int, device: torch.device
+        self,
+        model: nn.Module,
+        config: Config,
+        groups: list[Named],
+        threshold: int,
+        device: torch.device,
+        are_divided: bool = False,
     ) -> None:
         self.model = model
         self.config = config
@@ -44,7 +50,7 @@ class Parameters:
         self.group_count = len(groups)
         self._kept_in_fp32 = kept_in_fp32(model, config)
         states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
-        has_small = states_below and device.type == "cpu"
+        has_small = states_below and device.type == "cpu" and not are_divided
         group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
         found = named_once(model)
         strange = set(group_of) - {id(parameter) for parameter, _ in found}
@@ -73,8 +79,9 @@ class Parameters:
             one.is_managed = not one.is_small or not has_small
             if not one.is_small or is_trained:
                 self.tracked.append(one)
-        # The same order wherever small ones are, since the norm of the gradient is summed in it.
-        self.tracked.sort(key=lambda one: one.is_small)
+        # The same places in a commit wherever small ones are, so that any number of ranks goes on from it.
+        types = list(dict.fromkeys(one.type for one in self.tracked))
+        self.tracked.sort(key=lambda one: (types.index(one.type), one.is_small))
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
     def type_of(self, parameter: nn.Parameter) -> str:
@@ -95,8 +102,8 @@ class Parameters:
         specs: list[Tensor] = []
         place_in_tile: dict[str, int] = {}
         for one in self.tracked:
-            if one.is_small and one.is_managed:
-                # Small ones begin with a tile of their own, as they do where they are not in the store's memory.
+            if one.is_small:
+                # They begin with a tile of their own where they are in the store's memory, as they do beside it.
                 padding = -_aligned(place_in_tile.pop(one.type, 0)) % _TILE_ELEMENTS
                 if padding:
                     specs.append(Tensor(f".padding.{one.type}", (padding,), one.type))

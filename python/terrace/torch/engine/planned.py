@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CapacityError, ConfigError
-from ...saved_state import has_commit
 from ...store import Store, plan
+from ...store.request import has_commit
 from .device import DeviceKind, device_that_holds_all
+from .together import least_of, on_all
 from .units import choose_units, expected_uses
 
 if TYPE_CHECKING:
     from ..._types import Log, Named
+    from ...ranks import Ranks
     from ...store.spec import Device
     from .parameters import Parameters
 
@@ -25,11 +27,36 @@ class Planned:
         self.units = units
         self._device = device
         self.specs = parameters.specs()
+        self._given = options
+        self.why_symmetric = ""  # why ranks cannot pull, where nothing is said of that
+        if options.get("ranks") is None or "rank_exchange" in options:
+            self._try_units(options)
+            return
         try:
-            self._try(units, options)
+            self._try_units(dict(options, rank_exchange="pulled"))
+        except (CapacityError, ConfigError) as error:
+            self._try_units(dict(options, rank_exchange="symmetric"))
+            self.why_symmetric = error.reason
+
+    def exchange_alike(self, ranks: Ranks, what: str) -> None:
+        """All ranks call it. Where one cannot pull none does."""
+        reasons = [reason.decode() for reason in ranks.texts_of_all(self.why_symmetric.encode()) if reason]
+        if reasons:
+            on_all(ranks, what, lambda: self._try_units(dict(self._given, rank_exchange="symmetric")))
+            self.why_symmetric = reasons[0]
+
+    def line_of_exchange(self, count: int) -> str:
+        if self.options["rank_exchange"] == "pulled":
+            return f"{count} ranks pull what they need: their passes may differ"
+        why = f": {self.why_symmetric}" if self.why_symmetric else ""
+        return f"{count} ranks exchange together, and all use the same parameters in the same order{why}"
+
+    def _try_units(self, options: Named) -> None:
+        try:
+            self._try(self.units, options)
             return
         except CapacityError:
-            if units != "auto":
+            if self.units != "auto":
                 raise
         self._try("leaf", options)
 
@@ -40,8 +67,8 @@ class Planned:
             parameters.model, self.chosen, config.gradient_accumulation_steps, parameters.managed_of
         )
         device = self._device if parameters.managed_of else None
-        if isinstance(device, type):
-            device = device_that_holds_all(device, config, self.specs, self.uses, options)
+        if isinstance(device, DeviceKind):
+            device = device_that_holds_all(device, self.specs, self.uses, options)
         self.options = config.options_for(self.specs, device, self.uses, **options)
         plan(self.specs, device, self.uses, **self.options)
         self.used_device = device
@@ -58,19 +85,28 @@ class Planned:
                 "nothing is on nvme, where commits are",
                 "place optimizer states on nvme, or use load_checkpoint",
             )
-        if resume == "auto" and not has_commit(options["nvme_paths"], options.get("tier_name")):
+        if resume == "auto" and not has_commit(options):
             return Store(self.specs, self.used_device, self.uses, **options), False
         return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
 
 
-def options_of(parameters: Parameters, kind: str, groups: list[Named], log: Log | None, **more: Any) -> Named:
-    """The options of a store that the passes of a model hand gradients over to."""
+def options_of(
+    parameters: Parameters, kind: str, groups: list[Named], log: Log | None, ranks: Ranks | None = None, **more: Any
+) -> Named:
+    """The options of a store that the passes of a model hand gradients over to. The ranks of a host share its memory."""
+    config = parameters.config
+    shared: Named = {}
+    if ranks is not None:
+        budget = config.store_options["host_bytes"]
+        if not config.values.get("terrace.host_memory"):
+            budget //= ranks.local_count
+        shared = {"ranks": ranks, "host_bytes": least_of(ranks, budget)}
     return dict(
-        parameters.config.store_options,
+        config.store_options,
         gradients="handed_over",
         unused_gradients="skip",
         optimizer=kind,
         log=log,
-        **more,
         sgd_momentum=any(group.get("momentum", 0) for group in groups),
+        **{**more, **shared},
     )

@@ -17,6 +17,7 @@ from .layout import OWN_ATTRIBUTES
 from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
 from .placeholders import acquire, release
+from .replicas import require_rank, require_same_values, settle_values
 
 if TYPE_CHECKING:
     from ..._types import Named
@@ -104,12 +105,11 @@ class Values:
         self._passes.come_to_rest("read values")
         if not one.is_managed:
             self._take_one(one)
-        if out.dtype == torch.float32:
-            self._store.read_values(one.number, what, out=out.data_ptr(), count=out.numel())
-            return out
-        values = torch.empty(out.shape, dtype=torch.float32)
-        self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
-        return out.copy_(values)
+        values = out if out.dtype == torch.float32 else torch.empty(out.shape, dtype=torch.float32)
+        ranks = self._store.ranks
+        with contextlib.nullcontext() if ranks is None else ranks.within(f"the values of {one.name}"):
+            self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
+        return values if values is out else out.copy_(values)
 
     def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
         self._passes.turn.require("read values")
@@ -122,10 +122,13 @@ class Values:
             release([one])
             self._store.close_lease(lease)
 
-    def write(self, one: Tracked, values: torch.Tensor, what: str | None = None) -> None:
-        """Writes a tensor's values: those of its parameter and master, or of a moment."""
+    def write(self, one: Tracked, values: torch.Tensor, what: str | None = None, *, are_alike: bool = False) -> None:
+        """Writes a tensor's values: those of its parameter and master, or of a moment. All ranks write the same, which
+        is looked at unless `are_alike` says that they do."""
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        if not are_alike:
+            require_same_values(self._store.ranks, {one.name: values}, "cannot write values")
         if not one.is_managed:
             self._take_one(one)
             if what is None:
@@ -228,10 +231,15 @@ class Values:
         return found
 
     @contextlib.contextmanager
-    def gathered(self, parameters: Any, write: bool = False) -> Iterator[None]:
-        """Within the block parameters have their values; with `write` what they have at its end is kept."""
+    def gathered(self, parameters: Any, write: bool = False, modifier_rank: int | None = None) -> Iterator[None]:
+        """Within the block parameters have their values; with `write` what they have at its end is kept: what they have
+        on `modifier_rank`, or what they have on all ranks alike."""
+        ranks = self._store.ranks
+        if modifier_rank is not None:
+            require_rank(ranks, modifier_rank)
         self._passes.come_to_rest("gather parameters")
-        chosen = [one for one in self.find(parameters) if one.is_managed]
+        found = sorted(self.find(parameters), key=lambda one: one.number)
+        chosen = [one for one in found if one.is_managed]
         try:
             for one in chosen:
                 one.show(self.read(one))
@@ -245,9 +253,12 @@ class Values:
                     one.is_gathered = False
                     one.version = one.parameter._version  # it may be written to here
                     release([one])
-        if write:
-            for one, value in zip(chosen, values):
-                self.write(one, value)
+        if not write:
+            return
+        written = dict(zip(chosen, values))
+        settle_values(ranks, {one.name: written.get(one, one.parameter.data) for one in found}, modifier_rank)
+        for one, value in written.items():
+            self.write(one, value, are_alike=True)
 
     # --- Hooks ---
 

@@ -19,7 +19,8 @@ from ..handed_over import HandedOver
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-    from .state_store import Slot, StateStore
+    from .slots import Slot
+    from .state_store import StateStore
 
 _REASON = 'its gradient was handed over to the optimizer in the backward pass (hand_over="backward")'
 _ADVICE = (
@@ -53,7 +54,7 @@ class AtStep:
         for slot in states.slots.values():
             if slot.parameter.grad is not None:
                 states.hand_over(slot, slot.parameter.grad)
-        states.store.end_micro_batch()
+        states.end_micro_batch()
         return True
 
     def require_none(self) -> None:
@@ -163,7 +164,7 @@ class InBackward:
                 f"{self._accumulation_steps}",
                 "call step() or zero_grad() before, or set accumulation_steps",
             )
-        self._states.store.end_micro_batch()
+        self._states.end_micro_batch()
         self._micro_batch += 1
 
     def _heed_dropped(self) -> None:
@@ -207,7 +208,7 @@ class InBackward:
                 return False
             self._states.require_in_place()
             for _ in range(self._micro_batch, self._accumulation_steps):
-                self._states.store.end_micro_batch()
+                self._states.end_micro_batch()
             return True
 
     def require_none(self) -> None:

@@ -10,6 +10,7 @@ ReadWatch rate schedulers, clip_grad_norm_, GradScaler and state_dict() work as 
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import os
 import warnings
@@ -22,9 +23,12 @@ from ...errors import ConfigError, IoError, MisuseError, did_you_mean
 from ...optimizer_kinds import optimizer_kinds
 from ...system import is_folder
 from .gradients import AtStep, InBackward
+from .meeting import Companions
 from .settings import NEUTRAL, number_of, require, settings_of
-from .state_store import StateStore, check_parameter
+from .slots import check_parameter
+from .state_store import StateStore
 from .state_view import StateView
+from .together import Step
 
 if TYPE_CHECKING:
     from ..._types import Named, Path
@@ -44,6 +48,9 @@ class OffloadOptions(NamedTuple):
                         frees its memory; then clip by max_grad_norm, and say how many backward passes a step has
     accumulation_steps  backward passes of a step, with hand_over="backward"; p.grad sums any number with "step"
     threads             for computing; 0: one per core
+    ranks               of torch.distributed. "auto": they share the states where they train one model, and each keeps
+                        all of them where not, with a warning. "share": an error where not. "whole": nobody asks
+    process_group       the ranks that may share, which average their gradients; None: all
     """
 
     states: str = "cpu"
@@ -53,6 +60,8 @@ class OffloadOptions(NamedTuple):
     hand_over: str = "step"
     accumulation_steps: int = 1
     threads: int = 0
+    ranks: str = "auto"
+    process_group: Any = None
 
     @classmethod
     def of(cls, named: Named) -> OffloadOptions:
@@ -65,7 +74,8 @@ class OffloadOptions(NamedTuple):
                     did_you_mean(name, cls._fields),
                 )
         options = cls(**named)
-        for name, known in (("states", ("cpu", "nvme")), ("hand_over", ("step", "backward"))):
+        words = {"states": ("cpu", "nvme"), "hand_over": ("step", "backward"), "ranks": ("auto", "share", "whole")}
+        for name, known in words.items():
             require(getattr(options, name) in known, name, getattr(options, name), " or ".join(map(repr, known)))
         for name, least in (("accumulation_steps", 1), ("threads", 0), ("host_bytes", 0)):
             value = getattr(options, name)
@@ -129,12 +139,14 @@ class OffloadOptimizer(torch.optim.Optimizer):
             self._gradients = AtStep(self._states, self)
         # What the last step() did: .applied and .gradient_norm, before clipping. None before the first.
         self.last_update: UpdateResult | None = None
+        self._companions = Companions(self._states, o.ranks, o.process_group, o.hand_over)
         super().__init__(params, {**defaults, **given})
         self.state: StateView = StateView(  # type: ignore[assignment]
             self._states, self._gradients, row.moments, row.counts_steps
         )
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         if not any(map(torch.nn.parameter.is_lazy, every)):
+            self._companions.expect(every)
             self._states.plan(self.param_groups)
 
     def add_param_group(self, param_group: Named) -> None:
@@ -147,6 +159,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
             for name, parameter in zip(names, group["params"]):
                 if parameter.requires_grad and not torch.nn.parameter.is_lazy(parameter):
                     check_parameter(parameter, name)
+            self._companions.renew(group["params"])
         except BaseException:
             self.param_groups.pop()
             raise
@@ -162,15 +175,18 @@ class OffloadOptimizer(torch.optim.Optimizer):
         settings = [self._settings_of(group) for group in self.param_groups]
         # GradScaler sets both for the time of the call. What it has found the update finds too.
         scale, has_scaler = getattr(self, "grad_scale", None), hasattr(self, "found_inf")
+        self.state.forget()
         try:
-            if not self._gradients.collect():
-                return loss
-            self.last_update = self._states.update(
-                settings, self.options.max_grad_norm, 1.0 if scale is None else float(scale)
+            one = Step(
+                self._gradients.collect, settings, self.options.max_grad_norm, 1.0 if scale is None else float(scale)
             )
+            done = self._companions.step(self.param_groups, one)
         except BaseException:
             self._gradients.drop()
             raise
+        if done is None:
+            return loss
+        self.last_update = done
         self._gradients.spent()
         if not self.last_update.applied and not has_scaler:
             warnings.warn("a gradient is infinite or NaN: the step has changed nothing", RuntimeWarning, 2)
@@ -192,13 +208,26 @@ class OffloadOptimizer(torch.optim.Optimizer):
             self._gradients.drop()
         super().zero_grad(set_to_none)
 
+    def consolidate_state_dict(self, to: int | None = 0) -> None:
+        """Where ranks share the states: brings them together on rank `to`, or on all of them (None), for state_dict()
+        there. All ranks call it, as that of torch's ZeroRedundancyOptimizer; they stay until the next step or load.
+        Elsewhere it does nothing."""
+        self.state.consolidate(to)
+
+    def collective_state_dict(self) -> contextlib.AbstractContextManager[None]:
+        """Within the block state_dict(), and what calls it as torch.distributed.checkpoint does, is called by all ranks
+        together, and gives states whole on each."""
+        return self.state.collective()
+
     def state_dict(self) -> Named:
-        """In torch's layout. The tensors are copies."""
+        """In torch's layout. The tensors are copies. Where ranks share the states, of a rank that has them whole by
+        consolidate_state_dict(); where parameters are DTensors, DTensors."""
         with self.state.free():
             return super().state_dict()
 
     def load_state_dict(self, state_dict: Named) -> None:
-        """Takes what state_dict() of this class or of torch's own gave. If it fails, nothing has changed."""
+        """Takes what state_dict() of this class or of torch's own gave, on every rank, of any number of ranks. If it
+        fails, nothing has changed."""
         state_dict = dict(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, state_dict)
@@ -219,6 +248,9 @@ class OffloadOptimizer(torch.optim.Optimizer):
             if parsed is not None:
                 states[id(parameters[number])] = parsed
         self._gradients.drop()
+        self.state.forget()
+        if states:
+            self._companions.meet(self.param_groups)
         self._states.load(groups, states)
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():

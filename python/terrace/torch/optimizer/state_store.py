@@ -1,9 +1,9 @@
 """StateStore: optimizer states of parameters that stay torch's, in a terrace.Store.
 
 Every parameter has a slot: a tensor of the store whose values lie in the parameter's own memory, or in a mirror of
-it where that is not contiguous memory of the host. The store is made when the first gradient comes. It is made
-anew, with the states of what stays, where the parameters are others than before. What the program writes to a
-parameter between steps counts.
+it where that is not contiguous memory of the host. Where ranks share the states, a slot is this rank's part of a
+parameter. The store is made when the first gradient comes. It is made anew, with the states of what stays, where the
+parameters are others than before. What the program writes to a parameter between steps counts.
 """
 
 from __future__ import annotations
@@ -12,79 +12,47 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
+import torch.distributed as dist
 
 from ..._types import not_yet
-from ...errors import CapacityError, ConfigError, IoError, MisuseError
+from ...errors import CapacityError, IoError, MisuseError
 from ...optimizer_kinds import optimizer_kinds
 from ...store import Store, plan
-from ...store.spec import Tensor
-from ..emptied import require_values
+from ...store.spec import Tensor, UpdateResult
+from ...store.squares import SQUARES_LIMBS, gradient_squares
 from ..mapped import mapped_empty
-from ..overlap import overlapping
+from .division import Division
+from .local import local_of, local_values
+from .slots import (
+    MOMENTS,
+    NOT_STORED,
+    PIECE,
+    Found,
+    Slot,
+    check_overlap,
+    check_parameter,
+    host_gradient,
+    load_slot,
+    settle_masters,
+)
 
 if TYPE_CHECKING:
     from ..._types import Named
-    from ...store.spec import Optimizer, UpdateResult
+    from ...store.spec import Optimizer
+    from .group import Group
 
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-# A parameter with states: with its group, its name, and whether it has moments.
-Found = tuple[torch.Tensor, int, str, bool]
 # What a store depends on, of each of them.
 Layout = list[tuple[Any, ...]]
 # What is loaded of one: steps, moments, and the master of a 16-bit one.
 Parsed = tuple[int, list[torch.Tensor], Optional[torch.Tensor]]
-MOMENTS = ("first_moment", "second_moment")
-_PIECE = 1 << 20  # elements that are copied at a time
+# Values of a parameter from an element on, so many.
+Values = Callable[[int, int], torch.Tensor]
 _AMPLE_BYTES = 1 << 50
 # Host memory where states are on nvme and no budget is given: enough to keep a drive busy.
 _NVME_HOST_BYTES = 256 << 20
-
-
-class Slot:
-    """A parameter, and the tensor of the store that it is."""
-
-    __slots__ = (
-        "parameter",
-        "number",
-        "group",
-        "name",
-        "type",
-        "has_moments",
-        "mirror",
-        "landing",
-        "address",
-        "version",
-    )
-
-    def __init__(self, number: int, parameter: torch.Tensor, group: int, name: str, has_moments: bool) -> None:
-        self.parameter = parameter
-        self.number, self.group, self.name = number, group, name
-        self.type = TYPES[parameter.dtype]
-        self.has_moments = has_moments
-        on_device = parameter.device.type != "cpu"
-        # Page-locked where a device copies to it.
-        self.mirror: torch.Tensor | None = None
-        self.landing: torch.Tensor | None = None
-        if on_device or not parameter.is_contiguous():
-            self.mirror = torch.empty(parameter.numel(), dtype=parameter.dtype, pin_memory=on_device)
-        if on_device:
-            self.landing = torch.empty_like(cast(torch.Tensor, self.mirror), pin_memory=True)
-        self.note()
-
-    def note(self) -> None:
-        """What is there now is what the store knows."""
-        self.address, self.version = self.parameter.data_ptr(), self.parameter._version
-
-    @property
-    def memory(self) -> torch.Tensor:
-        """The values that the store updates, flat."""
-        return self.parameter.detach().view(-1) if self.mirror is None else self.mirror
-
-    def tensor(self) -> Tensor:
-        return _tensor(self.parameter, self.group, self.name, self.memory)
 
 
 class StateStore:
@@ -114,8 +82,11 @@ class StateStore:
             "threads": threads,
         }
         self._moment_count = moment_count
-        self.store: Store = not_yet()  # until there is a gradient
+        self.store: Store = not_yet()  # until there is a gradient, and where this rank has no part of any parameter
         self.slots: dict[int, Slot] = {}
+        # Where ranks share the states: which part is whose, and the others.
+        self.division = Division()
+        self.group: Group | None = None
         self._layout: Layout | None = None
         self._are_masters = False
         self.is_open = False
@@ -141,22 +112,25 @@ class StateStore:
         found, layout = self._found(groups, states.keys())
 
         def fill(store: Store, slots: dict[int, Slot]) -> None:
-            steps = [0] * len(slots)
-            for key, slot in slots.items():
-                if key in states:
-                    steps[slot.number], moments, master = states[key]
-                    _load_slot(store, slot, moments, master)
-            store.set_tensor_steps(steps)
+            for slot in slots.values():
+                if id(slot.parameter) not in states:
+                    continue
+                slot.steps, moments, master = states[id(slot.parameter)]
+                moments = [local_values(slot.parameter, one) for one in moments]
+                master = None if master is None else local_values(slot.parameter, master)
+                if not slot.is_vacant:
+                    load_slot(store, slot, moments, master)
 
         self._replace(found, layout, fill)
 
     def plan(self, groups: Sequence[Named]) -> None:
         """Refuses what could not be updated, and a budget that is too small. Nothing is allocated."""
         found, layout = self._found(groups, ())
-        _check_overlap(found)
-        if self._host_bytes is not None and found:
-            tensors = [_tensor(parameter, group, name, parameter) for parameter, group, name, _ in found]
-            plan(tensors, host_bytes=self._host_bytes, **self._options_for(layout))
+        check_overlap(found)
+        if self._host_bytes is not None:
+            slots = [slot for slot in self._slots_of(found).values() if not slot.is_vacant]
+            if slots:
+                plan([slot.tensor() for slot in slots], host_bytes=self._host_bytes, **self._options_for(layout))
 
     def close(self) -> None:
         if self.store is not None:
@@ -182,19 +156,19 @@ class StateStore:
                 names_taken.add(name)
                 check_parameter(parameter, name)
                 if parameter.numel() != 0:
+                    local = local_of(parameter)
                     found.append((parameter, number, name, has_moments))
-                    layout.append(
-                        (
-                            id(parameter),
-                            number,
-                            has_moments,
-                            parameter.dtype,
-                            parameter.device,
-                            parameter.shape,
-                            parameter.is_contiguous(),
-                        )
-                    )
+                    kept = (local.dtype, local.device, local.shape, local.is_contiguous())
+                    layout.append((id(parameter), number, has_moments, *kept))
         return found, layout
+
+    def _slots_of(self, found: list[Found]) -> dict[int, Slot]:
+        """By id(parameter). Those of the store have its numbers."""
+        parts = self.division.parts([local_of(entry[0]) for entry in found])
+        slots, numbers = {}, itertools.count()
+        for entry, part in zip(found, parts):
+            slots[id(entry[0])] = Slot(next(numbers) if part.elements else NOT_STORED, part, *entry)
+        return slots
 
     def _needs_momentum(self) -> bool:
         """Whether a moment is kept only for a momentum that is not 0."""
@@ -214,22 +188,28 @@ class StateStore:
         if not found:
             self.close()
             return
-        _check_overlap(found)
-        slots = {id(entry[0]): Slot(number, *entry) for number, entry in enumerate(found)}
-        tensors = [slot.tensor() for slot in slots.values()]
+        check_overlap(found)
+        slots = self._slots_of(found)
+        stored = [slot for slot in slots.values() if not slot.is_vacant]
         options = self._options_for(layout)
-        options["host_bytes"] = self._host_bytes or _planned_host_bytes(tensors, options)
-        store = _new_store(tensors, options)
+        store: Store = not_yet()
+        if stored:
+            tensors = [slot.tensor() for slot in stored]
+            options["host_bytes"] = self._host_bytes or _planned_host_bytes(tensors, options)
+            store = _new_store(tensors, options)
         try:
-            for slot in slots.values():
-                if slot.mirror is not None:
-                    slot.mirror.copy_(slot.parameter.detach().reshape(-1))
-            store.fill_arrays({slot.number: (slot.memory.data_ptr(), slot.type) for slot in slots.values()})
+            for slot in stored:
+                slot.fetch()
+            if stored:
+                store.fill_arrays({slot.number: (slot.memory.data_ptr(), slot.type) for slot in stored})
             fill(store, slots)
+            if stored:
+                store.set_tensor_steps([slot.steps for slot in stored])
             for slot in slots.values():
                 slot.note()
         except BaseException:
-            store.close()
+            if stored:
+                store.close()
             raise
         old = self.store
         self.store, self.slots, self._layout = store, slots, layout
@@ -238,35 +218,36 @@ class StateStore:
             old.close()
 
     def _take_over(self, store: Store, slots: dict[int, Slot]) -> None:
-        """Copies the states of this store to the one that follows it."""
-        steps, old_steps = [0] * len(slots), self.store.tensor_steps if self.store is not None else ()
+        """Copies the states of this store to the one that follows it. All ranks that share them do so together."""
+        old_steps = self.steps()
         for key, slot in slots.items():
             old = self.slots.get(key)
-            if old is None or old.parameter.numel() != slot.parameter.numel():
+            if old is None or (self.group is None and old.part != slot.part):
+                continue
+            if old.parameter.numel() != slot.parameter.numel():
                 continue
             if slot.type != "fp32":
-                _settle_masters(store, slot, functools.partial(self._piece, old, "master"))
+                masters = self._values(old, "master")
+                if not slot.is_vacant:
+                    settle_masters(store, slot, _behind(slot.part.first, masters))
             if not (old.has_moments and slot.has_moments):
                 continue
-            steps[slot.number] = old_steps[old.number]
+            slot.steps = old_steps[key]
             for what in MOMENTS[: self.moment_count]:
-                for first, count in _pieces(slot):
-                    values = self._piece(old, what, first, count)
+                moments = _behind(slot.part.first, self._values(old, what))
+                for first, count in slot.pieces():
+                    values = moments(first, count)
                     store.write_values(slot.number, values.data_ptr(), what, first, count)
-        store.set_tensor_steps(steps)
 
     def _follow(self, slot: Slot) -> None:
         """Takes over what the program has written to a parameter, or where it has put it."""
-        parameter = slot.parameter
-        address = parameter.data_ptr()
-        if address == slot.address and parameter._version == slot.version:
+        if slot.is_vacant or not (slot.has_moved or slot.is_written):
             return
-        if slot.mirror is not None:
-            slot.mirror.copy_(parameter.detach().reshape(-1))
-        elif address != slot.address:
-            self.store.move_tensor(slot.number, address)
+        slot.fetch()
+        if slot.mirror is None and slot.has_moved:
+            self.store.move_tensor(slot.number, slot.memory.data_ptr())
         if not self._are_masters:
-            _settle_masters(self.store, slot, lambda first, count: self._piece(slot, "master", first, count))
+            settle_masters(self.store, slot, functools.partial(self._piece, slot, "master"))
         slot.note()
 
     # --- Steps ---
@@ -275,8 +256,7 @@ class StateStore:
         """What was begun on a parameter can only end on it."""
         for slot in self.slots.values():
             written_counts = self._are_masters and slot.mirror is None
-            is_written = slot.parameter._version != slot.version and not written_counts
-            if slot.parameter.data_ptr() != slot.address or is_written:
+            if slot.has_moved or (slot.is_written and not written_counts):
                 raise MisuseError(
                     "cannot update a parameter",
                     slot.name,
@@ -286,32 +266,56 @@ class StateStore:
 
     def begin(self) -> None:
         self.is_open = True
-        self.store.begin_step()
+        if self.store is not None:
+            self.store.begin_step()
 
     def hand_over(self, slot: Slot, gradient: torch.Tensor) -> None:
-        gradient = _host_gradient(slot, gradient)
-        self.store.hand_over(slot.number, gradient.data_ptr(), slot.type)
+        if not slot.is_vacant:
+            gradient = host_gradient(slot, gradient)
+            self.store.hand_over(slot.number, gradient.data_ptr(), slot.type)
+            if self._options["gradients"] == "borrowed":
+                self._borrowed.append(gradient)
         self._touched.append(slot)
-        if self._options["gradients"] == "borrowed":
-            self._borrowed.append(gradient)
+
+    def end_micro_batch(self) -> None:
+        if self.store is not None:
+            self.store.end_micro_batch()
+
+    @property
+    def touched(self) -> list[torch.Tensor]:
+        """The parameters whose gradients the open step has."""
+        return [slot.parameter for slot in self._touched]
+
+    def squares(self) -> tuple[list[int], float]:
+        """gradient_squares() of what this rank has."""
+        return ([0] * SQUARES_LIMBS, 0.0) if self.store is None else gradient_squares(self.store)
 
     def update(self, settings: Sequence[Optimizer], clip_norm: float, loss_scale: float) -> UpdateResult:
         try:
-            result = self.store.update(settings, 0, clip_norm, loss_scale)
+            result = UpdateResult(True, 0.0, False)
+            if self.store is not None:
+                result = self.store.update(settings, 0, clip_norm, loss_scale)
             self.is_open = False
+            for slot in self._touched:
+                slot.steps += slot.is_vacant and result.applied
             return result
         finally:
             # Also where a KeyboardInterrupt comes after the update: torch is to see what it has written.
             touched, self._touched, self._borrowed = self._touched, [], []
             for slot in touched:
-                if slot.mirror is not None:
-                    slot.parameter.detach().copy_(slot.mirror.view(slot.parameter.shape))
+                slot.give_back()
             torch.autograd.graph.increment_version([slot.parameter for slot in touched])
             for slot in touched:
                 slot.note()
 
+    def note(self, parameters: Sequence[torch.Tensor]) -> None:
+        """What parameters are now is what the store knows: other ranks' parts have come."""
+        torch.autograd.graph.increment_version(parameters)
+        for parameter in parameters:
+            self.slots[id(parameter)].note()
+
     def abandon(self) -> None:
-        if self.is_open:
+        if self.is_open and self.store is not None:
             try:
                 self.store.abandon_step()
             except MisuseError:
@@ -327,13 +331,53 @@ class StateStore:
             return 0
         return self._moment_count
 
+    @property
+    def is_made(self) -> bool:
+        return self._layout is not None
+
+    def steps(self) -> dict[int, int]:
+        """The updates that parameters have had, by id(parameter)."""
+        counts = [] if self.store is None else self.store.tensor_steps
+        return {key: slot.steps if slot.is_vacant else counts[slot.number] for key, slot in self.slots.items()}
+
     def read(self, slot: Slot, what: str) -> torch.Tensor:
-        """Values in the parameter's shape, in fp32. With states on nvme they are pages of a file without a name."""
-        shape, paths = slot.parameter.shape, self._options["nvme_paths"]
-        folder = paths if isinstance(paths, (str, os.PathLike)) else next(iter(paths), None)
-        values = mapped_empty(shape, torch.float32, folder) if self._nvme else torch.empty(shape)
-        self.store.read_values(slot.number, what, 0, values.numel(), values.data_ptr())
+        """Values of what lies here of the parameter, in its local shape and fp32. With states on nvme they are pages of
+        a file without a name."""
+        values = self.empty(local_of(slot.parameter).shape)
+        if not slot.is_vacant:
+            self.store.read_values(slot.number, what, 0, values.numel(), values.data_ptr())
         return values
+
+    def read_whole(self, slot: Slot, what: str, to: int | None) -> torch.Tensor | None:
+        """Where ranks share the states: values of all ranks, on rank `to` or on all of them. Each calls it."""
+        assert self.group is not None
+        shape = slot.parameter.shape
+        values = self.empty(shape) if to is None or to == self.group.rank else None
+        for first in range(0, shape.numel(), PIECE):
+            piece = torch.zeros(min(PIECE, shape.numel() - first))
+            begin, end = (min(max(place - first, 0), piece.numel()) for place in (slot.part.first, slot.part.end))
+            if begin < end:
+                own = piece[begin:end]
+                place = first + begin - slot.part.first
+                self.store.read_values(slot.number, what, place, own.numel(), own.data_ptr())
+            self.group.put_together(piece, to)
+            if values is not None:
+                values.view(-1)[first : first + piece.numel()] = piece
+        return values
+
+    def empty(self, shape: torch.Size) -> torch.Tensor:
+        paths = self._options["nvme_paths"]
+        folder = paths if isinstance(paths, (str, os.PathLike)) else next(iter(paths), None)
+        return mapped_empty(shape, torch.float32, folder) if self._nvme else torch.empty(shape)
+
+    def _values(self, slot: Slot, what: str) -> Values:
+        """Those of a parameter as it lies in this process, whoever has the states."""
+        if self.group is None:
+            return functools.partial(self._piece, slot, what)
+        whole = self.read_whole(slot, what, None)
+        assert whole is not None
+        flat = whole.view(-1)
+        return lambda first, count: flat[first : first + count]
 
     def _piece(self, slot: Slot, what: str, first: int, count: int) -> torch.Tensor:
         values = torch.empty(count)
@@ -341,109 +385,8 @@ class StateStore:
         return values
 
 
-def _tensor(parameter: torch.Tensor, group: int, name: str, memory: torch.Tensor) -> Tensor:
-    shape = tuple(parameter.shape) or (1,)
-    return Tensor(name, shape, TYPES[parameter.dtype], group=group, home="caller", address=memory.data_ptr())
-
-
-def check_parameter(parameter: torch.Tensor, name: str) -> None:
-    """Refuses what no optimizer of Terrace can update."""
-    what = "cannot optimize a parameter"
-    if torch.nn.parameter.is_lazy(parameter):
-        raise MisuseError(what, name, "it has no shape yet", "run the model forward once before its first step")
-    reason = None
-    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(parameter):
-        reason = f"it is a {type(parameter).__name__}, whose memory is that of other tensors"
-    elif parameter.layout != torch.strided:
-        reason = f"it is sparse ({parameter.layout})"
-    elif parameter.is_quantized or parameter.dtype not in TYPES:
-        reason = f"its type is {parameter.dtype}"
-    if reason is not None:
-        raise ConfigError(
-            what,
-            name,
-            reason,
-            "give dense parameters of float32, bfloat16 or float16, or freeze it with requires_grad_(False)",
-        )
-    if parameter.numel() != 0 and parameter.data_ptr() == 0:
-        raise MisuseError(
-            what,
-            name,
-            f"it has no memory (device {parameter.device})",
-            "give the parameter values before the step, for instance with to_empty() and a load",
-        )
-
-
-def _host_gradient(slot: Slot, gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient as the store takes it: contiguous, in host memory and of the parameter's type."""
-    if gradient.layout != torch.strided:
-        raise ConfigError(
-            "cannot take a gradient",
-            slot.name,
-            f"it is sparse ({gradient.layout})",
-            "set sparse=False where the model makes it, for instance in torch.nn.Embedding",
-        )
-    if slot.landing is not None:
-        return slot.landing.copy_(gradient.detach().reshape(-1))
-    return gradient.detach().to(dtype=slot.parameter.dtype).contiguous()
-
-
-def _check_overlap(found: list[Found]) -> None:
-    """Two parameters in the same memory would be updated twice, and one that overlaps itself in no order."""
-    for parameter, _, name, _ in found:
-        require_values(parameter, name, "cannot optimize a parameter")
-        if torch._debug_has_internal_overlap(parameter) == 1:
-            raise ConfigError(
-                "cannot optimize a parameter",
-                name,
-                "its elements share memory with each other",
-                "give it memory of its own: parameter.data = parameter.data.clone()",
-            )
-    shared = overlapping([(parameter, name) for parameter, _, name, _ in found])
-    if shared is not None:
-        raise ConfigError(
-            "cannot optimize two parameters in the same memory",
-            " and ".join(shared),
-            "an update of one would change the other",
-            "use one torch.nn.Parameter in both places, or give one memory of its own",
-        )
-
-
-def _pieces(slot: Slot) -> list[tuple[int, int]]:
-    count = slot.parameter.numel()
-    return [(first, min(_PIECE, count - first)) for first in range(0, count, _PIECE)]
-
-
-def _settle_masters(store: Store, slot: Slot, masters: Callable[[int, int], torch.Tensor]) -> None:
-    """Gives the store the values of a parameter, and of a 16-bit one `masters` wherever they round to it.
-
-    The store rounds as its updates do, so it is asked: the parameter is as before in the end, and counts as that
-    for a graph which has saved it (.data has a version of its own).
-    """
-    memory = slot.memory.data
-    for first, count in _pieces(slot):
-        part = memory[first : first + count]
-        kept = part.clone()
-        given = kept if slot.type == "fp32" else masters(first, count)
-        try:
-            store.write_values(slot.number, given.data_ptr(), "master", first, count)
-            differing = part != kept
-            if bool(differing.any()):
-                given = torch.where(differing, kept.float(), given)
-                store.write_values(slot.number, given.data_ptr(), "master", first, count)
-        finally:
-            part.copy_(kept)
-
-
-def _load_slot(store: Store, slot: Slot, moments: Sequence[torch.Tensor], master: torch.Tensor | None) -> None:
-    for what, values in zip(MOMENTS, moments):
-        values = values.detach().reshape(-1)
-        for first, count in _pieces(slot):
-            part = values[first : first + count].to(device="cpu", dtype=torch.float32).contiguous()
-            store.write_values(slot.number, part.data_ptr(), what, first, count)
-    if master is not None and slot.type != "fp32":
-        values = master.detach().reshape(-1)
-        _settle_masters(store, slot, lambda first, count: values[first : first + count].to("cpu", torch.float32))
+def _behind(place: int, values: Values) -> Values:
+    return lambda first, count: values(place + first, count)
 
 
 def _planned_host_bytes(tensors: list[Tensor], options: Named) -> int:
@@ -461,8 +404,16 @@ def _new_store(tensors: list[Tensor], options: Named) -> Store:
     """A store in the first sub-folder of its paths that nobody uses, which replaces what a killed process left."""
     for number in itertools.count():
         try:
-            return Store(tensors, **options, tier_name=f"optimizer-{number}" if options["nvme_paths"] else None)
+            name = f"optimizer-{number}{_rank_name()}" if options["nvme_paths"] else None
+            return Store(tensors, **options, tier_name=name)
         except IoError as error:
             if error.cause != "folder_in_use":
                 raise
     raise AssertionError  # there is always a next number
+
+
+def _rank_name() -> str:
+    """So that those of one host each have a folder of their own, which a later start finds again."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return ""
+    return f"-rank-{dist.get_rank()}-of-{dist.get_world_size()}"

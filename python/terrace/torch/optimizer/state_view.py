@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...errors import ConfigError, MisuseError
-from .state_store import MOMENTS
+from .local import as_spread
+from .slots import MOMENTS
 
 if TYPE_CHECKING:
     from ..._types import Named
     from .gradients import AtStep, InBackward
-    from .state_store import Parsed, Slot, StateStore
+    from .slots import Slot
+    from .state_store import Parsed, StateStore
 
 MASTER = "master"  # The fp32 value of a 16-bit parameter, which torch does not have.
 
@@ -29,6 +31,18 @@ class StateView(Mapping[torch.Tensor, dict[str, Any]]):
         self._states, self._gradients = states, gradients
         self._names, self._has_step = moment_names, has_step
         self._is_free = False
+        # Where ranks share the states: those of all of them, once they are consolidated, by id(parameter).
+        self._whole: dict[int, Named] | None = None
+        self._is_collective = False
+
+    @contextlib.contextmanager
+    def collective(self) -> Iterator[None]:
+        """Within the block all ranks read, and consolidate where that is needed."""
+        self._is_collective = True
+        try:
+            yield
+        finally:
+            self._is_collective = False
 
     @contextlib.contextmanager
     def free(self) -> Iterator[None]:
@@ -52,12 +66,30 @@ class StateView(Mapping[torch.Tensor, dict[str, Any]]):
     def _slots(self) -> list[tuple[Slot, int]]:
         """Slots with states, which are those that have had an update, with their numbers of updates."""
         states = self._states
-        if states.store is None or not any(slot.has_moments for slot in states.slots.values()):
+        if not any(slot.has_moments for slot in states.slots.values()):
             return []
         self._gradients.require_none()
-        steps = states.store.tensor_steps
-        updated = [slot for slot in states.slots.values() if slot.has_moments and steps[slot.number]]
-        return [(slot, steps[slot.number]) for slot in updated]
+        steps = states.steps()
+        return [(slot, steps[key]) for key, slot in states.slots.items() if slot.has_moments and steps[key]]
+
+    def consolidate(self, to: int | None) -> None:
+        """Where ranks share the states: brings those of all ranks to rank `to`, or to all of them. Each calls it."""
+        self.forget()
+        states = self._states
+        if states.group is None:
+            return
+        whole = {}
+        for slot, steps in self._slots():
+            state: Named = self._counted(steps)
+            for name, what in self._kept(slot):
+                state[name] = states.read_whole(slot, what, to)
+            whole[id(slot.parameter)] = state
+        if to is None or to == states.group.rank:
+            self._whole = whole
+
+    def forget(self) -> None:
+        """What was consolidated is not true any more."""
+        self._whole = None
 
     def __getitem__(self, parameter: torch.Tensor) -> Named:
         for slot, steps in self._slots():
@@ -86,12 +118,33 @@ class StateView(Mapping[torch.Tensor, dict[str, Any]]):
             return self._read_state(slot, steps)
 
     def _read_state(self, slot: Slot, steps: int) -> Named:
-        state = {"step": torch.tensor(float(steps))} if self._has_step else {}
-        for name, what in zip(self._names, MOMENTS):
-            state[name] = self._states.read(slot, what)
-        if slot.type != "fp32":
-            state[MASTER] = self._states.read(slot, "master")
+        if self._states.group is not None:
+            return self._whole_state(slot)
+        state = self._counted(steps)
+        for name, what in self._kept(slot):
+            state[name] = as_spread(slot.parameter, self._states.read(slot, what))
         return state
+
+    def _counted(self, steps: int) -> Named:
+        return {"step": torch.tensor(float(steps))} if self._has_step else {}
+
+    def _kept(self, slot: Slot) -> list[tuple[str, str]]:
+        """What there is of a parameter: (what torch calls it, what the store does)."""
+        masters = [] if slot.type == "fp32" else [(MASTER, "master")]
+        return [*zip(self._names, MOMENTS), *masters]
+
+    def _whole_state(self, slot: Slot) -> Named:
+        if self._whole is None and self._is_collective:
+            self.consolidate(None)
+        if self._whole is None:
+            raise MisuseError(
+                "cannot read optimizer states",
+                slot.name,
+                "each rank has those of its share, and they have not been brought together since the last step",
+                "call consolidate_state_dict() on all ranks before state_dict() on the rank that saves; or read them "
+                "on all ranks within collective_state_dict()",
+            )
+        return dict(self._whole[id(slot.parameter)])
 
     def parsed(self, parameter: torch.Tensor, state: Mapping[str, Any], name: str) -> Parsed | None:
         return parsed_state(self._names, self._has_step, parameter, state, name)

@@ -101,6 +101,11 @@ class Resolver {
   void check_chunks();
   void resolve_durability();
   void resolve_ranks();
+  // How ranks come together and wait for each other, in the program and in Python.
+  void resolve_meeting();
+  void resolve_exchange();
+  // The key has no effect where there is one rank, if it says something.
+  void idle_alone(std::string_view key, bool changes_something);
   void check_communication_type();
   void resolve_rounding();
   void resolve_sub_groups();
@@ -109,6 +114,7 @@ class Resolver {
   // True, in the engine, for "auto" and for a value that is the key's default.
   bool asks_for_nothing(const ConfigEntry& entry) const;
   void require_one_space();
+  void require_whole_rounds();
   void require_steps(std::optional<uint64_t> total_step_count);
   void resolve_engine_keys();
 

@@ -11,7 +11,7 @@
 #include <terrace/base/units.h>
 #include <terrace/runtime/observe/control/control_client.h>
 
-#include "runtime/train/small_training.h"
+#include "reference/small_training.h"
 #include "support/expect_error.h"
 
 namespace terrace::job_control_test {

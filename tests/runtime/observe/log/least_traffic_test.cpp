@@ -6,7 +6,7 @@
 
 #include <terrace/offload/watch/counter_table.h>
 
-#include "runtime/train/trainer_rig.h"
+#include "reference/trainer_rig.h"
 
 namespace terrace::least_traffic_test {
 namespace {

@@ -45,6 +45,7 @@ class Backward:
         self._announce = announce
         self._task: int | None = None  # of autograd, while a backward pass runs
         self._parts: set[int] = set()  # tasks of autograd that run within it
+        self.ways: frozenset[bool] = frozenset()  # of the passes of this step: whether the engine was given the loss
 
     @property
     def is_running(self) -> bool:
@@ -69,11 +70,13 @@ class Backward:
                 "call engine.backward(loss), or engine.scale(loss).backward()",
                 "go backward",
             )
-        self.is_scaled = False
+        was_scaled, self.is_scaled = self.is_scaled, False
         if step.phase is EVALUATION:
             step.end_evaluation()
         if step.phase is IDLE:
             step.begin()
+        self.ways = (self.ways if step.micro_batch else frozenset()) | {was_scaled}
+        step.end_empty()
         if step.micro_batch >= step.accumulation_steps:
             raise misuse(
                 f"all {step.accumulation_steps} micro-batches of the step have gone backward already; a second "
@@ -86,6 +89,19 @@ class Backward:
         Variable._execution_engine.queue_callback(self._end)
         if step.micro_batch + 1 == step.accumulation_steps:
             self._announce()
+
+    def sums_of_losses(self, ranks: int) -> int:
+        """How many times the mean over the ranks this step's gradients are: where the program itself went backward, each
+        of them has the gradients of its own loss."""
+        if ranks == 1 or self.ways == {True}:
+            return 1
+        if len(self.ways) == 2:
+            raise misuse(
+                "some of its micro-batches went backward by engine.backward or engine.scale, and some did not",
+                "go backward in one way in all micro-batches of a step",
+                "go on with the step",
+            )
+        return ranks
 
     def come_to(self, use: Use) -> None:
         """A gradient of what a unit has returned has arrived."""

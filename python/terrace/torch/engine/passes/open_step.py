@@ -25,6 +25,7 @@ class OpenStep:
         self.accumulation_steps = accumulation_steps
         self.phase = IDLE
         self.micro_batch = self.updates = 0
+        self.calls = 0  # of engine.step() since the last update, where ranks pull
         self.stamp = 0  # of the micro-batch, or of the evaluation: no other one has it
         self.failure: Error | None = None
         self.has_read_nothing = False  # this step, at a place that is not learned yet
@@ -88,15 +89,31 @@ class OpenStep:
             self.micro_batch += 1
             self._micro_batch_has_gradients = False
 
+    def note_call(self) -> None:
+        """Of engine.step(), which ends a micro-batch that may have had no gradient: ranks number theirs alike."""
+        self.calls = min(max(self.calls + 1, self.micro_batch), self.accumulation_steps - 1)
+
+    def end_empty(self) -> None:
+        """Before a backward pass: the micro-batches before this one that had no gradients."""
+        while self.micro_batch < self.calls:
+            self._store.end_micro_batch()
+            self.micro_batch += 1
+
     def complete(self) -> bool:
-        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update
-        with."""
+        """Before an update. False: there is nothing to update with."""
         if not self.has_gradients:
             return False
+        self.end_all()
+        return True
+
+    def end_all(self) -> None:
+        """Micro-batches that did not come have no gradients."""
+        if self.phase is IDLE:
+            self.begin()
         missing = self.accumulation_steps - self.micro_batch
         for _ in range(missing + self._is_over):
             self._end_micro_batch()
-        return True
+        self.calls = 0
 
     def updated(self) -> None:
         self.phase = IDLE

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
 
 import torch
 
 from ....errors import MisuseError
+from ..together import StepVote
 from .backward import Backward
 from .gradients import Gradients
 from .hooks import Use, has_nan, hook_outputs, refuse_to_pickle
@@ -28,6 +29,7 @@ from .open_step import IDLE, STEP, OpenStep, misuse
 if TYPE_CHECKING:
     from torch import nn
 
+    from ....ranks import Ranks
     from ....store import Store
     from ..placeholders import Tracked
     from ..units import Unit
@@ -66,6 +68,7 @@ class Passes:
         self._before_pass = before_pass
         self._evaluated = evaluated
         self._clock = 0
+        self.rested: Callable[[], None] = lambda: None  # what is done where the store is at rest, before anything else
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
         self._enter_untraced = torch.compiler.disable(self._enter)
         self._leave_untraced = torch.compiler.disable(self._leave)
@@ -221,6 +224,7 @@ class Passes:
                     what,
                 )
             self.abandon()
+        self.rested()
 
     def require_sound(self) -> None:
         """Closes what a failure left open, and raises what has spoilt the step."""
@@ -234,7 +238,31 @@ class Passes:
         self.require_sound()
         self._gradients.take_set()
         self._gradients.land()
-        return self.step.complete()
+        if not self._store.pulls:
+            return self.step.complete()
+        return self._complete_together(cast("Ranks", self._store.ranks))
+
+    def _complete_together(self, ranks: Ranks) -> bool:
+        vote = self._end_together(ranks, gives_up=False)
+        self.backward.ways = vote.ways
+        if not vote.has_gradients:
+            self.step.abandon()
+        return vote.has_gradients
+
+    def _end_together(self, ranks: Ranks, gives_up: bool) -> StepVote:
+        """A rank may have nothing to go backward from where another one has. It says so before it waits for that one,
+        whose gradients may wait for its micro-batches."""
+        step = self.step
+        mine = StepVote(step.has_gradients, self.backward.ways if step.has_gradients else frozenset(), gives_up)
+        step.end_all()
+        return mine.of_all(ranks)
+
+    def give_up(self) -> None:
+        """Of the program: its gradients are dropped, on all ranks or none."""
+        if self._store.pulls and self.step.has_gradients:
+            self.close_leftovers()
+            self._end_together(cast("Ranks", self._store.ranks), gives_up=True)
+        self.abandon()
 
     def had_ended(self) -> bool:
         """After Ctrl-C in an update: whether it had run. Else the step is given up."""

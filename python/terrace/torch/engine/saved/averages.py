@@ -45,6 +45,13 @@ def begin_average(engine: Engine, decay: float | None, every: int, host_memory: 
         raise MisuseError(
             "cannot average the weights", "the engine", "it has an average", "close it first: engine.average.close()"
         )
+    if engine.store.ranks is not None:
+        raise ConfigError(
+            "cannot average the weights",
+            "the engine",
+            f"{engine.world_size} ranks train together, and an average is of one process",
+            "average the weights of checkpoints, or train with one process",
+        )
     engine._values.come_to_rest("average the weights")
     average = Average(engine, decay, every, host_memory, engine.tier_name)
     try:

@@ -15,6 +15,7 @@ import torch
 from ...._lib import in_words_of_the_configuration
 from ....errors import ConfigError, Error, MisuseError
 from ..schedule import EngineSchedule
+from .by_first import by_first
 from .checkpoint_folder import CheckpointFolder
 from .export import named_tensors
 from .unpickle import pickled, unpickled
@@ -49,8 +50,8 @@ class Checkpoints:
         self._values = values
         self._exports = exports
         options = engine.config.store_options
-        self._keeps_commits = bool(options.get("durable")) and not store.why_no_commits
-        if options.get("durable") and options["states"] == "nvme" and not self._keeps_commits:
+        self.keeps_commits = bool(options.get("durable")) and not store.why_no_commits
+        if options.get("durable") and options["states"] == "nvme" and not self.keeps_commits:
             self._say("warning", f"no commits are made, and nothing can be resumed: {store.why_no_commits}")
         self._is_new = False  # an update has run since begin_if_due
         self._is_asked_for = False  # by begin_soon
@@ -62,7 +63,8 @@ class Checkpoints:
         self._average: tuple[Named | None, int] | None = (
             None  # (its state in the commit that was taken up, the step of that)
         )
-        self.run = f"{int.from_bytes(os.urandom(8), 'big') or 1:016x}"  # of this run, and of all that go on from it
+        run = os.urandom(8) if store.ranks is None else store.ranks.of_first(os.urandom(8))
+        self.run = f"{int.from_bytes(run, 'big') or 1:016x}"  # of this run, and of all that go on from it
         self._folder = CheckpointFolder(engine, values, exports, self, say)
 
     # --- Progress: what is in no tensor ---
@@ -115,7 +117,7 @@ class Checkpoints:
 
     def note_update(self) -> None:
         """What comes after an update, such as the next batch, may draw random numbers before the commit is made."""
-        self._is_new = self._keeps_commits
+        self._is_new = self.keeps_commits
         if self._is_new:
             self._random = self._random_numbers()
 
@@ -128,7 +130,10 @@ class Checkpoints:
         self._is_new = False
         by_steps = config.commit_every_steps and engine.global_steps % config.commit_every_steps == 0
         by_time = config.commit_every_seconds and time.monotonic() - self._last_commit >= config.commit_every_seconds
-        if not by_steps and not by_time and not self._is_asked_for:
+        is_due = bool(by_steps or by_time or self._is_asked_for)
+        if self._store.ranks is not None and (config.commit_every_seconds or engine.following.is_shared):
+            is_due = self._store.ranks.of_first(b"1" if is_due else b"") == b"1"  # by the clock of the first one
+        if not is_due:
             return
         self._is_asked_for = False
         try:
@@ -140,8 +145,8 @@ class Checkpoints:
 
     def begin_soon(self) -> bool:
         """Has a commit begin the next time between two steps. False: none are kept."""
-        self._is_asked_for = self._keeps_commits
-        return self._keeps_commits
+        self._is_asked_for = self.keeps_commits
+        return self.keeps_commits
 
     def tell(self) -> None:
         """Raises once what begin_if_due() has kept."""
@@ -167,6 +172,8 @@ class Checkpoints:
         if average is not None:  # a text that is refused leaves the files of averages as they are
             durable = self._store.finish_commit()  # which names the file of the average before this
             text = f'{text[:-1]}, "average": {json.dumps(average.snapshots.write(retain, durable))}}}'
+        if self._store.ranks is not None:  # generators of random numbers may be elsewhere on each
+            text = self._store.ranks.of_first(text.encode()).decode()
         with in_words_of_the_configuration():
             self._store.begin_commit(text, retain)
         self._engine.following.commit_begins()
@@ -211,6 +218,7 @@ class Checkpoints:
         for name, tensor in self._beside().items():
             if name in state["beside"]:
                 tensor.data.copy_(state["beside"][name])
+        self._engine.following.went_on()
 
     def take_up_average(self, average: Average) -> None:
         """Of the commit that the engine goes on from; without one, files of an earlier run go."""
@@ -243,14 +251,19 @@ class Checkpoints:
     # --- Checkpoints in a folder ---
 
     def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
-        path = self._folder.save(folder, tag, client_state, save_latest)
+        self._values.come_to_rest("save a checkpoint")
+        write = self._folder.save
+        path = by_first(self._store, "save a checkpoint", lambda: write(folder, tag, client_state, save_latest))
         self._engine.following.checkpoint_saved(path)
         return True
 
     def load(
         self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[str | None, Any]:
-        return self._folder.load(folder, tag, with_optimizer, with_scheduler)
+        path, client_state = self._folder.load(folder, tag, with_optimizer, with_scheduler)
+        if path is not None and with_optimizer:
+            self._engine.following.stands_at_checkpoint()
+        return path, client_state
 
 
 def layout_of(tracked: Sequence[Tracked]) -> list[tuple[str, tuple[int, ...]]]:

@@ -5,8 +5,10 @@ it changes anything."""
 
 from __future__ import annotations
 
+import json
 import numbers
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,10 @@ from ...._lib import raw_of
 from ....errors import ConfigError, IoError
 from ....saved_state import StateReader, StateWriter
 from ....system import failures, is_folder, is_there
+from ..alike import agree
 from ..schedule import EngineSchedule
+from ..together import on_all
+from .by_first import tell_of_checkpoint
 from .export import Entries, folder_of
 from .saved_checkpoint import saved_checkpoint
 from .unpickle import pickled
@@ -38,6 +43,8 @@ _STATES, _FROZEN, _BESIDE, _AVERAGE, _PROGRESS = (
     "progress.pt",
 )
 _SAVE, _LOAD = "cannot save a checkpoint", "cannot load a checkpoint"
+# Classes of transformers that `terrace export` and `terrace generate` compute too.
+_KNOWN = ("GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _OF_DEEPSPEED = ("mp_rank_", "zero_pp_rank_", "bf16_zero_pp_rank_", "layer_")
 
 
@@ -64,6 +71,7 @@ class CheckpointFolder:
         progress = self._packed_progress(client_state)
         files = (_STATES, *frozen_files, _BESIDE, *average_files, _PROGRESS)
         with StateWriter(folder, tag, files, self._say, is_checkpoint=True) as state:
+            tell_of_checkpoint(engine.store)
             state.checkpoint(engine.store, self._scale(), **self._facts())
             state.file(_BESIDE, safetensors.parts(beside.tensors, beside.values))
             if average is not None:
@@ -87,7 +95,20 @@ class CheckpointFolder:
             "precision": ENUMS["terrace_type"][engine.config.precision],
             "optimizer": ENUMS["terrace_optimizer_kind"][engine.optimizer.kind],
             "model": raw_of(type(engine.module).__name__, "name of the model"),
+            "architecture": self._architecture(),
         }
+
+    def _architecture(self) -> bytes | None:
+        """What the program makes such a model of, where it is one of transformers whose family it knows and all of it
+        is in the store."""
+        model, tracked = self._engine.module, self._exports.tracked
+        of, in_store = type(model), {id(one.parameter) for one in tracked}
+        is_known = of.__module__.startswith("transformers.models.") and of.__name__ in _KNOWN
+        if not is_known or any(id(one) not in in_store for one in model.parameters()):
+            return None
+        config: Any = model.config
+        named = {"model_config": json.loads(config.to_json_string(use_diff=False))}
+        return json.dumps({**named, "frozen": [one.name for one in tracked if not one.is_trainable]}).encode()
 
     def _scale(self) -> Mapping[str, float] | None:
         """Of the loss, where it is scaled."""
@@ -109,7 +130,14 @@ class CheckpointFolder:
         self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[str | None, Any]:
         folder = folder_of(folder, _LOAD)
-        state = self._open(folder, tag if tag is None else _tag_of(tag, _LOAD))
+        ranks = self._engine.store.ranks
+        state = on_all(ranks, _LOAD, lambda: self._open(folder, tag if tag is None else _tag_of(tag, _LOAD)))
+        facts = {
+            "the checkpoint": _found_as(state),
+            "load_optimizer_states": with_optimizer,
+            "load_lr_scheduler_states": with_scheduler,
+        }
+        agree(ranks, facts, _LOAD, "let all ranks load one checkpoint alike, from a folder that each of them can read")
         if state is None:
             return None, {}
         with state:
@@ -119,9 +147,9 @@ class CheckpointFolder:
                     f"{state.path} was saved by an earlier Terrace and has no manifest: nothing shows damage of its "
                     "bytes",
                 )
-            state.verify()
-            saved = saved_checkpoint(state, self._engine)
-            weights, moments = self._require_fit(saved, with_optimizer, with_scheduler)
+            saved, weights, moments = on_all(
+                ranks, _LOAD, lambda: self._looked_at(state, with_optimizer, with_scheduler)
+            )
             average = self._average_in(saved) if with_optimizer else None
             self._values.come_to_rest("load a checkpoint", is_load=with_optimizer)
             with self._values.replaced_or_lost(f"a load of {state.path}"):
@@ -134,6 +162,13 @@ class CheckpointFolder:
                     if self._engine.average is not None:
                         self._engine.average.take(average)
             return state.path, saved.progress["client_state"]
+
+    def _looked_at(
+        self, state: StateReader, with_optimizer: bool, with_scheduler: bool
+    ) -> tuple[SavedCheckpoint, list[FoundWeight], list[FoundMoment]]:
+        state.verify()
+        saved = saved_checkpoint(state, self._engine)
+        return saved, *self._require_fit(saved, with_optimizer, with_scheduler)
 
     def _open(self, folder: str, tag: str | None) -> StateReader | None:
         """None where there is nothing, which is said."""
@@ -204,6 +239,13 @@ class CheckpointFolder:
             )
         if with_scheduler and saved is not None and isinstance(engine.lr_scheduler, EngineSchedule):
             engine.lr_scheduler.require_own(saved, place)
+
+
+def _found_as(state: StateReader | None) -> str:
+    """What is the same of one checkpoint wherever it is read."""
+    if state is None:
+        return "there is none"
+    return f"{os.path.basename(state.path)}, of manifest {zlib.crc32(state.facts.encode()):08x}"
 
 
 def _tag_of(tag: object, what: str) -> str:

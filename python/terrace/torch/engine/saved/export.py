@@ -303,7 +303,8 @@ class Exports:
         """A part at a time, where the store holds all of it."""
         count = one.parameter.numel()
         if not one.is_managed:
-            return self._values.write(one, saved.read(0, count).view(one.parameter.shape), what)
+            values = saved.read(0, count).view(one.parameter.shape)
+            return self._values.write(one, values, what, are_alike=True)
         what = what or ("master" if one.is_trainable else "parameter")
         for first in range(0, count, _PART_ELEMENTS):
             part = saved.read(first, min(_PART_ELEMENTS, count - first)).float()

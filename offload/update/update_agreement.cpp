@@ -1,0 +1,76 @@
+#include <terrace/offload/update/update_agreement.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <terrace/base/checksum.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+// Every member, since padding has no values.
+uint64_t sum_of(const OptimizerSettings& group, uint64_t before) {
+  const std::array<double, 11> numbers{static_cast<double>(group.kind),
+                                       group.lr,
+                                       group.beta1,
+                                       group.beta2,
+                                       group.eps,
+                                       group.weight_decay,
+                                       static_cast<double>(group.adamw_mode),
+                                       static_cast<double>(group.bias_correction),
+                                       group.momentum,
+                                       group.dampening,
+                                       static_cast<double>(group.nesterov)};
+  const std::array<uint64_t, 2> chain{before, checksum_of(std::as_bytes(std::span(numbers)))};
+  return checksum_of(std::as_bytes(std::span(chain)));
+}
+
+std::vector<std::string> differences(const UpdateBallot& first, const UpdateBallot& other) {
+  std::vector<std::string> found;
+  const auto compare = [&found](std::string_view name, auto mine, auto theirs) {
+    if (mine != theirs) found.push_back(fmt::format("{} {} instead of {}", name, theirs, mine));
+  };
+  compare("lr", first.lr, other.lr);
+  compare("clip_norm", first.clip_norm, other.clip_norm);
+  compare("loss_scale", first.loss_scale, other.loss_scale);
+  compare("step", first.step, other.step);
+  if (first.groups != other.groups && first.lr == other.lr)
+    found.emplace_back("other settings of its parameter groups");
+  return found;
+}
+
+}  // namespace
+
+UpdateBallot ballot_of(const GradientNorm& norm, const UpdateSettings& settings, uint64_t written) {
+  UpdateBallot mine{norm, 0, settings.clip_norm, settings.loss_scale, settings.step, 0, written};
+  if (!settings.groups.empty()) mine.lr = settings.groups.front().lr;
+  for (const OptimizerSettings& group : settings.groups) mine.groups = sum_of(group, mine.groups);
+  return mine;
+}
+
+void require_alike(std::span<const UpdateBallot> all) {
+  const UpdateBallot& first = all.front();
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const UpdateBallot& other = all[rank];
+    if (const std::vector<std::string> found = differences(first, other); !found.empty())
+      throw Error(ErrorKind::config,
+                  {"cannot update", "the optimizer's settings",
+                   fmt::format("rank {} has other ones than rank 0: {}", rank, fmt::join(found, ", ")),
+                   "let all ranks set the same learning rates and clip alike; a schedule that follows a loss "
+                   "needs the same loss on all of them"});
+    if (first.written != other.written)
+      throw Error(ErrorKind::config,
+                  {"cannot update", "values of the model",
+                   fmt::format("since the update before, rank {} has written others than rank 0", rank),
+                   "go on from the last commit or a checkpoint, and let all ranks write the same values"});
+  }
+}
+
+}  // namespace terrace

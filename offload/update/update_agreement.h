@@ -1,0 +1,30 @@
+// What all ranks have to give an update alike. Each rank updates its own share, so that another learning rate
+// on one of them would train a part of the model with it, and nothing else would show that.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <terrace/offload/update/update_settings.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+
+// What a rank says of its update, in one ballot.
+struct UpdateBallot {
+  GradientNorm norm;
+  double lr = 0;  // of the first group, for the error's words
+  double clip_norm = 0;
+  double loss_scale = 1;
+  uint64_t step = 0;
+  uint64_t groups = 0;   // a checksum of the settings of all groups
+  uint64_t written = 0;  // TrainingState::take_sum_of_written
+};
+
+UpdateBallot ballot_of(const GradientNorm& norm, const UpdateSettings& settings, uint64_t written);
+
+// `all`: of every rank, in their order. Throws Error(config), on every rank alike, where they are not the
+// same in all but their norms.
+void require_alike(std::span<const UpdateBallot> all);
+
+}  // namespace terrace

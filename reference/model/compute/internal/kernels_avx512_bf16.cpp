@@ -1,0 +1,29 @@
+// Products of bf16 by AVX512_BF16, compiled with its instructions.
+// Must include nothing that other files share beyond plain types and intrinsics: see kernels.h.
+#include <terrace/reference/model/compute/internal/kernels.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TERRACE_COMPUTE_LANES 16
+#define TERRACE_COMPUTE_FMA
+#define TERRACE_COMPUTE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+
+namespace terrace::compute {
+namespace {
+
+#include <terrace/reference/model/compute/internal/vectors.inc>
+
+#include <terrace/reference/model/compute/internal/brains.inc>
+#include <terrace/reference/model/compute/internal/product.inc>
+
+#include <terrace/reference/model/compute/internal/pair_panels.inc>
+
+}  // namespace
+
+void product_of_pairs(const KernelProduct& product) {
+  multiply<PairPanels>(product);
+}
+
+}  // namespace terrace::compute
+#endif
