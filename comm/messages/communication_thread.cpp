@@ -1,9 +1,11 @@
 #include <terrace/comm/messages/communication_thread.h>
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <utility>
 
@@ -15,6 +17,15 @@ namespace {
 
 // What a port has not sent yet goes out at its next look.
 constexpr int kLongestListenMs = 20;
+
+// A library of messages may write to the connection of a rank that has died, as Open MPI does over TCP.
+// SIGPIPE would end this process before it has named that rank.
+void block_pipe_signal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
 
 }  // namespace
 
@@ -80,6 +91,7 @@ std::string CommunicationThread::host_sentence() const {
 // --- The thread ---
 
 void CommunicationThread::work(const MakeMessagePort& make_port, std::promise<void> made) {
+  block_pipe_signal();
   try {
     make(make_port);
   } catch (...) {

@@ -156,7 +156,9 @@ class Ranks:
         if failure is None:
             text, kind, status = None, 0, 0
         else:
-            said = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
+            said = str(failure)
+            if not isinstance(failure, Error):
+                said = f"{type(failure).__name__}: {said}" if said else type(failure).__name__
             text = raw_of(said.replace("\0", " "), "failure")
             kind = _kind_of(failure)
         check(self._lib.terrace_ranks_end(self._handle, text, kind, status, ctypes.byref(worst)))

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,7 +52,7 @@ class Diary {
 };
 
 // A port of rank 0 of two over which nothing ever arrives, unless messages fail at once.
-class SilentPort final : public MessagePort {
+class SilentPort : public MessagePort {
  public:
   SilentPort(Diary& diary, std::string failure = "") : diary_(diary), failure_(std::move(failure)) {}
   ~SilentPort() override {
@@ -75,6 +77,25 @@ class SilentPort final : public MessagePort {
   const std::string failure_;
   const std::thread::id thread_ = std::this_thread::get_id();
   bool has_looked_ = false;
+};
+
+// Sends as Open MPI does over TCP: by a write that nothing protects from SIGPIPE.
+class PortToADeadRank final : public SilentPort {
+ public:
+  explicit PortToADeadRank(Diary& diary) : SilentPort(diary), diary_(diary) {}
+  MessageRequest start_send(uint32_t, uint32_t, std::span<const std::byte>) override {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe(ends.data()), 0);
+    close(ends[0]);
+    const std::byte byte{};
+    EXPECT_EQ(write(ends[1], &byte, 1), -1);
+    if (errno == EPIPE) diary_.write("writes to the dead");
+    close(ends[1]);
+    return {};
+  }
+
+ private:
+  Diary& diary_;
 };
 
 // A gathering of two ranks, of a byte each.
@@ -162,6 +183,20 @@ TEST(CommunicationThread, GivesUpWhereAMessageFails) {
   failing.thread.enqueue(gathering.of(failing.book));
   expect_error(ErrorKind::peer, {"rank 1", "its cable is cut"}, [&] { gathering.done.wait(); });
   EXPECT_THAT(failing.diary.lines(), ElementsAre("looks", "abandons because of rank 1: its cable is cut"));
+}
+
+TEST(CommunicationThread, OutlivesAWriteToARankThatHasDied) {
+  Diary diary;
+  OperationBook book(0, 2);
+  CommunicationThread thread([&] { return std::make_unique<PortToADeadRank>(diary); }, {.rank = 0, .size = 2},
+                             book);
+  Gathering gathering;
+  thread.enqueue(gathering.of(book));
+  diary.looked.wait();
+  thread.lose({1, "it has died"});
+  expect_error(ErrorKind::peer, {"rank 1", "it has died"}, [&] { gathering.done.wait(); });
+  EXPECT_THAT(diary.lines(),
+              ElementsAre("writes to the dead", "looks", "abandons because of rank 1: it has died"));
 }
 
 // In all lanes, without a message.

@@ -34,9 +34,10 @@ class Planned:
             return
         try:
             self._try_units(dict(options, rank_exchange="pulled"))
+            return
         except (CapacityError, ConfigError) as error:
-            self._try_units(dict(options, rank_exchange="symmetric"))
             self.why_symmetric = error.reason
+        self._try_units(dict(options, rank_exchange="symmetric"))
 
     def exchange_alike(self, ranks: Ranks, what: str) -> None:
         """All ranks call it. Where one cannot pull none does."""

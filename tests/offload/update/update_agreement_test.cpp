@@ -1,0 +1,79 @@
+#include <terrace/offload/update/update_agreement.h>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/error.h>
+
+#include "support/expect_error.h"
+
+namespace terrace::update_agreement_test {
+namespace {
+
+using testing::expect_error;
+
+struct Given {
+  std::vector<OptimizerSettings> groups{OptimizerSettings{}, OptimizerSettings{.lr = 2e-3}};
+  uint64_t step = 5;
+  double clip_norm = 1;
+  double loss_scale = 1;
+  uint64_t written = 0;
+  UpdateBallot ballot() const {
+    return ballot_of({}, {.groups = groups, .step = step, .clip_norm = clip_norm, .loss_scale = loss_scale},
+                     written);
+  }
+};
+
+void expect_difference(std::string_view words, const std::function<void(Given&)>& change) {
+  Given other;
+  change(other);
+  const std::array all{Given{}.ballot(), Given{}.ballot(), other.ballot()};
+  expect_error(ErrorKind::config, {"rank 2 has", std::string(words)}, [&] { require_alike(all); });
+}
+
+TEST(UpdateAgreement, SaysWhatOneRankHasOtherThanTheFirst) {
+  expect_difference("lr 0.1 instead of 0.001", [](Given& other) { other.groups[0].lr = 0.1; });
+  expect_difference("clip_norm 0 instead of 1", [](Given& other) { other.clip_norm = 0; });
+  expect_difference("loss_scale 2 instead of 1", [](Given& other) { other.loss_scale = 2; });
+  expect_difference("step 6 instead of 5", [](Given& other) { other.step = 6; });
+  expect_difference("lr 0.1 instead of 0.001, clip_norm 0 instead of 1", [](Given& other) {
+    other.groups[0].lr = 0.1;
+    other.clip_norm = 0;
+  });
+  expect_difference("written others than rank 0", [](Given& other) { other.written = 7; });
+}
+
+// Each member of each group counts.
+TEST(UpdateAgreement, FindsEveryOtherSettingOfAGroup) {
+  const std::array<std::function<void(OptimizerSettings&)>, 11> changes{
+      [](OptimizerSettings& group) { group.kind = OptimizerKind::lion; },
+      [](OptimizerSettings& group) { group.lr = 5; },
+      [](OptimizerSettings& group) { group.beta1 = 0.5; },
+      [](OptimizerSettings& group) { group.beta2 = 0.5; },
+      [](OptimizerSettings& group) { group.eps = 1; },
+      [](OptimizerSettings& group) { group.weight_decay = 1; },
+      [](OptimizerSettings& group) { group.adamw_mode = false; },
+      [](OptimizerSettings& group) { group.bias_correction = false; },
+      [](OptimizerSettings& group) { group.momentum = 0.5; },
+      [](OptimizerSettings& group) { group.dampening = 0.5; },
+      [](OptimizerSettings& group) { group.nesterov = true; }};
+  for (const auto& change : changes)
+    expect_difference("other settings of its parameter groups",
+                      [&](Given& other) { change(other.groups[1]); });
+  expect_difference("other settings of its parameter groups", [](Given& other) { other.groups.pop_back(); });
+}
+
+TEST(UpdateAgreement, HoldsWhereAllGiveTheSame) {
+  Given one;
+  one.written = 9;
+  const std::array all{one.ballot(), one.ballot()};
+  EXPECT_NO_THROW(require_alike(all));
+}
+
+}  // namespace
+}  // namespace terrace::update_agreement_test
