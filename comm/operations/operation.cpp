@@ -76,8 +76,9 @@ std::string text_of(const CommOperation& operation) {
 
 std::exception_ptr difference(const CommOperation& mine, const CommOperation& other) {
   const auto differs = [&](std::string reason) {
-    return peer_error({"ranks do not do the same", fmt::format("rank {}", other.rank), std::move(reason),
-                       "have all ranks make the same calls in the same order, as many steps among them"});
+    return peer_error(
+        {"ranks do not do the same", fmt::format("rank {}", other.rank), std::move(reason),
+         "give all ranks the same program, whose calls come in the same order and as often on each"});
   };
   if (mine.kind != other.kind || mine.index != other.index || mine.note != other.note)
     return differs(
