@@ -201,6 +201,34 @@ terrace_error* in_ranks(terrace_ranks* ranks, Action action) noexcept {
   });
 }
 
+class RanksClaim {
+ public:
+  explicit RanksClaim(terrace_ranks& ranks) : ranks_(ranks), has_(ranks.try_claim()) {}
+  ~RanksClaim() {
+    if (has_) ranks_.free_claim();
+  }
+  RanksClaim(const RanksClaim&) = delete;
+  RanksClaim& operator=(const RanksClaim&) = delete;
+  bool has() const { return has_; }
+
+ private:
+  terrace_ranks& ranks_;
+  const bool has_;
+};
+
+// A call that all ranks make, on one thread at a time.
+template <typename Action>
+terrace_error* with_ranks(terrace_ranks* ranks, Action action) noexcept {
+  return in_ranks(ranks, [&](terrace_ranks& r) {
+    const RanksClaim claim(r);
+    if (!claim.has())
+      throw Error(ErrorKind::misuse,
+                  {kAct, "ranks", "another call is under way, of them or of their store, on another thread",
+                   "make one call at a time", ErrorCause::store_busy});
+    action(r);
+  });
+}
+
 }  // namespace
 
 terrace_error* terrace_ranks_join(const terrace_ranks_options* options, terrace_ranks** ranks) {
@@ -231,7 +259,7 @@ terrace_error* terrace_ranks_get(terrace_ranks* ranks, terrace_ranks_facts* fact
 
 terrace_error* terrace_ranks_agree(terrace_ranks* ranks, const char* const* names, const char* const* values,
                                    uint32_t count) {
-  return in_ranks(ranks, [&](terrace_ranks& r) {
+  return with_ranks(ranks, [&](terrace_ranks& r) {
     c::require_list(names, count, kAct, "names");
     c::require_list(values, count, kAct, "values");
     std::map<std::string, std::string> facts;
@@ -246,7 +274,7 @@ terrace_error* terrace_ranks_agree(terrace_ranks* ranks, const char* const* name
 }
 
 terrace_error* terrace_ranks_ballot(terrace_ranks* ranks, const void* mine, uint64_t bytes, void* all) {
-  return in_ranks(ranks, [&](terrace_ranks& r) {
+  return with_ranks(ranks, [&](terrace_ranks& r) {
     c::require_list(mine, bytes, kAct, "mine");
     c::require_list(all, bytes, kAct, "all");
     c::require_at_most(bytes, kMostBallotBytes, kAct, "bytes");

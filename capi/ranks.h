@@ -74,6 +74,11 @@ struct terrace_ranks {
   // No wait is given up any more. Where one is being given up, waits for that.
   void end_patience();
 
+  // Claims and frees what the ranks do together for the calling thread, which a store on them does too. True
+  // if it is claimed.
+  bool try_claim() { return !is_busy_.exchange(true, std::memory_order_acquire); }
+  void free_claim() { is_busy_.store(false, std::memory_order_release); }
+
   const uint32_t forks;  // terrace::c::forks() of the process that joined
   const bool gathers_by_nccl;
   terrace::c::ProgramOfC program;
@@ -86,6 +91,7 @@ struct terrace_ranks {
   terrace::StepWatch* watch = &own_watch;  // of the thread that trains
 
  private:
+  std::atomic<bool> is_busy_ = false;
   terrace::RankSeat join(const terrace_ranks_options& options);
   void follow();
   void give_up();

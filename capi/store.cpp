@@ -31,6 +31,15 @@ uint32_t forks() {
   return fork_count.load(std::memory_order_relaxed);
 }
 
+namespace {
+
+void free_claims(terrace_store& store) {
+  if (store.ranks != nullptr) store.ranks->free_claim();
+  store.is_busy.store(false, std::memory_order_release);
+}
+
+}  // namespace
+
 terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after) noexcept {
   terrace_error* refused = answer([&] {
     if (store == nullptr)
@@ -42,10 +51,14 @@ terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after
       throw Error(ErrorKind::misuse,
                   {call, "store", "another call is under way, on another thread or around this one",
                    "make one call at a time, and none from a callback", ErrorCause::store_busy});
+    if (store->ranks == nullptr || store->ranks->try_claim()) return;
+    store->is_busy.store(false, std::memory_order_release);
+    throw Error(ErrorKind::misuse, {call, "store", "a call of its ranks is under way, on another thread",
+                                    "make one call at a time", ErrorCause::store_busy});
   });
   if (refused != nullptr || store->failure == nullptr || after == AfterFailure::answer) return refused;
   refused = copy_error(*store->failure);
-  store->is_busy.store(false, std::memory_order_release);
+  free_claims(*store);
   return refused;
 }
 
@@ -76,7 +89,7 @@ void leave(terrace_store& store, const terrace_error* failure, Harmless harmless
     store.failure.reset(copy_error(*failure));
     if (store.ranks != nullptr) tell_others(*store.ranks, *failure);
   }
-  store.is_busy.store(false, std::memory_order_release);
+  free_claims(store);
 }
 
 void require_rest(const terrace_store& store, const Subject& action) {
@@ -163,6 +176,7 @@ terrace_store::~terrace_store() {
   } else if (!offloader->commits().in_progress()) {
     see_commits();
   }
+  offloader->end_with_ranks();
   if (ranks != nullptr) ranks->serve_none();
 }
 

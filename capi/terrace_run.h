@@ -316,7 +316,9 @@ TERRACE_C_API void terrace_run_free(terrace_run* run);
 /* The processes that a launcher has started to train together: `terrace launch`, torchrun, mpirun, srun, or
  * one of your own (docs/ranks.md). They join, agree on values, learn who has died, and end together with one
  * exit status. terrace_options.ranks divides a store over them, one at a time; they outlive it. Beside it
- * ranks exchange what your program gives them.
+ * ranks exchange what your program gives them. Every rank updates a store with the same settings, and writes
+ * the same values to it: else terrace_update is a TERRACE_CONFIG on all that names the difference, and the
+ * step is over without an update.
  *
  *   terrace_ranks_join -> { terrace_ranks_agree, terrace_ranks_ballot, terrace_ranks_step } ->
  *   terrace_ranks_end -> terrace_ranks_free

@@ -12,14 +12,32 @@
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 using c::in_store;
 
+namespace {
+
+// Where ranks cannot update together the step is over all the same.
+UpdateResult update(terrace_store& store, const UpdateSettings& settings) {
+  const auto note_end = [&store] {
+    if (store.offloader->nothing_is_open()) store.open = c::Open::nothing;
+  };
+  try {
+    const UpdateResult done = store.offloader->update(settings);
+    note_end();
+    return done;
+  } catch (...) {
+    note_end();
+    throw;
+  }
+}
+
+}  // namespace
+
 terrace_error* terrace_update(terrace_store* store, const terrace_update_settings* settings,
                               terrace_update_result* result) {
   constexpr Names kCall = TERRACE_CALL(update);
   return in_store(store, kCall, [&](terrace_store& s) {
     const c::OwnedSettings owned = c::read_settings(settings, s.skips_unused, kCall);
     if (result != nullptr) c::require_result(result, kCall, "result");
-    const UpdateResult done = s.offloader->update(owned.settings);
-    s.open = c::Open::nothing;
+    const UpdateResult done = update(s, owned.settings);
     s.see_commits();
     if (result == nullptr) return;
     terrace_update_result given{};

@@ -20,6 +20,12 @@ Offloader::Offloader(const FlatSpace& space, const OffloadOptions& options, std:
 }
 
 Offloader::~Offloader() = default;
+bool Offloader::nothing_is_open() const {
+  return rooms_->order.nothing_is_open();
+}
+void Offloader::end_with_ranks() noexcept {
+  rooms_->end_with_ranks();
+}
 
 const MemoryPlan& Offloader::plan() const {
   return rooms_->plan;
@@ -185,14 +191,15 @@ void Offloader::finish_micro_batch() {
 }
 
 void Offloader::compare_ranks(uint64_t step) {
-  OffloaderRooms& r = *rooms_;
-  r.order.require_whole_step("cannot compare the ranks of");
-  r.gathers->compare(step);
+  rooms_->order.require_whole_step("cannot compare the ranks of");
+  rooms_->gathers->compare(step);
 }
 
 ExactSum Offloader::gradient_squares() const {
   rooms_->order.require_whole_step("cannot tell the gradient norm of");
-  return rooms_->norm_of_all({}).squares();
+  const GradientNorm norm = rooms_->norm_of_all({});
+  if (rooms_->difference) throw *rooms_->difference;
+  return norm.squares();
 }
 
 UpdateResult Offloader::update(const UpdateSettings& settings) {
@@ -218,10 +225,11 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
   r.gradients->agree(StepEnd::update, r.runs, r.run);
   const GradientNorm norm = r.norm_of_all(settings);
   r.counters.norm_ns += r.clock.now_ns() - start;
-  UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
+  // Where ranks cannot update together the step ends without an update, as one that overflows does.
+  UpdateResult result{norm.norm(settings.loss_scale), norm.finite() && !r.difference};
   r.training_cursor.end_step();
   if (r.early_update.takes_landings()) {
-    result.applied = r.early_update.end() && norm.finite();
+    result.applied = r.early_update.end() && result.applied;
     // A rank whose own gradients are finite has updated them.
     result.partly_applied = r.early_update.is_partly_applied() || (!result.applied && r.options.ranks > 1);
   } else if (result.applied) {
@@ -247,6 +255,7 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
   r.order.end_step();
   r.counters.update_ns += r.clock.now_ns() - start;
   if (!r.training_cursor.schedule().empty()) r.fetches.fetch_ahead(r.training_cursor.schedule(), kNever, {});
+  if (r.difference) throw *r.difference;
   return result;
 }
 

@@ -61,6 +61,11 @@ class Offloader final : public ParameterAccess {
             Device& device, Workers& workers, Log& log,
             InstructionSet instruction_set = best_instruction_set());
   ~Offloader() override;
+  // No step and no evaluation is open. An update that failed may have ended its step, or not.
+  bool nothing_is_open() const;
+  // The first act of the destructor, for who looks at its watch meanwhile: gives up what is open, and waits
+  // for the ranks that still read what this one has. Nothing follows but the destructor.
+  void end_with_ranks() noexcept;
   Offloader(const Offloader&) = delete;
   Offloader& operator=(const Offloader&) = delete;
 

@@ -188,6 +188,17 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
 }
 
 OffloaderRooms::~OffloaderRooms() {
+  end_with_ranks();
+  commits.wait_idle();
+  // Transfers in flight refer to memory and files that go next.
+  cache.drain();
+  if (tiers.engine() != nullptr) {
+    while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
+  }
+}
+
+void OffloaderRooms::end_with_ranks() noexcept {
+  if (std::exchange(has_ended_with_ranks, true)) return;
   // The other ranks wait for what this one does not ask for any more.
   const bool is_own = pulls != nullptr && !boundary.step_changes_state();  // what is open
   if (options.hooks.communicator != nullptr && !order.nothing_is_open() && !is_own)
@@ -200,15 +211,12 @@ OffloaderRooms::~OffloaderRooms() {
     // A failure is dropped here: no training follows, and the last commit is whole.
     has_failed = true;
   }
+  if (pulls == nullptr) return;
   // Other ranks may still read the shares of this one.
-  if (pulls != nullptr && has_failed) options.hooks.communicator->leave("it ends because of an error");
-  if (pulls != nullptr) pulls->end();
-  commits.wait_idle();
-  // Transfers in flight refer to memory and files that go next.
-  cache.drain();
-  if (tiers.engine() != nullptr) {
-    while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
-  }
+  if (has_failed) options.hooks.communicator->leave("it ends because of an error");
+  watch.set_activity("the end of its training");
+  const WatchedWait waiting(watch, word_of_ranks("the ends of the other ranks"));
+  pulls->end();
 }
 
 GradientNorm OffloaderRooms::norm_of_all(const UpdateSettings& settings) {
@@ -216,11 +224,13 @@ GradientNorm OffloaderRooms::norm_of_all(const UpdateSettings& settings) {
   Communicator* const ranks = options.hooks.communicator;
   if (ranks == nullptr) return norm;
   static_assert(std::is_trivially_copyable_v<UpdateBallot>);
-  const UpdateBallot mine = ballot_of(norm, settings, state.take_sum_of_written());
+  UpdateSettings compared = settings;
+  if (options.unused_gradients == UnusedGradients::skip) compared.step = 0;  // tensors count their own
+  const UpdateBallot mine = ballot_of(norm, compared, state.take_sum_of_written());
   const WatchedWait waiting(watch, word_of_ranks("the norm"));
   ranks->ballot(Lane::control, std::as_bytes(std::span(&mine, 1)),
                 std::as_writable_bytes(std::span(ballots)));
-  require_alike(ballots);
+  difference = difference_of(ballots);
   norm = {};
   for (const UpdateBallot& one : ballots) norm.merge(one.norm);
   return norm;
@@ -228,8 +238,9 @@ GradientNorm OffloaderRooms::norm_of_all(const UpdateSettings& settings) {
 
 void OffloaderRooms::leave_ranks(const std::exception& failure) const {
   const auto* const error = dynamic_cast<const Error*>(&failure);
-  if (options.hooks.communicator == nullptr || (error != nullptr && error->kind() == ErrorKind::misuse))
-    return;
+  const bool is_refusal =
+      error != nullptr && (error->kind() == ErrorKind::misuse || error->kind() == ErrorKind::config);
+  if (options.hooks.communicator == nullptr || is_refusal) return;
   options.hooks.communicator->leave(error != nullptr ? error->in(run.log.door()) : failure.what());
 }
 

@@ -46,9 +46,11 @@ struct OffloaderRooms {
                  Log& user_log, InstructionSet set);
   ~OffloaderRooms();
 
-  // The sum of all ranks is exact, so each of them comes to the same norm. Throws Error(config) where they do
-  // not update alike (update_agreement.h).
+  // The sum of all ranks is exact, so each of them comes to the same norm. Why they cannot update together is
+  // in `difference` then (update_agreement.h).
   GradientNorm norm_of_all(const UpdateSettings& settings);
+  // No rank reads what this one has any more; waits for those that do.
+  void end_with_ranks() noexcept;
 
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
   // Tells the other ranks that this one does not go on with the step, so that none waits for it. A call that
@@ -113,6 +115,8 @@ struct OffloaderRooms {
   OpenLeases leases;
   // A failure of end_use(), which destructors of leases call; the next call throws it.
   std::exception_ptr landing_failure;
+  bool has_ended_with_ranks = false;
+  std::optional<Error> difference;
   std::vector<UpdateBallot> ballots;              // of all ranks, for a moment of the update
   uint64_t step_count = 0, evaluation_count = 0;  // begun so far
   OffloadCounters counters;                       // counted by the facade itself

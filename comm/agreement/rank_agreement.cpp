@@ -75,6 +75,8 @@ std::string difference_in(const std::string& name, const std::vector<Facts>& all
   return line;
 }
 
+constexpr size_t kMostLines = 20;
+
 }  // namespace
 
 void require_agreement(Communicator& ranks, const Facts& facts) {
@@ -84,11 +86,13 @@ void require_agreement(Communicator& ranks, const Facts& facts) {
     for (const auto& [name, value] : one) names.insert(name);
   }
   std::string differences;
+  size_t count = 0;
   for (const std::string& name : names) {
     const std::string line = difference_in(name, all);
-    if (!line.empty()) differences += (differences.empty() ? "" : "\n  ") + line;
+    if (!line.empty() && ++count <= kMostLines) differences += (differences.empty() ? "" : "\n  ") + line;
   }
   if (differences.empty()) return;
+  if (count > kMostLines) differences += fmt::format("\n  and {} more", count - kMostLines);
   throw Error(ErrorKind::config,
               {"ranks do not train the same", fmt::format("{} ranks", ranks.size()), std::move(differences),
                "start all of them with the same command and files"});

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/space/tensor_runs.h>
@@ -190,6 +191,7 @@ void TrainingState::set_tensor_steps(std::span<const uint64_t> counts) {
                  fmt::format("{} are kept", tensor_steps().size()),
                  "give one for each tensor, where unused gradients are skipped"});
   blocks_.homes().steps.set(counts);
+  if (blocks_.run().options.ranks > 1) note_written(checksum_of(std::as_bytes(counts)));
 }
 
 void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {

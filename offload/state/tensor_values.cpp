@@ -147,11 +147,11 @@ void for_each_tile(StateBlocks& blocks, const Run& run, bool changes, Body body)
   }
 }
 
-uint64_t sum_of_write(uint64_t before, TensorId tensor, ValueKind what, uint64_t first_element,
+uint64_t sum_of_write(TensorId tensor, ValueKind what, uint64_t first_element,
                       std::span<const float> values) {
-  const std::array<uint64_t, 5> chain{before, index_of(tensor), static_cast<uint64_t>(what), first_element,
+  const std::array<uint64_t, 4> parts{index_of(tensor), static_cast<uint64_t>(what), first_element,
                                       checksum_of(std::as_bytes(values))};
-  return checksum_of(std::as_bytes(std::span(chain)));
+  return checksum_of(std::as_bytes(std::span(parts)));
 }
 
 }  // namespace
@@ -267,6 +267,11 @@ void TrainingState::require_room_beside_commit(TensorId tensor, uint64_t first_e
                "commit and wait for it, or write fewer at a time"});
 }
 
+void TrainingState::note_written(uint64_t sum) {
+  const std::array<uint64_t, 2> chain{sum_of_written_, sum};
+  sum_of_written_ = checksum_of(std::as_bytes(std::span(chain)));
+}
+
 void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first_element,
                                  std::span<const float> values) {
   constexpr std::string_view kAction = "cannot write values of";
@@ -278,8 +283,7 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
     require_room_beside_commit(tensor, first_element, values.size());
   if (context.options.dry || values.empty()) return;
   context.watch.set_activity("writing values");
-  if (context.options.ranks > 1)
-    sum_of_written_ = sum_of_write(sum_of_written_, tensor, what, first_element, values);
+  if (context.options.ranks > 1) note_written(sum_of_write(tensor, what, first_element, values));
   if (!is_moment(what)) {
     blocks_.homes().params.begin_load();
     blocks_.forget_fresh();

@@ -127,6 +127,7 @@ class TrainingState {
   void load_records(FillTiles fill);
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
   bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count, Wanted wanted) const;
+  void note_written(uint64_t sum);
   // Bring the chunk's records, and the parameters of a frozen one, to the first rank, in flat order and as a
   // checkpoint has them; elements that are not wanted stay where they are.
   using WantedElements = FunctionRef<bool(ChunkId, uint64_t first_element, uint64_t count)>;

@@ -4,31 +4,38 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <bit>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <terrace/base/checksum.h>
-#include <terrace/base/error.h>
 
 namespace terrace {
 namespace {
 
-// Every member, since padding has no values.
-uint64_t sum_of(const OptimizerSettings& group, uint64_t before) {
-  const std::array<double, 11> numbers{static_cast<double>(group.kind),
-                                       group.lr,
-                                       group.beta1,
-                                       group.beta2,
-                                       group.eps,
-                                       group.weight_decay,
-                                       static_cast<double>(group.adamw_mode),
-                                       static_cast<double>(group.bias_correction),
-                                       group.momentum,
-                                       group.dampening,
-                                       static_cast<double>(group.nesterov)};
-  const std::array<uint64_t, 2> chain{before, checksum_of(std::as_bytes(std::span(numbers)))};
+constexpr std::array<std::string_view, kOptimizerSettings> kNames{
+    "kind",     "lr",        "beta1",   "beta2", "eps", "weight_decay", "adamw_mode", "bias_correction",
+    "momentum", "dampening", "nesterov"};
+constexpr size_t kLr = 1;
+
+std::array<double, kOptimizerSettings> numbers_of(const OptimizerSettings& group) {
+  return {static_cast<double>(group.kind),
+          group.lr,
+          group.beta1,
+          group.beta2,
+          group.eps,
+          group.weight_decay,
+          static_cast<double>(group.adamw_mode),
+          static_cast<double>(group.bias_correction),
+          group.momentum,
+          group.dampening,
+          static_cast<double>(group.nesterov)};
+}
+
+uint64_t sum_of(uint64_t before, double number) {
+  const std::array<uint64_t, 2> chain{before, std::bit_cast<uint64_t>(number)};
   return checksum_of(std::as_bytes(std::span(chain)));
 }
 
@@ -41,36 +48,44 @@ std::vector<std::string> differences(const UpdateBallot& first, const UpdateBall
   compare("clip_norm", first.clip_norm, other.clip_norm);
   compare("loss_scale", first.loss_scale, other.loss_scale);
   compare("step", first.step, other.step);
-  if (first.groups != other.groups && first.lr == other.lr)
-    found.emplace_back("other settings of its parameter groups");
+  for (size_t member = 0; member < kOptimizerSettings; ++member) {
+    const bool is_said = member == kLr && first.lr != other.lr;
+    if (first.settings[member] != other.settings[member] && !is_said)
+      found.push_back(fmt::format("another {} of a parameter group", kNames[member]));
+  }
   return found;
 }
 
 }  // namespace
 
 UpdateBallot ballot_of(const GradientNorm& norm, const UpdateSettings& settings, uint64_t written) {
-  UpdateBallot mine{norm, 0, settings.clip_norm, settings.loss_scale, settings.step, 0, written};
+  UpdateBallot mine{norm, 0, settings.clip_norm, settings.loss_scale, settings.step, {}, written};
   if (!settings.groups.empty()) mine.lr = settings.groups.front().lr;
-  for (const OptimizerSettings& group : settings.groups) mine.groups = sum_of(group, mine.groups);
+  for (const OptimizerSettings& group : settings.groups) {
+    const std::array<double, kOptimizerSettings> numbers = numbers_of(group);
+    for (size_t member = 0; member < kOptimizerSettings; ++member)
+      mine.settings[member] = sum_of(mine.settings[member], numbers[member]);
+  }
   return mine;
 }
 
-void require_alike(std::span<const UpdateBallot> all) {
+std::optional<Error> difference_of(std::span<const UpdateBallot> all) {
   const UpdateBallot& first = all.front();
   for (size_t rank = 1; rank < all.size(); ++rank) {
     const UpdateBallot& other = all[rank];
     if (const std::vector<std::string> found = differences(first, other); !found.empty())
-      throw Error(ErrorKind::config,
-                  {"cannot update", "the optimizer's settings",
-                   fmt::format("rank {} has other ones than rank 0: {}", rank, fmt::join(found, ", ")),
-                   "let all ranks set the same learning rates and clip alike; a schedule that follows a loss "
-                   "needs the same loss on all of them"});
+      return Error(ErrorKind::config,
+                   {"cannot update", "the optimizer's settings",
+                    fmt::format("rank {} has other ones than rank 0: {}", rank, fmt::join(found, ", ")),
+                    "let all ranks set the same learning rates and clip alike; a schedule that follows a "
+                    "loss needs the same loss on all of them"});
     if (first.written != other.written)
-      throw Error(ErrorKind::config,
-                  {"cannot update", "values of the model",
-                   fmt::format("since the update before, rank {} has written others than rank 0", rank),
-                   "go on from the last commit or a checkpoint, and let all ranks write the same values"});
+      return Error(ErrorKind::config,
+                   {"cannot update", "values of the model",
+                    fmt::format("since the update before, rank {} has written others than rank 0", rank),
+                    "go on from the last commit or a checkpoint, and let all ranks write the same values"});
   }
+  return std::nullopt;
 }
 
 }  // namespace terrace

@@ -2,13 +2,20 @@
 // on one of them would train a part of the model with it, and nothing else would show that.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
+#include <terrace/base/error.h>
 #include <terrace/offload/update/update_settings.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
+
+// The members of OptimizerSettings.
+inline constexpr size_t kOptimizerSettings = 11;
 
 // What a rank says of its update, in one ballot.
 struct UpdateBallot {
@@ -17,14 +24,14 @@ struct UpdateBallot {
   double clip_norm = 0;
   double loss_scale = 1;
   uint64_t step = 0;
-  uint64_t groups = 0;   // a checksum of the settings of all groups
-  uint64_t written = 0;  // TrainingState::take_sum_of_written
+  std::array<uint64_t, kOptimizerSettings> settings{};  // of each member a checksum over all groups
+  uint64_t written = 0;                                 // TrainingState::take_sum_of_written
 };
 
 UpdateBallot ballot_of(const GradientNorm& norm, const UpdateSettings& settings, uint64_t written);
 
-// `all`: of every rank, in their order. Throws Error(config), on every rank alike, where they are not the
-// same in all but their norms.
-void require_alike(std::span<const UpdateBallot> all);
+// `all`: of every rank, in their order. Why they cannot update together, where they are not the same in all
+// but their norms: an Error(config) that names the differences, the same on every rank.
+std::optional<Error> difference_of(std::span<const UpdateBallot> all);
 
 }  // namespace terrace

@@ -7,13 +7,14 @@ import contextlib
 import ctypes
 import struct
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
 from . import _declarations as c
 from ._lib import check, library, new, raw_of, text_of, value_of
-from .errors import Error
+from .errors import Error, PeerError
 from .store.request import log_function
 
 _WORD = struct.Struct("=Q")
@@ -118,14 +119,28 @@ class Ranks:
 
     @contextlib.contextmanager
     def within(self, call: str) -> Iterator[None]:
-        """Within the block this rank is said to be in a call that all of them have to make."""
+        """Within the block this rank is said to be in a call that all of them have to make. Raises PeerError on all of
+        them where some are in another one."""
         before = self._doing
         self.step(0, call)
         try:
+            self._require_same(call)
             yield
         finally:
             with contextlib.suppress(Error):  # the block's own says more
                 self.step(0, before)
+
+    def _require_same(self, call: str) -> None:
+        if len(set(self.all_of(zlib.crc32(call.encode())))) == 1:
+            return
+        calls = [one.decode() for one in self.texts_of_all(call.encode())]
+        other = next(rank for rank, one in enumerate(calls) if one != call)
+        raise PeerError(
+            "ranks do not do the same",
+            f"rank {other} of {self.count}",
+            f"it is in {calls[other]}, and rank {self.rank} in {call}",
+            "let all ranks make the same calls in the same order",
+        )
 
     def kept(self, text: str) -> None:
         """The ranks have kept a state: what becomes of the run should a rank die now, for the error that names it.

@@ -3,6 +3,7 @@ step has the same ones on any number of ranks."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, cast
 
@@ -31,7 +32,10 @@ class RankSampler(torch.utils.data.Sampler[list[int]]):
         ranks: int | None = None,
         update_batches: int | None = None,
     ) -> None:
-        for name, number in (("batch_size", batch_size), ("update_batches", update_batches or 1)):
+        for name, number in (
+            ("batch_size", batch_size),
+            ("update_batches", 1 if update_batches is None else update_batches),
+        ):
             if not isinstance(number, int) or number < 1:
                 raise ConfigError("cannot deal batches", name, f"it is {number!r}", "give a number above 0")
         if not hasattr(source, "__len__"):
@@ -46,6 +50,7 @@ class RankSampler(torch.utils.data.Sampler[list[int]]):
         self._batches = BatchSampler(order, batch_size, drop_last)
         self._place = (rank, ranks)
         self._update_batches = update_batches
+        self.has_told = False  # what is left out
 
     def _where(self) -> tuple[int, int]:
         rank, ranks = self._place
@@ -60,11 +65,23 @@ class RankSampler(torch.utils.data.Sampler[list[int]]):
         return len(self._dealt())
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._dealt())
+        dealt = self._dealt()
+        if dealt.left_out and self._update_batches and dealt.rank == 0 and not self.has_told:
+            warnings.warn(dealt.line_of_left_out("RankSampler"), stacklevel=2)
+            self.has_told = True
+        return iter(dealt)
 
     def _dealt(self) -> DealtBatches:
         rank, ranks = self._where()
-        return DealtBatches(self._batches, rank, ranks, together=together_of(self._update_batches, ranks))
+        dealt = DealtBatches(self._batches, rank, ranks, together=together_of(self._update_batches, ranks))
+        if self._update_batches and not len(dealt):
+            raise ConfigError(
+                "cannot deal batches",
+                "update_batches",
+                f"the data make {dealt.count} batches, and an update takes {self._update_batches}",
+                "give more samples, or a smaller train_batch_size",
+            )
+        return dealt
 
 
 def together_of(update_batches: int | None, ranks: int) -> int:
@@ -102,6 +119,16 @@ class DealtBatches(torch.utils.data.Sampler[Any]):
     def count(self) -> int:
         """Of all ranks."""
         return len(cast(Sized, self.batches))
+
+    @property
+    def left_out(self) -> int:
+        return self.count % self._together
+
+    def line_of_left_out(self, what: str) -> str:
+        return (
+            f"{what} has {self.count} micro-batches, and an update takes {self._together}: the last {self.left_out} of "
+            "every pass over the data are left out"
+        )
 
     def has(self, number: int) -> bool:
         return number * self.ranks + self.rank < self.count

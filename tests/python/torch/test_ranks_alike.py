@@ -26,9 +26,9 @@ class Alike(RanksTest):
             self.assertIsInstance(end.error, terrace.ConfigError, f"rank {rank}: {end.text}{end.value}")
         return [str(end.error) for end in ends]
 
-    def test_settings_of_an_update_that_differ_are_named_on_all(self):
+    def test_settings_of_an_update_that_differ_are_named_and_nothing_is_updated(self):
         def slower(engine, rank):
-            engine.optimizer.param_groups[0]["lr"] *= 1 + rank
+            engine.optimizer.param_groups[0]["lr"] = 0.01 * (1 + rank)
 
         def other_decay(engine, rank):
             engine.optimizer.param_groups[-1]["weight_decay"] = 0.5 * rank
@@ -39,19 +39,27 @@ class Alike(RanksTest):
 
         for change, words in (
             (slower, "rank 1 has other ones than rank 0: lr 0.02 instead of 0.01"),
-            (other_decay, "rank 1 has other ones than rank 0: other settings of its parameter groups"),
-            (clipped, "clip_norm 0.25 instead of 1"),
+            (other_decay, "rank 1 has other ones than rank 0: another weight_decay of a parameter group"),
+            (clipped, "rank 1 has other ones than rank 0: clip_norm 0.25 instead of 1"),
         ):
             for exchange in ("pulled", "symmetric"):
 
                 def on(rank, change=change, exchange=exchange):
                     made = engine(rank_exchange=exchange)
                     train_ranks(made, 1)
+                    before = masters(made)
                     change(made, rank)
-                    train_ranks(made, 1)
+                    with self.assertRaises(terrace.ConfigError) as caught:
+                        train_ranks(made, 1, 1)
+                    self.assertEqual((masters(made), made.global_steps), (before, 1))
+                    change(made, 0)
+                    made.zero_grad()
+                    train_ranks(made, 2, 1)
+                    return str(caught.exception), masters(made)
 
-                for text in self.errors(on):
-                    self.assertIn(words, text)
+                (text, ends), (other_text, other_ends) = self.on_ranks(2, on)
+                self.assertIn(words, text)
+                self.assertEqual((text, ends), (other_text, other_ends))
 
     def test_one_rank_writes_for_all(self):
         def on(rank):
@@ -95,22 +103,76 @@ class Alike(RanksTest):
             state = {name: torch.full_like(one, 2.0 + rank) for name, one in engine.module.state_dict().items()}
             engine.load_state_dict(state)
 
-        for write, name in ((gathered, SMALL), (loaded, "weight")):
+        def loaded_in_part(engine, rank):
+            state = {name: one.clone() for name, one in engine.module.state_dict().items()}
+            if rank:
+                del state[LARGE]
+            engine.load_state_dict(state, strict=False)
+
+        for write, words in (
+            (gathered, ("cannot write values", SMALL, "modifier_rank")),
+            (loaded, ("cannot load a state dict", "layers.0.weight")),
+            (loaded_in_part, ("cannot load a state dict", LARGE, "nothing on rank 1")),
+        ):
 
             def on(rank, write=write):
                 made = engine()
                 before = masters(made)
-                try:
+                with self.assertRaises(terrace.ConfigError) as caught:
                     write(made, rank)
-                except terrace.ConfigError as error:
-                    return str(error), masters(made) == before if write is gathered else True
-                return None
+                self.assertEqual(masters(made), before)
+                train_ranks(made, 1)
+                return str(caught.exception)
 
-            for text, is_as_before in self.on_ranks(2, on):
-                self.assertIn("cannot write values", text)
-                self.assertIn(name, text)
-                self.assertIn("modifier_rank", text)
-                self.assertTrue(is_as_before)
+            for text in self.on_ranks(2, on):
+                for word in words:
+                    self.assertIn(word, text)
+
+    def test_what_is_in_no_store_is_written_alike_too(self):
+        def gathered(engine, rank):
+            with engine.gathered(engine.module.norm, write=True), torch.no_grad():
+                engine.module.norm.weight.fill_(1.0 + rank)
+
+        def loaded(engine, rank):
+            state = {name: one.clone() for name, one in engine.module.state_dict().items()}
+            state["norm.weight"] += rank
+            engine.load_state_dict(state)
+
+        for write, words in ((gathered, "cannot write values"), (loaded, "values for norm.weight")):
+
+            def on(rank, write=write):
+                model = seeded(Mlp)
+                model.norm.requires_grad_(False)
+                write(engine_of(model), rank)
+
+            for text in self.errors(on):
+                self.assertIn(words, text)
+
+    def test_optimizer_states_that_differ_are_loaded_by_none(self):
+        def on(rank):
+            made = engine()
+            train_ranks(made, 1)
+            state = made.optimizer.state_dict()
+            for one in state["state"].values():
+                one["step"] = one["step"] + 5 * rank
+            with self.assertRaises(terrace.ConfigError) as caught:
+                made.optimizer.load_state_dict(state)
+            train_ranks(made, 1, 1)
+            return str(caught.exception), masters(made)
+
+        (text, ends), (_, other_ends) = self.on_ranks(2, on)
+        self.assertIn("6 steps, values", text)
+        self.assertEqual(ends, other_ends)
+
+    def test_steps_of_tensors_that_differ_in_the_store_are_found(self):
+        def on(rank):
+            made = engine()
+            train_ranks(made, 1)
+            made.store.set_tensor_steps([1 + rank] * len(made.store.tensor_steps))
+            train_ranks(made, 1, 1)
+
+        for text in self.errors(on):
+            self.assertIn("rank 1 has written others than rank 0", text)
 
     def test_the_same_values_are_written_without_a_word(self):
         def on(rank):
@@ -213,7 +275,7 @@ class Alike(RanksTest):
             return engine_of(seeded(Mlp), config, training_data=list(range(20)))
 
         for text in self.errors(on):
-            self.assertIn("they make 5 micro-batches, and an update takes 6", text)
+            self.assertIn("the data make 5 batches, and an update takes 6", text)
 
     def test_a_schedule_that_follows_the_loss_of_each_rank_is_found(self):
         def on(rank):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
@@ -9,6 +10,11 @@ from ...errors import ConfigError
 if TYPE_CHECKING:
     from ..._types import Named
     from ...ranks import Ranks
+
+
+def within(ranks: Ranks | None, call: str) -> contextlib.AbstractContextManager[None]:
+    """Within the block all ranks are in this call (Ranks.within)."""
+    return contextlib.nullcontext() if ranks is None else ranks.within(f"the call to {call}")
 
 
 def agree(

@@ -189,6 +189,12 @@ class Engine(EngineNames, SavingNames):
         except KeyboardInterrupt:
             self._settle_update()
             raise
+        except ConfigError:  # what the ranks give is not the same: the step has ended without an update, on all of them
+            self._in_update = self._clip_once = None
+            self._passes.had_ended()
+            self._passes.step.updated()
+            self._give_up_micro_steps()
+            raise
         if result.partly_applied:
             raise CancelledError(
                 "cannot go on after an update",

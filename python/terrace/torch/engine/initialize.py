@@ -355,20 +355,11 @@ def _dataloader(data: Any, config: Config, collate_fn: Callable[..., Any] | None
         loader: Any = torch.utils.data.DataLoader(data, batch_size=size, collate_fn=collate_fn)
         return loader if of_update == 1 else DealtLoader(loader, rank, count, of_update)
     micro_batches = -(-len(data) // size)
-    if micro_batches < of_update and count > 1:
-        raise ConfigError(
-            "cannot deal training_data",
-            f"{len(data)} samples",
-            f"they make {micro_batches} micro-batches, and an update takes {of_update}",
-            "give more samples, or set a smaller train_batch_size",
-        )
-    left_out = micro_batches % of_update
-    if micro_batches < of_update or not left_out and count == 1:
+    if count == 1 and (micro_batches < of_update or micro_batches % of_update == 0):
         return torch.utils.data.DataLoader(data, batch_size=size, shuffle=False, collate_fn=collate_fn)
-    if left_out and rank == 0:
-        config.warnings.append(
-            f"training_data has {micro_batches} micro-batches, and an update takes {of_update}: the last {left_out} of every "
-            "pass over the data are left out"
-        )
-    dealt = RankSampler(data, size, rank=rank, ranks=count, update_batches=of_update)
-    return torch.utils.data.DataLoader(data, batch_sampler=dealt, collate_fn=collate_fn)
+    sampler = RankSampler(data, size, rank=rank, ranks=count, update_batches=of_update)
+    dealt = sampler._dealt()
+    if dealt.left_out and rank == 0:
+        config.warnings.append(dealt.line_of_left_out("training_data"))
+        sampler.has_told = True
+    return torch.utils.data.DataLoader(data, batch_sampler=sampler, collate_fn=collate_fn)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .alike import within
 from .deepspeed_names import require_whole_load, require_whole_save
 from .saved.by_first import by_first
 
@@ -106,7 +107,8 @@ class SavingNames:
         """Begins a commit of the whole state on nvme, which becomes durable while training goes on.
         `client_state`, what JSON holds, comes back as engine.client_state after a resume. One that is refused has
         changed nothing. Its text and the progress of the engine may have 1 MiB."""
-        self._checkpoints.begin(client_state, retain)
+        with within(self.store.ranks, "commit"):
+            self._checkpoints.begin(client_state, retain)
 
     def finish_commit(self) -> int:
         """Waits until the last commit is durable, and returns its number."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
 from ..mapped import MOST_IN_MEMORY, mapped_empty
+from .alike import within
 from .layout import OWN_ATTRIBUTES
 from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
@@ -106,9 +107,7 @@ class Values:
         if not one.is_managed:
             self._take_one(one)
         values = out if out.dtype == torch.float32 else torch.empty(out.shape, dtype=torch.float32)
-        ranks = self._store.ranks
-        with contextlib.nullcontext() if ranks is None else ranks.within(f"the values of {one.name}"):
-            self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
+        self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
         return values if values is out else out.copy_(values)
 
     def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
@@ -241,10 +240,11 @@ class Values:
         found = sorted(self.find(parameters), key=lambda one: one.number)
         chosen = [one for one in found if one.is_managed]
         try:
-            for one in chosen:
-                one.show(self.read(one))
-                one.is_gathered = True
-                one.leases += 1
+            with within(ranks, "gather parameters"):
+                for one in chosen:
+                    one.show(self.read(one))
+                    one.is_gathered = True
+                    one.leases += 1
             yield
             values = [one.parameter.data for one in chosen]
         finally:
@@ -256,15 +256,28 @@ class Values:
         if not write:
             return
         written = dict(zip(chosen, values))
-        settle_values(ranks, {one.name: written.get(one, one.parameter.data) for one in found}, modifier_rank)
+        replicas = {name: one.data for name, one in self._replicas_of(parameters)}
+        settle_values(
+            ranks,
+            {**{one.name: written.get(one, one.parameter.data) for one in found}, **replicas},
+            modifier_rank,
+        )
         for one, value in written.items():
             self.write(one, value, are_alike=True)
+
+    def _replicas_of(self, parameters: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those that are in no store, and whole on every rank."""
+        for number, one in enumerate(_listed(parameters)):
+            if isinstance(one, torch.Tensor) and id(one) not in self._of:
+                yield f"number {number} of those, of shape {tuple(one.shape)}", one
 
     # --- Hooks ---
 
     def _attach(self, model: nn.Module) -> None:
         for module in model.modules():
             module.__dict__["__deepcopy__"] = Copier(self, weakref.ref(module))
+            if self._store.ranks is not None:
+                self._hooks.add(module._register_load_state_dict_pre_hook(self._require_alike, with_module=True))
             own = {name: self._of[id(one)] for name, one in module._parameters.items() if id(one) in self._of}
             if own:
                 self._own[id(module)] = own
@@ -289,6 +302,15 @@ class Values:
                     value = self.read(one, out=out)
                     self._exports[one] = (weakref.ref(state), weakref.ref(value))
                 state[prefix + name] = value
+
+    def _require_alike(self, module: nn.Module, state: Named, prefix: str, *_: object) -> None:
+        """Before anything is loaded: the module that is asked to has all of it. All ranks load the same."""
+        if prefix:
+            return
+        self._passes.come_to_rest("load a state dict")
+        with within(self._store.ranks, "load a state dict"):
+            tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+            require_same_values(self._store.ranks, tensors, "cannot load a state dict")
 
     def _before_load(
         self,
@@ -323,7 +345,7 @@ class Values:
     def _finish_load(self, one: Tracked, values: torch.Tensor) -> None:
         if one.is_managed:
             one.put_away()
-        self.write(one, values)
+        self.write(one, values, are_alike=True)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Gradients of a step whose first element the ranks compare.
 _COMPARED = 16
 
+_SETTINGS = "settings"
+
 
 class Step:
     """What a step is made with: `collect` hands gradients over, and says whether there are any."""
@@ -98,7 +100,7 @@ class Sharing:
 
         of_all = self._together(collect, "nothing has been updated: find out what it has told", 4 + SQUARES_LIMBS)
         self._steps += 1
-        for place, what in enumerate(("settings", "sets of parameters with gradients", "gradients")):
+        for place, what in enumerate((_SETTINGS, "sets of parameters with gradients", "gradients")):
             others = [str(rank) for rank, words in enumerate(of_all) if words[place] != of_all[0][place]]
             if others:
                 _refuse_others(what, others)
@@ -212,12 +214,18 @@ def _require_well(failed: Sequence[int | None], advice: str) -> None:
 
 
 def _refuse_others(what: str, ranks: Sequence[str]) -> NoReturn:
+    if what == _SETTINGS:
+        advice = (
+            "set the same learning rate, weight decay and loss scale on all ranks; a schedule that follows a loss needs the "
+            "same loss on all of them"
+        )
+    else:
+        advice = "average gradients over the ranks before step(), as DistributedDataParallel does outside of no_sync()"
     raise MisuseError(
         "cannot update shares of one model",
         f"{what} of rank {', '.join(ranks)}",
-        "they are others than those of rank 0, so that ranks would update one model with different gradients",
-        "average gradients over the ranks before step(), as DistributedDataParallel does outside of no_sync(); or keep "
-        'states whole on every rank by ranks="whole"',
+        f"they are others than those of rank 0, so that ranks would update one model with different {what}",
+        f'{advice}; or keep states whole on every rank by ranks="whole"',
     )
 
 

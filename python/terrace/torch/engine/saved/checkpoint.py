@@ -14,6 +14,7 @@ import torch
 
 from ...._lib import in_words_of_the_configuration
 from ....errors import ConfigError, Error, MisuseError
+from ..alike import within
 from ..schedule import EngineSchedule
 from .by_first import by_first
 from .checkpoint_folder import CheckpointFolder
@@ -260,7 +261,8 @@ class Checkpoints:
     def load(
         self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[str | None, Any]:
-        path, client_state = self._folder.load(folder, tag, with_optimizer, with_scheduler)
+        with within(self._store.ranks, "load a checkpoint"):
+            path, client_state = self._folder.load(folder, tag, with_optimizer, with_scheduler)
         if path is not None and with_optimizer:
             self._engine.following.stands_at_checkpoint()
         return path, client_state

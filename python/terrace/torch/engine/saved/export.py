@@ -16,6 +16,8 @@ from ....system import failures
 from ...mapped import MOST_IN_MEMORY, mapped_empty
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
+from ..alike import agree, within
+from ..replicas import sum_of
 
 _PART_ELEMENTS = 4 << 20
 _SAVE = "cannot save the weights"
@@ -225,6 +227,8 @@ class Exports:
                 one, found = self._of[id(parameter)], state["state"].get(key, {})
                 parsed[one] = parsed_state(row.moments, row.counts_steps, parameter, found, one.name)
         self._values.come_to_rest("load an optimizer state")
+        with within(self._store.ranks, "load an optimizer state"):
+            agree(self._store.ranks, _facts_of(parsed, groups), what, "let all ranks load the same state")
         steps = self._steps()
         with self._values.replaced_or_lost("a load of an optimizer state"):
             for one, found in parsed.items():
@@ -238,11 +242,12 @@ class Exports:
         """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
         steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
         for what, values in zip(whats, moments):
-            self._values.write(one, values, what)
+            self._values.write(one, values, what, are_alike=True)
         if master is not None:
             held = self._values.read(one)
             master = master.detach().to("cpu", torch.float32)
-            self._values.write(one, torch.where(master.to(held.dtype) == held, master, held.float()))
+            values = torch.where(master.to(held.dtype) == held, master, held.float())
+            self._values.write(one, values, are_alike=True)
         return steps
 
     def _steps(self) -> list[int]:
@@ -326,6 +331,18 @@ class Exports:
         if reason or one is None:
             raise ConfigError("cannot load a checkpoint", name, reason, "load a checkpoint of the same model")
         return one
+
+
+def _facts_of(parsed: Mapping[Tracked, Parsed | None], groups: Iterable[Named]) -> Named:
+    """Of an optimizer state, by name: all that is loaded."""
+    facts: Named = {}
+    for one, found in parsed.items():
+        steps, moments, master = found or (0, [], None)
+        values = [tensor.detach().contiguous().reshape(-1) for tensor in (*moments, master) if tensor is not None]
+        facts[f"the state of {one.name}"] = f"{steps} steps, values {sum_of(values)}" if found else "none"
+    for number, group in enumerate(groups):
+        facts[f"group {number}"] = {name: value for name, value in sorted(group.items()) if name != "params"}
+    return facts
 
 
 def folder_of(folder: object, what: str) -> str:
