@@ -67,9 +67,9 @@ TEST(UpdateAgreement, NamesEveryOtherSettingOfAGroup) {
                {"momentum", [](OptimizerSettings& group) { group.momentum = 0.5; }},
                {"dampening", [](OptimizerSettings& group) { group.dampening = 0.5; }},
                {"nesterov", [](OptimizerSettings& group) { group.nesterov = true; }}}};
-  for (const auto& [name, change] : changes)
-    expect_difference(std::string("another ") + name + " of a parameter group",
-                      [&](Given& other) { change(other.groups[1]); });
+  for (const auto& one : changes)
+    expect_difference(std::string("another ") + one.first + " of a parameter group",
+                      [&one](Given& other) { one.second(other.groups[1]); });
   expect_difference("another lr of a parameter group", [](Given& other) { other.groups.pop_back(); });
 }
 
