@@ -1,6 +1,7 @@
 #include <terrace/comm/agreement/rank_agreement.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -75,6 +76,7 @@ std::string difference_in(const std::string& name, const std::vector<Facts>& all
   return line;
 }
 
+// What all ranks have otherwise comes before what some lack: a model of another kind lacks every parameter.
 constexpr size_t kMostLines = 20;
 
 }  // namespace
@@ -85,17 +87,22 @@ void require_agreement(Communicator& ranks, const Facts& facts) {
   for (const Facts& one : all) {
     for (const auto& [name, value] : one) names.insert(name);
   }
-  std::string differences;
-  size_t count = 0;
+  std::vector<std::string> differences, missing;
   for (const std::string& name : names) {
     const std::string line = difference_in(name, all);
-    if (!line.empty() && ++count <= kMostLines) differences += (differences.empty() ? "" : "\n  ") + line;
+    const bool all_have_it = std::ranges::all_of(all, [&](const Facts& one) { return one.contains(name); });
+    if (!line.empty()) (all_have_it ? differences : missing).push_back(line);
   }
+  differences.insert(differences.end(), missing.begin(), missing.end());
   if (differences.empty()) return;
-  if (count > kMostLines) differences += fmt::format("\n  and {} more", count - kMostLines);
-  throw Error(ErrorKind::config,
-              {"ranks do not train the same", fmt::format("{} ranks", ranks.size()), std::move(differences),
-               "start all of them with the same command and files"});
+  if (differences.size() > kMostLines) {
+    const size_t more = differences.size() - kMostLines;
+    differences.resize(kMostLines);
+    differences.push_back(fmt::format("and {} more", more));
+  }
+  throw Error(ErrorKind::config, {"ranks do not train the same", fmt::format("{} ranks", ranks.size()),
+                                  fmt::format("{}", fmt::join(differences, "\n  ")),
+                                  "start all of them with the same command and files"});
 }
 
 }  // namespace terrace

@@ -39,6 +39,24 @@ TEST(RankAgreement, NamesEveryDifferenceByItsValuesAndRanksOnAll) {
   }
 }
 
+// A model of another kind lacks every parameter, and says less than its name.
+TEST(RankAgreement, NamesTheFirstDifferencesWhereThereAreMany) {
+  ThreadWorld world({.ranks = 2});
+  const std::vector<std::string> failures = on_every_rank(world, [](Communicator& rank) {
+    std::map<std::string, std::string> facts = {{"the model", rank.rank() == 0 ? "gpt" : "mlp"}};
+    for (int number = 10; rank.rank() == 0 && number < 40; ++number)
+      facts["parameter " + std::to_string(number)] = "fp32";
+    require_agreement(rank, facts);
+  });
+  for (const std::string& failure : failures) {
+    EXPECT_NE(failure.find("the model: gpt on rank 0, mlp on rank 1\n  parameter 10: "), std::string::npos)
+        << failure;
+    EXPECT_NE(failure.find("parameter 28: fp32 on rank 0, nothing on rank 1\n  and 11 more"),
+              std::string::npos)
+        << failure;
+  }
+}
+
 TEST(RankVotes, AreTheWordsOfAll) {
   ThreadWorld world({.ranks = 3});
   for (const std::string& failure : on_every_rank(world, [](Communicator& rank) {
