@@ -197,8 +197,10 @@ std::unique_ptr<terrace_store> create_together(terrace_ranks& ranks, const Reque
       plan_memory(space, request->trace, request->options);
     });
     if (ranks.gathers_by_nccl) {
+      const NcclMoves moves =
+          exchange_on_devices(request->options) ? NcclMoves::parameters_and_gradients : NcclMoves::parameters;
       request->nccl =
-          std::make_shared<NcclExchange>(ranks.ranks, request->device->ordinal, ranks.program.log());
+          std::make_shared<NcclExchange>(ranks.ranks, request->device->ordinal, moves, ranks.program.log());
       request->options.hooks.communicator = &request->nccl->communicator();
     }
     return made_together(ranks, votes, *request);

@@ -54,7 +54,8 @@ void require_all(const std::vector<NcclVote>& votes) {
 
 }  // namespace
 
-// GpuLane: the lane whose parts may lie on GPUs. Its operations are carried out one after the other.
+// GpuLane: the lanes whose parts may lie on GPUs. Their operations are carried out one after the other, and
+// the inner communicator has them all on the first of these lanes.
 class NcclCommunicator::GpuLane final : public LaneRunner {
  public:
   GpuLane(Communicator& inner, const NcclGpu& gpu, const LoadNccl& load, const NcclOptions& options);
@@ -115,7 +116,7 @@ NcclCommunicator::GpuLane::GpuLane(Communicator& inner, const NcclGpu& gpu, cons
       gpu_(gpu),
       hook_(options.hook),
       failed_(options.failed),
-      lane_(options.lane),
+      lane_(options.lanes.front()),
       book_(inner.rank(), inner.size()),
       headers_(inner.rank(), inner.size()),
       item_bytes_(headers_.of(0).size() + 1),
@@ -389,21 +390,21 @@ NcclCommunicator::NcclCommunicator(Communicator& inner, const NcclGpu& gpu, cons
                                    NcclOptions options)
     : Communicator(inner.rank(), {inner.places().begin(), inner.places().end()}),
       inner_(inner),
-      lane_(options.lane),
+      lanes_(options.lanes),
       gpu_lane_(std::make_unique<GpuLane>(inner, gpu, load, options)) {}
 
 NcclCommunicator::~NcclCommunicator() = default;
 
 void NcclCommunicator::all_gather(Lane lane, std::span<std::byte> whole, uint64_t part_bytes,
                                   const Event* after, Event& done, const CommNote& note) {
-  if (lane != lane_) return inner_.all_gather(lane, whole, part_bytes, after, done, note);
+  if (!is_on_gpu(lane)) return inner_.all_gather(lane, whole, part_bytes, after, done, note);
   gpu_lane_->enqueue(gpu_lane_->book().all_gather(lane, whole, part_bytes, after, done, note));
 }
 
 void NcclCommunicator::exchange_within(const RankGroup& group, Lane lane, std::span<const CommPart> to,
                                        std::span<CommPart> from, const Event* after, Event& done,
                                        const CommNote& note) {
-  if (lane != lane_) return inner_.exchange_within(group, lane, to, from, after, done, note);
+  if (!is_on_gpu(lane)) return inner_.exchange_within(group, lane, to, from, after, done, note);
   gpu_lane_->enqueue(gpu_lane_->book().exchange_within(group, lane, to, from, after, done, note));
 }
 
@@ -422,7 +423,8 @@ void NcclCommunicator::lose(uint32_t rank, std::string why) {
 
 CommCounters NcclCommunicator::counters() const {
   CommCounters counters = inner_.counters();
-  counters[terrace::index_of(lane_)] = gpu_lane_->book().counters()[terrace::index_of(lane_)];
+  const CommCounters on_gpu = gpu_lane_->book().counters();
+  for (const Lane lane : lanes_) counters[terrace::index_of(lane)] = on_gpu[terrace::index_of(lane)];
   return counters;
 }
 

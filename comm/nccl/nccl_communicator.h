@@ -2,20 +2,23 @@
 // communicator's: ballots, the other lanes, parts in host memory, and the headers by which all ranks find
 // out before any byte moves that they do the same and that none has failed.
 //
-// One lane has such parts, because two orders of operations on one GPU could wait for each other. In an
-// operation of this lane all parts lie on GPUs or none does. NCCL sends, receives and gathers; it never adds:
-// what it would add would depend on the number of ranks.
+// Two orders of operations on one GPU could wait for each other. So all lanes that have such parts are in one
+// order: that in which operations of any of them were asked for, which has to be the same on all ranks. These
+// lanes wait for each other. In one of their operations all parts lie on GPUs or none does. NCCL sends,
+// receives and gathers; it never adds: what it would add would depend on the number of ranks.
 //
 // A rank whose NCCL fails leaves the run, so that no other waits for it for long; what is under way on its
 // GPU is aborted. It was tried with a played library, and with no GPU yet.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <terrace/base/function_ref.h>
 #include <terrace/comm/operations/communicator.h>
@@ -41,9 +44,9 @@ class NcclGpu {
 };
 
 struct NcclOptions {
-  Lane lane = Lane::gather;   // whose parts may lie on GPUs
-  uint32_t queue_depth = 64;  // operations of the lane that may wait
-  CommHook* hook = nullptr;   // of the lane; outlives the communicator
+  std::vector<Lane> lanes = {Lane::gather};  // whose parts may lie on GPUs; none takes ballots
+  uint32_t queue_depth = 64;                 // operations of these lanes together that may wait
+  CommHook* hook = nullptr;                  // of these lanes; outlives the communicator
   // Called where NCCL fails on this rank, once it has left the inner communicator. Whoever waits for it on a
   // GPU is to be told. Returns what is behind that, in place of NCCL's words; null: nothing else is known.
   std::function<std::exception_ptr(const std::string& why)> failed = nullptr;
@@ -53,7 +56,7 @@ class NcclCommunicator final : public Communicator {
  public:
   // Every rank makes one at the same time, and nothing of the control lane is under way. What `load` throws
   // is why this rank cannot begin: Error(config) on all ranks, which names it. All references outlive the
-  // communicator. Nobody else asks `inner` for operations of the lane while some of this are under way.
+  // communicator. Nobody else asks `inner` for operations of the lanes while some of this are under way.
   NcclCommunicator(Communicator& inner, const NcclGpu& gpu, const LoadNccl& load, NcclOptions options = {});
   // What is not over fails; this rank leaves the run then.
   ~NcclCommunicator() override;
@@ -66,7 +69,7 @@ class NcclCommunicator final : public Communicator {
   void ballot(Lane lane, std::span<const std::byte> mine, std::span<std::byte> all) override;
   // Aborts what is under way on the GPU, too.
   void leave(std::string why) override;
-  // Those of the lane count its operations whichever way their parts go.
+  // Those of the lanes count their operations whichever way parts go.
   CommCounters counters() const override;
   Pulls* pulls() override { return inner_.pulls(); }
 
@@ -76,8 +79,10 @@ class NcclCommunicator final : public Communicator {
 
  private:
   class GpuLane;
+  bool is_on_gpu(Lane lane) const { return std::ranges::find(lanes_, lane) != lanes_.end(); }
+
   Communicator& inner_;
-  const Lane lane_;
+  const std::vector<Lane> lanes_;
   const std::unique_ptr<GpuLane> gpu_lane_;
 };
 

@@ -2,9 +2,9 @@
 // clocks; it must never know a tensor, a file, or a chunk but as a number in a note.
 //
 // An operation is a copy with partners: it waits for its `after`, completes its `done` once, and operations
-// of a lane take effect in the order in which they were asked for. Lanes do not wait for each other. All
-// ranks ask for the same operations of a lane in the same order; where they do not, the operation fails on
-// all of them and says who differs.
+// of a lane take effect in the order in which they were asked for. Lanes do not wait for each other, but for
+// some that a communicator has in one order (NcclOptions::lanes). All ranks ask for the same operations of a
+// lane in the same order; where they do not, the operation fails on all of them and says who differs.
 #pragma once
 
 #include <array>

@@ -80,7 +80,8 @@ std::exception_ptr difference(const CommOperation& mine, const CommOperation& ot
         {"ranks do not do the same", fmt::format("rank {}", other.rank), std::move(reason),
          "give all ranks the same program, whose calls come in the same order and as often on each"});
   };
-  if (mine.kind != other.kind || mine.index != other.index || mine.note != other.note)
+  if (mine.kind != other.kind || mine.lane != other.lane || mine.index != other.index ||
+      mine.note != other.note)
     return differs(
         fmt::format("it is at {}, where rank {} is at {}", text_of(other), mine.rank, text_of(mine)));
   if (mine.group != other.group)

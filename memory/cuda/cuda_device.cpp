@@ -280,10 +280,7 @@ void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work
   enqueue_work_copy(state_->to_host, state_->table.from_work(destination, work, bytes, after, done, note));
 }
 
-// What operations have written so far is there when the copy begins, and so are copies to work memory that
-// `after` stands for.
-void CudaDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
-                                   const Event* after, Event& done) {
+CopyStream& CudaDevice::within() {
   State& state = *state_;
   if (!state.within) {
     const CudaContext context(gpu_);
@@ -291,7 +288,19 @@ void CudaDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::by
                                 state.orders);
     state.within.emplace(CopyStreamOptions{.engine = &*state.within_engine});
   }
-  enqueue_work_copy(*state.within, state.table.within(id, offset, work, bytes, after, done));
+  return *state.within;
+}
+
+// What operations have written so far is there when the copy begins, and so are copies to work memory that
+// `after` stands for.
+void CudaDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
+                                   const Event* after, Event& done) {
+  enqueue_work_copy(within(), state_->table.within(id, offset, work, bytes, after, done));
+}
+
+void CudaDevice::copy_slot_to_work(std::byte* work, DeviceSlot id, uint64_t offset, uint64_t bytes,
+                                   const Event* after, Event& done) {
+  enqueue_work_copy(within(), state_->table.out_within(work, id, offset, bytes, after, done));
 }
 
 void CudaDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {
@@ -344,6 +353,10 @@ std::byte* CudaDevice::begin_fills(DeviceSlot id, uint32_t part_count, const Eve
 
 void CudaDevice::end_fill(DeviceSlot id) noexcept {
   state_->table.end_fill(id);
+}
+
+const std::byte* CudaDevice::home(DeviceSlot slot) const {
+  return state_->table.at(slot).home;
 }
 
 uint64_t CudaDevice::h2d_bytes() const {

@@ -91,12 +91,15 @@ class CudaDevice final : public Device {
                          Event& done, const CopyNote& note = {}) override;
   void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                          const Event* after, Event& done) override;
+  void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // The engine reads by cuFile, on options.thread_count threads; slots are not registered with cuFile.
   std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
   std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override;
   void end_fill(DeviceSlot slot) noexcept override;
+  const std::byte* home(DeviceSlot slot) const override;
   uint64_t h2d_bytes() const override;
   uint64_t d2h_bytes() const override;
   uint64_t h2d_busy_ns() const override;
@@ -112,6 +115,7 @@ class CudaDevice final : public Device {
   void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
   // Puts a copy of a slot behind the operations that its last detach() waited for.
   void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);
+  CopyStream& within();
   // Puts a copy of work memory behind the operations so far.
   void enqueue_work_copy(CopyStream& stream, CopyTask task);
 

@@ -111,6 +111,10 @@ class Device {
   // The bytes cross no link. Until `done` is done, operations must not write to the source.
   virtual void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                                  const Event* after, Event& done) = 0;
+  // Copies from a detached slot to a piece of work memory, in the same way. What operations that were asked
+  // for before do with the destination comes first.
+  virtual void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                                 const Event* after, Event& done) = 0;
   // Copies between two pieces of work memory that do not overlap, in the order of the operations that the
   // owner's thread asks for. The bytes cross no link.
   virtual void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
@@ -129,6 +133,10 @@ class Device {
   virtual std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) = 0;
   // Notes that one of these parts is over, or does not come after all. Any thread may call it.
   virtual void end_fill(DeviceSlot slot) noexcept = 0;
+
+  // Where the bytes of a detached slot are, for somebody who reads them beside the copies: after a copy of
+  // the slot that says that operations are over, and while another one of it, asked for before, is not.
+  virtual const std::byte* home(DeviceSlot slot) const = 0;
 
   // Bytes copied so far, host to device and device to host. They include a copy as soon as its `done` is
   // done.

@@ -143,11 +143,20 @@ void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte*
   to_host_.enqueue(table_->from_work(destination, work, bytes, after, done, note));
 }
 
-void SimulatedDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
-                                        const Event* after, Event& done) {
+CopyStream& SimulatedDevice::within() {
   if (!within_)
     within_.emplace(CopyStreamOptions{.caller_makes_small_copies = options_.caller_makes_small_copies});
-  within_->enqueue(table_->within(id, offset, work, bytes, after, done));
+  return *within_;
+}
+
+void SimulatedDevice::copy_work_to_slot(DeviceSlot id, uint64_t offset, const std::byte* work, uint64_t bytes,
+                                        const Event* after, Event& done) {
+  within().enqueue(table_->within(id, offset, work, bytes, after, done));
+}
+
+void SimulatedDevice::copy_slot_to_work(std::byte* work, DeviceSlot id, uint64_t offset, uint64_t bytes,
+                                        const Event* after, Event& done) {
+  within().enqueue(table_->out_within(work, id, offset, bytes, after, done));
 }
 
 void SimulatedDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {

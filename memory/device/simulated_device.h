@@ -60,6 +60,8 @@ class SimulatedDevice final : public Device {
                          Event& done, const CopyNote& note = {}) override;
   void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                          const Event* after, Event& done) override;
+  void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
@@ -70,12 +72,11 @@ class SimulatedDevice final : public Device {
   std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override;
   void end_fill(DeviceSlot slot) noexcept override;
   void poison(DeviceSlot slot) override;
-
-  // The address of the slot's memory while it is detached; for tests and messages.
-  const std::byte* home(DeviceSlot slot) const;
+  const std::byte* home(DeviceSlot slot) const override;
 
  private:
   struct Pool;
+  CopyStream& within();
 
   const SimulatedDeviceOptions options_;
   const std::unique_ptr<SlotTable> table_;

@@ -138,6 +138,12 @@ CopyTask SlotTable::within(DeviceSlot slot, uint64_t offset, const std::byte* wo
   return to_slot(slot, offset, work, bytes, after, done, {});
 }
 
+CopyTask SlotTable::out_within(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                               const Event* after, Event& done) const {
+  require_work_memory(work, bytes);
+  return from_slot(work, slot, offset, bytes, after, done, {});
+}
+
 CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uint64_t bytes,
                               const Event* after, Event& done, const CopyNote& note) const {
   require_work_memory(work, bytes);

@@ -74,6 +74,8 @@ class SlotTable {
                    const CopyNote& note) const;
   CopyTask within(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes, const Event* after,
                   Event& done) const;
+  CopyTask out_within(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes, const Event* after,
+                      Event& done) const;
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
 

@@ -106,7 +106,12 @@ std::byte* DryDevice::begin_fills(DeviceSlot slot, uint32_t, const Event* after)
   require_detached(slot);
   if (after != nullptr) after->wait_done();
   note(RecordedEvent::Kind::read_in, slot, slot_bytes(slot));
-  return reinterpret_cast<std::byte*>(page_bytes());  // aligned as every slot is, but not memory
+  return const_cast<std::byte*>(home(slot));
+}
+
+// Aligned as every slot is, but not memory.
+const std::byte* DryDevice::home(DeviceSlot) const {
+  return reinterpret_cast<const std::byte*>(page_bytes());
 }
 
 void DryDevice::copy_to_work(std::byte*, const std::byte*, uint64_t bytes, const Event* after, Event& done,
@@ -128,6 +133,14 @@ void DryDevice::copy_work_to_slot(DeviceSlot slot, uint64_t, const std::byte*, u
   std::atomic<uint64_t> crosses_no_link{0};
   copy(crosses_no_link, 0, after, done);
   note(RecordedEvent::Kind::copy_in, slot, 0);
+}
+
+void DryDevice::copy_slot_to_work(std::byte*, DeviceSlot slot, uint64_t, uint64_t, const Event* after,
+                                  Event& done) {
+  require_detached(slot);
+  std::atomic<uint64_t> crosses_no_link{0};
+  copy(crosses_no_link, 0, after, done);
+  note(RecordedEvent::Kind::copy_out, slot, 0);
 }
 
 }  // namespace terrace

@@ -44,11 +44,14 @@ class DryDevice final : public Device {
                          Event& done, const CopyNote& note) override;
   void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                          const Event* after, Event& done) override;
+  void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                         const Event* after, Event& done) override;
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // File reads go to a DryEngine, whose requests move nothing.
   std::byte* begin_fills(DeviceSlot slot, uint32_t request_count, const Event* after) override;
   void end_fill(DeviceSlot) noexcept override {}
+  const std::byte* home(DeviceSlot slot) const override;
   uint64_t h2d_bytes() const override { return h2d_bytes_.load(std::memory_order_relaxed); }
   uint64_t d2h_bytes() const override { return d2h_bytes_.load(std::memory_order_relaxed); }
   uint64_t h2d_busy_ns() const override { return 0; }

@@ -5,28 +5,36 @@
 #include <terrace/base/assert.h>
 
 namespace terrace {
+namespace {
 
-GradientsOnDevice::GradientsOnDevice(const FlatSpace& space, const MemoryPlan& plan, Device& device,
-                                     DeviceCache& cache, GradientArithmetic& arithmetic,
-                                     const AccumulationRules& rules)
-    : space_(space),
-      device_(device),
+// What ranks exchange on devices is there already.
+std::span<std::byte> memory_for_host_parts(const RunContext& run) {
+  const uint64_t bytes = exchange_on_devices(run.options) ? 0 : run.plan.device_incoming_bytes;
+  return bytes > 0 ? run.device.allocate_work_memory(bytes) : std::span<std::byte>();
+}
+
+}  // namespace
+
+GradientsOnDevice::GradientsOnDevice(const RunContext& run, DeviceCache& cache,
+                                     GradientArithmetic& arithmetic, const AccumulationRules& rules)
+    : space_(run.space),
+      device_(run.device),
       cache_(cache),
       arithmetic_(arithmetic),
       rules_(rules),
-      incoming_(plan.device_incoming_bytes > 0 ? device.allocate_work_memory(plan.device_incoming_bytes)
-                                               : std::span<std::byte>()),
-      accumulators_(space.chunk_count()) {
+      incoming_(memory_for_host_parts(run)),
+      accumulators_(run.space.chunk_count()) {
+  const MemoryPlan& plan = run.plan;
   if (!rules.accumulates || plan.device_accumulator_slots == 0) return;
-  const std::vector<DeviceSlot> slots = device.create_slots(
+  const std::vector<DeviceSlot> slots = device_.create_slots(
       plan.accumulator_slot_bytes, plan.device_accumulator_slots, "gradient accumulators");
-  std::byte* address = device.reserve_addresses(plan.device_accumulator_slots * plan.accumulator_slot_bytes);
+  std::byte* address = device_.reserve_addresses(plan.device_accumulator_slots * plan.accumulator_slot_bytes);
   size_t next = 0;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    if (!space_.section_of(ChunkId{c}).trainable) continue;
     accumulators_[c] = {slots[next++], address};
     address += plan.accumulator_slot_bytes;
-    if (!device.strict()) device.attach(accumulators_[c].slot, accumulators_[c].address);
+    if (!device_.strict()) device_.attach(accumulators_[c].slot, accumulators_[c].address);
   }
 }
 

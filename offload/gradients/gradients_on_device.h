@@ -1,8 +1,8 @@
 // GradientsOnDevice: gradients in device memory, for optimizer states there. Where a step has one
 // micro-batch, a gradient stays in the device slot in which it was made until the update has used it. Else
-// each chunk has an accumulator of the own tiles, to which landings are added as they lie on the device, or
-// with other ranks from host memory. Where the device cannot reach that memory, each part is copied to the
-// device first.
+// each chunk has an accumulator of the own tiles, to which landings are added as they lie on the device; with
+// other ranks from work memory, where they exchange on devices, or from host memory. Where the device cannot
+// reach that memory, each part is copied to the device first.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/gradients/gradient_place.h>
 #include <terrace/offload/landing/gradient_arithmetic.h>
-#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/plan/run_context.h>
 
 namespace terrace {
 
 class GradientsOnDevice final : public GradientPlace {
  public:
   // Takes the plan's accumulators from the device. All references outlive this.
-  GradientsOnDevice(const FlatSpace& space, const MemoryPlan& plan, Device& device, DeviceCache& cache,
-                    GradientArithmetic& arithmetic, const AccumulationRules& rules);
+  GradientsOnDevice(const RunContext& run, DeviceCache& cache, GradientArithmetic& arithmetic,
+                    const AccumulationRules& rules);
 
   bool has(ChunkId) const override { return true; }
   void make_room(const GradientLanding&, Finish) override {}
@@ -58,7 +58,8 @@ class GradientsOnDevice final : public GradientPlace {
   DeviceCache& cache_;
   GradientArithmetic& arithmetic_;
   const AccumulationRules rules_;
-  const std::span<std::byte> incoming_;    // work memory; empty where the device reaches host memory
+  // Work memory for a part that is in host memory; empty where the device reaches all of them.
+  const std::span<std::byte> incoming_;
   std::vector<Accumulator> accumulators_;  // by chunk
   uint64_t h2d_bytes_ = 0;
 };

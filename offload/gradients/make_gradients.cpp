@@ -7,6 +7,7 @@
 #include <terrace/offload/gradients/gradients_in_host.h>
 #include <terrace/offload/gradients/gradients_on_device.h>
 #include <terrace/offload/landing/exchange_by_hosts.h>
+#include <terrace/offload/landing/exchange_on_devices.h>
 #include <terrace/offload/landing/exchange_with_all.h>
 #include <terrace/offload/plan/host_slots.h>
 
@@ -57,6 +58,12 @@ std::unique_ptr<RankSum> make_sum(const GradientParts& parts) {
                             rounds_of(options), options.ranks_overlap,       options.dry};
   const std::vector<std::byte*> incoming =
       carve_slots(parts.arena, plan.incoming_slot_bytes, plan.incoming_slots, "gradients of other ranks");
+  if (exchange_on_devices(options)) {
+    const ExchangeOnDevices::Memory memory{parts.run.device,
+                                           parts.run.device.allocate_work_memory(plan.device_incoming_bytes),
+                                           incoming, plan.share_bytes, plan.landing_slots};
+    return std::make_unique<ExchangeOnDevices>(ranks, memory, parts.runs.most_runs());
+  }
   if (!ranks.rounds.sums_on_hosts())
     return std::make_unique<ExchangeWithAll>(ranks, incoming, parts.runs.most_runs());
   const ExchangeByHosts::Summing summing{parts.run.workers,         parts.run.instruction_set,
@@ -88,8 +95,7 @@ std::vector<std::unique_ptr<GradientPlace>> make_places(const GradientParts& par
                                 accumulates(options)};
   std::vector<std::unique_ptr<GradientPlace>> places;
   if (options.states == Placement::none) {
-    places.push_back(
-        std::make_unique<GradientsOnDevice>(run.space, run.plan, run.device, parts.cache, arithmetic, rules));
+    places.push_back(std::make_unique<GradientsOnDevice>(run, parts.cache, arithmetic, rules));
   } else if (options.gradients == GradientOrigin::borrowed) {
     places.push_back(std::make_unique<BorrowedGradients>(run.space, arithmetic));
   } else {
@@ -123,7 +129,7 @@ std::unique_ptr<GradientStore> make_pulled_store(const GradientParts& parts) {
                              parts.runs, parts.spill, parts.work_memory, parts.pulls};
   GradientStore::Parts made;
   made.landing_slots =
-      carve_slots(parts.arena, run.plan.slot_bytes, run.plan.landing_slots, "landing gradients");
+      carve_slots(parts.arena, run.plan.landing_slot_bytes, run.plan.landing_slots, "landing gradients");
   made.arithmetic = make_arithmetic(adding);
   made.places = make_places(adding, *made.arithmetic);
   PulledGradients::Parts pulled{run, parts.cache, *parts.pulls, made.landing_slots, incoming_shares(parts)};
@@ -139,7 +145,7 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   const RunContext& run = parts.run;
   GradientStore::Parts made;
   made.landing_slots =
-      carve_slots(parts.arena, run.plan.slot_bytes, run.plan.landing_slots, "landing gradients");
+      carve_slots(parts.arena, run.plan.landing_slot_bytes, run.plan.landing_slots, "landing gradients");
   made.arithmetic = make_arithmetic(parts);
   made.places = make_places(parts, *made.arithmetic);
   const std::vector<std::byte*> memory = staging_memory(parts, made.landing_slots);

@@ -19,38 +19,19 @@ ExchangeWithAll::~ExchangeWithAll() {
 
 void ExchangeWithAll::send(const StagedLanding& staged) {
   Parts& parts = parts_[staged.slot];
-  const RankBytes before = moved_;
-  count_bytes(staged);
+  const RankBytes moving = ranks_.bytes_with_all(staged);
+  moved_ += moving;
   parts.arrived.begin({kExchangedGradients, index_of(staged.landing.chunk), CopyName::Link::exchange});
   const CommNote note = ranks_.next_note(staged.landing.chunk, sent_);
   if (ranks_.dry) {
-    const CommPart out{staged.memory, moved_.out - before.out};
-    CommPart in{parts.incoming, moved_.in - before.in};
+    const CommPart out{staged.memory, moving.out};
+    CommPart in{parts.incoming, moving.in};
     return ranks_.communicator.exchange(Lane::exchange, {&out, 1}, {&in, 1}, staged.copied, parts.arrived,
                                         note);
   }
   fill_parts(staged);
   ranks_.communicator.exchange(Lane::exchange, parts.to, parts.from, staged.copied, parts.arrived, note);
   if (!ranks_.overlaps) parts.arrived.wait_done(ranks_.watch);  // a failure is that of the addition
-}
-
-void ExchangeWithAll::count_bytes(const StagedLanding& staged) {
-  const ChunkId chunk = staged.landing.chunk;
-  const uint64_t element_bytes = ranks_.element_bytes(chunk);
-  const StepRounds& rounds = ranks_.rounds;
-  const HostLayout hosts = ranks_.hosts();
-  const uint32_t round = staged.landing.micro_batch, mine = ranks_.rank();
-  const uint64_t own = part_in(staged.runs, ranks_.shards.own(chunk)).elements() * element_bytes;
-  const uint32_t neighbours = rounds.ranks_with_data(round, hosts.host_of(mine));
-  const uint64_t others = rounds.ranks_with_data(round) - neighbours;
-  moved_.in += (others + neighbours - (rounds.has(round, mine) ? 1 : 0)) * own;
-  moved_.between_in += others * own;
-  if (!rounds.has(round, mine)) return;
-  const uint64_t all = ranks_.elements_of_all(chunk, staged.runs) * element_bytes;
-  moved_.out += all - own;
-  if (hosts.hosts > 1)
-    moved_.between_out +=
-        all - ranks_.elements_of(hosts.on_host_of(mine), chunk, staged.runs) * element_bytes;
 }
 
 void ExchangeWithAll::fill_parts(const StagedLanding& staged) {
@@ -75,15 +56,13 @@ void ExchangeWithAll::add(const StagedLanding& staged, Add add) {
   const ChunkId chunk = staged.landing.chunk;
   const uint64_t element_bytes = ranks_.element_bytes(chunk);
   const ShardTiles own = ranks_.shards.own(chunk);
-  const uint32_t round = staged.landing.micro_batch;
-  own_.begin(staged);
-  for (uint32_t rank = 0; rank < ranks_.size() && ranks_.rounds.has(round, rank); ++rank) {
-    const bool is_last = rank + 1 == ranks_.size() || !ranks_.rounds.has(round, rank + 1);
-    own_.add(OwnParts::Added::gradient, ranks_.rounds.number(round, rank),
-             rank == ranks_.rank() ? staged.memory + own.first_element() * element_bytes
-                                   : parts.incoming + rank * own.elements() * element_bytes,
-             is_last, add);
-  }
+  own_.add_all(
+      staged,
+      [&](uint32_t rank) -> const std::byte* {
+        return rank == ranks_.rank() ? staged.memory + own.first_element() * element_bytes
+                                     : parts.incoming + rank * own.elements() * element_bytes;
+      },
+      add);
 }
 
 }  // namespace terrace

@@ -33,7 +33,6 @@ class ExchangeWithAll final : public RankSum {
     DeviceCopy arrived;              // from all ranks
     std::vector<CommPart> to, from;  // by rank; none in a dry run, where one part stands for all
   };
-  void count_bytes(const StagedLanding& staged);
   void fill_parts(const StagedLanding& staged);
 
   const ExchangeRanks ranks_;

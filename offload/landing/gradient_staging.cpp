@@ -53,6 +53,10 @@ void GradientStaging::land(const GradientLanding& landing, std::byte* place, Add
   const ChunkId chunk = landing.chunk;
   const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
   CacheSlot& source = cache_.release_gradient(chunk);
+  if (sum_->takes_from_device()) {
+    staged.source = &source;
+    return sum_->send(staged);
+  }
   DeviceCopy& copied = sum_->has_others() ? slot.copied : source.out;
   staged.copied = &copied;
   copied.begin(to_host_copy(kWhat, chunk), static_cast<uint32_t>(staged.runs.size()));

@@ -26,7 +26,8 @@ class GradientStaging {
   using Add = RankSum::Add;
 
   struct Slots {
-    // Each has room for a chunk's gradient. They may be null where land() is always given another place.
+    // Each has room for a chunk's gradient, or for what the sum takes from the device. They may be null where
+    // land() is always given another place.
     std::span<std::byte* const> memory;
     size_t most_runs = 1;  // the largest number of runs in a landing
     bool dry = false;      // no memory is touched
@@ -60,7 +61,7 @@ class GradientStaging {
   // As RankSum.
   GradientLanding own_part(const GradientLanding& landing) { return sum_->own_part(landing); }
   RankBytes moved() const { return sum_->moved(); }
-  uint64_t d2h_bytes() const { return d2h_bytes_; }
+  uint64_t d2h_bytes() const { return d2h_bytes_ + sum_->d2h_bytes(); }
 
  private:
   struct Slot {

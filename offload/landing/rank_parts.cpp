@@ -36,6 +36,24 @@ uint64_t ExchangeRanks::elements_of(const RankGroup& group, ChunkId chunk,
   return elements;
 }
 
+RankBytes ExchangeRanks::bytes_with_all(const StagedLanding& staged) const {
+  const ChunkId chunk = staged.landing.chunk;
+  const uint32_t round = staged.landing.micro_batch, mine = rank();
+  const uint64_t own = part_in(staged.runs, shards.own(chunk)).elements() * element_bytes(chunk);
+  const uint32_t neighbours = rounds.ranks_with_data(round, hosts().host_of(mine));
+  const uint64_t others = rounds.ranks_with_data(round) - neighbours;
+  RankBytes bytes;
+  bytes.in = (others + neighbours - (rounds.has(round, mine) ? 1 : 0)) * own;
+  bytes.between_in = others * own;
+  if (!rounds.has(round, mine)) return bytes;
+  const uint64_t all = elements_of_all(chunk, staged.runs) * element_bytes(chunk);
+  bytes.out = all - own;
+  if (rounds.hosts > 1)
+    bytes.between_out =
+        all - elements_of(hosts().on_host_of(mine), chunk, staged.runs) * element_bytes(chunk);
+  return bytes;
+}
+
 CommNote ExchangeRanks::next_note(ChunkId chunk, uint64_t& asked) const {
   return {kExchangedGradients, index_of(chunk), ++asked, exchanged_note(watch.events(), index_of(chunk))};
 }
@@ -85,6 +103,17 @@ void OwnParts::add(Added what, uint32_t micro_batch, const std::byte* gradient, 
     run.is_first = false;
     if (ranks_.rounds.has_groups())
       run.open_group = part.is_group_sum ? 0 : micro_batch / ranks_.rounds.group + 1;
+  }
+}
+
+void OwnParts::add_all(const StagedLanding& staged, FunctionRef<const std::byte*(uint32_t rank)> part_of,
+                       RankSum::Add add) {
+  const uint32_t round = staged.landing.micro_batch;
+  const StepRounds& rounds = ranks_.rounds;
+  begin(staged);
+  for (uint32_t rank = 0; rank < ranks_.size() && rounds.has(round, rank); ++rank) {
+    const bool is_last = rank + 1 == ranks_.size() || !rounds.has(round, rank + 1);
+    this->add(Added::gradient, rounds.number(round, rank), part_of(rank), is_last, add);
   }
 }
 

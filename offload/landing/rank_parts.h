@@ -3,8 +3,8 @@
 // without one left out: what one rank would add, in the same order. The owner's sum is fp32 from the wire on,
 // or of the accumulator's type: no library adds anything.
 //
-// Both exchanges (ExchangeWithAll, ExchangeByHosts) are made of this. Every rank lands the same runs of the
-// same chunks in the same order.
+// All exchanges (ExchangeWithAll, ExchangeOnDevices, ExchangeByHosts) are made of this. Every rank lands the
+// same runs of the same chunks in the same order.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/comm/operations/communicator.h>
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/offload/landing/rank_sum.h>
@@ -53,6 +54,8 @@ struct ExchangeRanks {
   // The elements of all ranks' parts together, and of those of the group's.
   uint64_t elements_of_all(ChunkId chunk, std::span<const GradientRun> runs) const;
   uint64_t elements_of(const RankGroup& group, ChunkId chunk, std::span<const GradientRun> runs) const;
+  // What moves where every part of a landing goes from the rank that made it to its owner.
+  RankBytes bytes_with_all(const StagedLanding& staged) const;
   // `asked`: the exchanges of the lane before this one.
   CommNote next_note(ChunkId chunk, uint64_t& asked) const;
 };
@@ -71,6 +74,10 @@ class OwnParts {
   enum class Added : uint8_t { gradient, group_sum };
   void begin(const StagedLanding& staged);
   void add(Added what, uint32_t micro_batch, const std::byte* gradient, bool is_last, RankSum::Add add);
+  // All of a landing, where the gradients of all ranks that have one in the round are there. `part_of` says
+  // where that of a rank lies, from the first own element on.
+  void add_all(const StagedLanding& staged, FunctionRef<const std::byte*(uint32_t rank)> part_of,
+               RankSum::Add add);
 
  private:
   void find_own(const GradientLanding& landing, std::vector<GradientRun>& runs) const;

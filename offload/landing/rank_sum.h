@@ -4,6 +4,7 @@
 //
 //   OwnSum           there is one rank: a landing is its only part
 //   ExchangeWithAll  every part goes from the rank that made it to its owner (exchange_with_all.h)
+//   ExchangeOnDevices  the same from device to device (exchange_on_devices.h)
 //   ExchangeByHosts  the ranks of a host sum groups first, and their sums cross (exchange_by_hosts.h)
 //
 // A sum knows neither where its parts are added up (GradientPlace) nor where a landing came from.
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include <terrace/base/function_ref.h>
+#include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/landing/gradient_runs.h>
 #include <terrace/offload/plan/rank_bytes.h>
 #include <terrace/offload/transfer/device_copy.h>
@@ -29,6 +31,7 @@ struct StagedLanding {
   GradientLanding landing;      // with `runs`
   std::vector<GradientRun> runs;
   const DeviceCopy* copied = nullptr;  // the copies out of the device; over where there are none
+  CacheSlot* source = nullptr;         // the device slot that it leaves, where the sum takes it from there
 };
 
 class RankSum {
@@ -42,6 +45,8 @@ class RankSum {
 
   // True if other ranks have a part in the sum: a landing is then read beside the step thread.
   virtual bool has_others() const = 0;
+  // True if send() takes a landing from the device slot that it leaves, and copies nothing of it before.
+  virtual bool takes_from_device() const { return false; }
   // Sends the landing behind its copies. It stays as it is until add().
   virtual void send(const StagedLanding& staged) = 0;
   // True if add() would not wait.
@@ -53,6 +58,8 @@ class RankSum {
   virtual GradientLanding own_part(const GradientLanding& landing) = 0;
   // Bytes from other ranks and to them, counted at the request.
   virtual RankBytes moved() const = 0;
+  // Bytes that it has copied out of the device itself, counted at the request.
+  virtual uint64_t d2h_bytes() const { return 0; }
 };
 
 class OwnSum final : public RankSum {

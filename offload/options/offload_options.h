@@ -116,7 +116,7 @@ struct OffloadOptions {
   bool exchanges_by_copies = false;
   // So do parameters that ranks gather, through slots in host memory. Without it these come together in slots
   // of the device, and where the host cannot reach them, the communicator moves them from device to device
-  // (gather_on_devices()).
+  // (gather_on_devices()), and so it does with gradients that leases write (exchange_on_devices()).
   bool gathers_by_copies = false;
   // Gathers and exchanges are on their way while the step goes on. false: the step waits for each of them
   // where it asks for it. No number depends on this.
@@ -187,6 +187,11 @@ inline bool pulls(const OffloadOptions& options) {
 // for that (comm/nccl): all ranks ask for them in one order, and are on one host.
 inline bool gather_on_devices(const OffloadOptions& options) {
   return options.ranks > 1 && options.exchanges_by_copies && !options.gathers_by_copies;
+}
+
+// True if the gradients that ranks exchange do so, too: from the slots in which leases have written them.
+inline bool exchange_on_devices(const OffloadOptions& options) {
+  return gather_on_devices(options) && options.gradients == GradientOrigin::leases;
 }
 
 // True if the shares of ranks are the parameters' home on the device.

@@ -76,7 +76,7 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"activation checkpoints", plan.host_activation_bytes()},
                {"staging and I/O",
                 (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
-                    (plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
+                    plan.landing_slots * plan.landing_slot_bytes + plan.gather_slots * plan.slot_bytes +
                     plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
                     plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),

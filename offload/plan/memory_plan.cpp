@@ -14,6 +14,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/offload/plan/host_slots.h>
+#include <terrace/offload/plan/incoming_places.h>
 #include <terrace/offload/plan/possible_options.h>
 #include <terrace/offload/plan/update_side.h>
 #include <terrace/optimizer_cpu/gradient.h>
@@ -159,9 +160,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
     plan.device_record_slots = counts.trainable_chunks;
     if (accumulates(options)) plan.device_accumulator_slots = counts.trainable_chunks;
-    if (options.ranks > 1 && options.exchanges_by_copies && counts.trainable_chunks > 0)
-      plan.device_incoming_bytes = whole(std::max(plan.share_bytes, plan.group_sum_bytes));
   }
+  if (options.ranks > 1 && counts.trainable_chunks > 0)
+    plan.device_incoming_bytes = whole(device_incoming_bytes(options, plan, kLandingSlots));
   if (has_shares_on_device(options)) plan.device_share_bytes = whole(counts.param_bytes);
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
@@ -201,9 +202,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
 uint64_t host_total(const MemoryPlan& plan) {
   return (plan.host_param_slots + plan.staging_slots + plan.answer_slots + plan.old_parameter_slots) *
              plan.share_bytes +
-         (plan.host_gradient_slots + plan.landing_slots + plan.gather_slots) * plan.slot_bytes +
-         plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
-         plan.kept_gathers * plan.kept_gather_bytes +
+         (plan.host_gradient_slots + plan.gather_slots) * plan.slot_bytes +
+         plan.landing_slots * plan.landing_slot_bytes + plan.incoming_slots * plan.incoming_slot_bytes +
+         plan.code_slots * plan.code_slot_bytes + plan.kept_gathers * plan.kept_gather_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
@@ -243,16 +244,18 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   // of their gradients.
   const bool over_gradients = !states_on_device && !has_sums && counts.frozen_chunks() == 0;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
+  plan.landing_slot_bytes = exchange_on_devices(options) ? plan.share_bytes : plan.slot_bytes;
   // The only memory in which parameters can be loaded and read, between steps.
   if (options.gradients == GradientOrigin::borrowed) plan.landing_slots = 1;
   if (options.ranks > 1) {
-    plan.incoming_slots = plan.landing_slots;
+    plan.incoming_slots = exchange_on_devices(options) && states_on_device ? 0 : plan.landing_slots;
     const uint64_t groups = plan.group_sum_bytes > 0 ? rounds_of(options).groups_per_host() : 0;
     // Sums leave and arrive as they are, or as codes beside one of both.
     const uint64_t of_group =
         plan.group_sum_bytes + (plan.group_code_bytes > 0 ? 2 * plan.group_code_bytes : plan.group_sum_bytes);
+    const uint32_t parts = options.ranks - (exchange_on_devices(options) ? 1 : 0);  // the own one lands
     plan.incoming_slot_bytes =
-        HostArena::cost_bytes(options.ranks * plan.share_bytes + (options.hosts - 1) * groups * of_group);
+        HostArena::cost_bytes(parts * plan.share_bytes + (options.hosts - 1) * groups * of_group);
     if (options.gathers_by_copies) plan.gather_slots = std::min(kGatherSlots, counts.chunks);
     if (options.hosts > 1 && options.parameter_bits > 0) {
       plan.code_slots = std::min(kCodeSlots, counts.chunks);

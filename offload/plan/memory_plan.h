@@ -67,15 +67,19 @@ struct MemoryPlan {
     return round_up(device_lanes * device_lane_bytes(), device_granularity_bytes);
   }
   uint64_t device_share_bytes = 0;  // this rank's shares of all parameters, where these are divided there
-  // Parts of gradients that come from host memory to accumulators on the device, one at a time.
+  // Parts of gradients: those that come from host memory to accumulators on the device, one at a time; or,
+  // where gradients go from device to device, those of every landing that is on its way: of the other ranks,
+  // and the own one too where they are added on the device.
   uint64_t device_incoming_bytes = 0;
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 
   // Ranks. Everything below the device is divided: a rank has its share of every chunk, and of a chunk whose
   // tiles cannot be divided evenly as much as the first rank.
-  uint64_t share_bytes = 0;          // of the parameters of E elements; slot_bytes where there is one rank
-  uint32_t incoming_slots = 0;       // what comes of the gradients of other ranks, one for each landing slot
+  uint64_t share_bytes = 0;  // of the parameters of E elements; slot_bytes where there is one rank
+  // What comes to the host of the gradients of other ranks, one for each landing slot; none where gradients
+  // go from device to device and are added there.
+  uint32_t incoming_slots = 0;
   uint64_t incoming_slot_bytes = 0;  // with the sums of groups that go to other hosts and come from there
   uint64_t group_sum_bytes = 0;      // of the sum of a group over a share; 0: none is made on its way
   uint64_t group_code_bytes = 0;     // of the codes that it crosses as; 0: it crosses as it is
@@ -106,6 +110,7 @@ struct MemoryPlan {
   uint32_t answer_slots = 0;         // of share_bytes: parameters from there that other ranks pull
   uint32_t old_parameter_slots = 0;  // compact state: parameters on their way into an update
   uint32_t landing_slots = 0;        // gradients before they are accumulated, parameters on their way out
+  uint64_t landing_slot_bytes = 0;   // of a chunk, or of a share where gradients go from device to device
   uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the resident ones
   uint32_t host_activation_entries = 0;
   uint32_t nvme_activation_entries = 0;

@@ -84,12 +84,17 @@ class LeastTraffic {
     if (needs_old() && !params_below_ && !on_device) bound_.d2h_bytes += bytes;
   }
 
-  // Every micro-batch's gradient leaves the device for states below it, and for other ranks. One that is
-  // handed over is in host memory at first, without the padding of the flat space.
+  // Every micro-batch's gradient leaves the device for states below it, and for other ranks. From device to
+  // device what is added to the own share leaves, and nothing where that is added there. One that is handed
+  // over is in host memory at first, without the padding of the flat space.
   void add_gradient(ChunkId chunk) {
     const uint64_t passes = rounds_of(run_.options).count();
     const bool leaves = states_move_ || run_.options.ranks > 1;
-    if (run_.options.gradients == GradientOrigin::leases) {
+    if (exchange_on_devices(run_.options)) {
+      if (states_move_)
+        bound_.d2h_bytes +=
+            bytes_added(run_.shards, rounds_of(run_.options), chunk, run_.options.accumulation_type);
+    } else if (run_.options.gradients == GradientOrigin::leases) {
       if (leaves) bound_.d2h_bytes += run_.space.param_bytes(chunk) * passes;
     } else if (!leaves) {
       bound_.h2d_bytes +=
@@ -199,7 +204,7 @@ class LeastTraffic {
     const bool leave = !params_move_ && run_.options.gathers_by_copies;
     if (leave) bound_.h2d_bytes += run_.space.param_bytes(chunk) - own;
     if (leave) bound_.d2h_bytes += own;
-    if (!states_move_ && run_.options.exchanges_by_copies)
+    if (!states_move_ && run_.options.exchanges_by_copies && !exchange_on_devices(run_.options))
       bound_.h2d_bytes += bytes_added(run_.shards, rounds, chunk, run_.options.accumulation_type);
   }
 

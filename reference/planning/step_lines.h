@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -32,6 +33,16 @@ struct LinkLine {
   double free_at = 0;
   double busy = 0;
 };
+
+// True if the event copies out of the device what has come there of other ranks, behind the end of the slot
+// that has left for them.
+template <typename Events>
+bool comes_of_exchange(const Events& events, size_t event) {
+  using Kind = RecordedEvent::Kind;
+  return event >= 2 && event < events.size() && events[event].kind == Kind::work_out &&
+         events[event - 1].kind == Kind::copy_out && events[event - 1].amount == 0 &&
+         events[event - 2].kind == Kind::exchange;
+}
 
 // Operations among ranks. A thread of each rank has a message for every other rank of an operation, one after
 // the other, and copies what ranks of this host have; the network carries one thing after another. Operations

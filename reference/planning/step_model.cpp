@@ -186,6 +186,7 @@ class StepModel::Replay {
         copy(in_link_, out_link_, event.amount, operations_end_);
         return;
       case Kind::work_out:
+        if (comes_of_exchange(step.events, index)) return;  // behind it
         copy(out_link_, in_link_, event.amount, operations_end_);
         return;
       case Kind::read_in:
@@ -284,7 +285,9 @@ class StepModel::Replay {
   void exchange(const PlannedStep& step, size_t index) {
     const StepRounds rounds = in_.config.batch.rounds();
     const double senders = static_cast<double>(rounds.micro_batches) / rounds.count();
-    const double at = ranks_line_.exchange(step.events, index, std::max(now_, leave_at_));
+    double at = ranks_line_.exchange(step.events, index, std::max(now_, leave_at_));
+    if (comes_of_exchange(step.events, index + 2))
+      at = copy(out_link_, in_link_, step.events[index + 2].amount, at);
     landings_.push_back({at, own_elements(ChunkId{step.events[index].number}) * senders});
     beside_ += ranks_line_.copied();
     leave_at_ = 0;

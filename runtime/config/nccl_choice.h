@@ -1,4 +1,5 @@
-// What a run has to be like whose ranks gather parameters by NCCL (CommunicatorChoice::nccl).
+// What a run has to be like whose ranks gather parameters, and exchange gradients, by NCCL
+// (CommunicatorChoice::nccl).
 #pragma once
 
 #include <cstdint>

@@ -170,7 +170,7 @@ std::optional<ComputeType> compute_type_from_name(std::string_view name);
 
 // How the ranks of a run reach each other. automatic: by MPI if its launcher has started them, else by
 // sockets. host: by sockets and memory of the one host that they share. nccl: as automatic, and parameters
-// that they gather go from GPU to GPU.
+// that they gather and gradients go from GPU to GPU.
 enum class CommunicatorChoice : uint8_t { automatic, host, mpi, nccl };
 std::optional<CommunicatorChoice> communicator_choice_from_name(std::string_view name);
 

@@ -4,11 +4,20 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/comm/nccl/nccl_calls.h>
 #include <terrace/comm/operations/operation.h>
 
 namespace terrace {
+namespace {
+
+std::vector<Lane> lanes_of(NcclMoves moves) {
+  if (moves == NcclMoves::parameters) return {Lane::gather};
+  return {Lane::gather, Lane::exchange};
+}
+
+}  // namespace
 
 void CudaNcclGpu::open() {
   gpu_ = open_();
@@ -33,18 +42,19 @@ bool CudaNcclGpu::is_over() const {
 }
 
 // A GPU that cannot be opened is a reason for all ranks, as a library that cannot be loaded is.
-NcclExchange::NcclExchange(const RunRanks& ranks, int gpu, Log& log)
+NcclExchange::NcclExchange(const RunRanks& ranks, int gpu, NcclMoves moves, Log& log)
     : ranks_(ranks),
       gpu_([gpu, &log] { return CudaGpu::open(gpu, log); }),
-      communicator_(*ranks.communicator(), gpu_,
-                    [this] {
-                      gpu_.open();
-                      return NcclCalls::load();
-                    },
-                    {.failed = [this](const std::string& why) -> std::exception_ptr {
-                      const std::optional<RankLoss> loss = ranks_.watch().loss_or_leave(why);
-                      return loss ? left_run(loss->rank, loss->why) : nullptr;
-                    }}) {
+      communicator_(
+          *ranks.communicator(), gpu_,
+          [this] {
+            gpu_.open();
+            return NcclCalls::load();
+          },
+          {.lanes = lanes_of(moves), .failed = [this](const std::string& why) -> std::exception_ptr {
+             const std::optional<RankLoss> loss = ranks_.watch().loss_or_leave(why);
+             return loss ? left_run(loss->rank, loss->why) : nullptr;
+           }}) {
   ranks_.watch().tell_of_losses(
       [this](uint32_t rank, const std::string& why) { communicator_.lose(rank, why); });
 }

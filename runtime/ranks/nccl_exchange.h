@@ -1,7 +1,9 @@
 // NcclExchange: while it lives, the parameters that the ranks of a run gather go from GPU to GPU by NCCL
-// (comm/nccl/nccl_communicator.h), and everything else as before. A rank that is lost ends what waits for it.
+// (comm/nccl/nccl_communicator.h), and gradients where they lie on GPUs; everything else as before. A rank
+// that is lost ends what waits for it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -33,12 +35,16 @@ class CudaNcclGpu final : public NcclGpu {
   std::unique_ptr<const CudaLibraryStream> stream_;
 };
 
+// What goes by NCCL.
+enum class NcclMoves : uint8_t { parameters, parameters_and_gradients };
+
 class NcclExchange {
  public:
   // Every rank makes one at the same time, for the GPU that it computes on, of which it has a part of its
   // own. There are several ranks, and they have met. `ranks` and `log` outlive it. Throws Error(config) on
-  // all ranks where one cannot use NCCL.
-  NcclExchange(const RunRanks& ranks, int gpu, Log& log);
+  // all ranks where one cannot use NCCL. `moves` is the same on all; gradients that lie on the host go past
+  // NCCL either way, but behind and before what goes by it where it is told that gradients do.
+  NcclExchange(const RunRanks& ranks, int gpu, NcclMoves moves, Log& log);
   // What is not over fails; this rank leaves the run then.
   ~NcclExchange();
   NcclExchange(const NcclExchange&) = delete;

@@ -1,5 +1,5 @@
-// A store over ranks in processes, each on a GPU of the played driver: parameters go from GPU to GPU by a
-// played NCCL, or through host memory, and no bit depends on that.
+// A store over ranks in processes, each on a GPU of the played driver: parameters, and gradients that leases
+// write, go from GPU to GPU by a played NCCL, or through host memory, and no bit depends on that.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -57,14 +57,15 @@ std::string text_of(const Case& c) {
                      c.divided ? " divided" : "", c.states, c.gradients, c.update_when);
 }
 
-// Each way in which parameters come to a GPU, with each mode of the update.
+// Each way in which parameters come to a GPU, with each mode of the update, and both ways of gradients.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const uint32_t parameters : {TERRACE_DEVICE, TERRACE_CPU, TERRACE_NVME}) {
     for (const uint32_t update : {TERRACE_AFTER_BACKWARD, TERRACE_NEXT_FORWARD, TERRACE_DURING_BACKWARD}) {
       Case c{.parameters = parameters};
       c.states = update == TERRACE_NEXT_FORWARD ? TERRACE_NVME : TERRACE_CPU;
-      c.gradients = update == TERRACE_DURING_BACKWARD ? TERRACE_LEASED : TERRACE_HANDED_OVER;
+      const bool leased = (update == TERRACE_NEXT_FORWARD) == (parameters == TERRACE_CPU);
+      c.gradients = update == TERRACE_DURING_BACKWARD || leased ? TERRACE_LEASED : TERRACE_HANDED_OVER;
       c.update_when = update;
       all.push_back(c);
       if (parameters != TERRACE_DEVICE) continue;
@@ -128,8 +129,10 @@ TEST_F(CStoreOnGpus, NeedsLessHostMemoryThanWhatPassesThroughIt) {
   std::istringstream words(notes.of(0));
   uint64_t by_copies = 0, by_nccl = 0;
   words >> by_copies >> by_nccl;
-  constexpr uint64_t kStages = 4, kWidestBytes = 4;  // slots of a chunk of 4096 elements
-  EXPECT_EQ(by_copies, by_nccl + kStages * 4096 * kWidestBytes) << notes.of(0);
+  // Slots of a chunk of 4096 elements, which is a share too: those in which chunks come together, and the own
+  // place among those of each of two landings.
+  constexpr uint64_t kStages = 4, kLandings = 2, kWidestBytes = 4;
+  EXPECT_EQ(by_copies, by_nccl + (kStages + kLandings) * 4096 * kWidestBytes) << notes.of(0);
 }
 
 struct Ends {
@@ -137,8 +140,9 @@ struct Ends {
   std::vector<std::string> said;
 };
 
-// Three ranks train until something is wrong, which `wrong` says (played_libnccl.cpp).
-Ends train_until(const std::string& wrong, uint32_t parameters) {
+// Three ranks train until something is wrong, which `wrong` says (played_libnccl.cpp). `backward`: with
+// gradients, that go from GPU to GPU too.
+Ends train_until(const std::string& wrong, uint32_t parameters, bool backward = false) {
   const RankNotes notes;
   const ScratchFolder folder;
   const ForkedRanks ranks(3, [&](uint32_t rank) {
@@ -156,12 +160,18 @@ Ends train_until(const std::string& wrong, uint32_t parameters) {
       terrace_update_settings settings = TERRACE_INIT(terrace_update_settings);
       settings.groups = groups, settings.group_count = 2, settings.step = step;
       if (!program.take(terrace_begin_step(store))) break;
-      for (const uint32_t tensor : {0u, 1u}) {
-        uint64_t lease = 0;
-        if (!program.take(terrace_lease(store, "op", TERRACE_FORWARD, &tensor, 1, &lease))) break;
-        program.take(terrace_release(store, lease));
+      const auto use = [&](uint32_t kind) {
+        for (const uint32_t tensor : {0u, 1u}) {
+          uint64_t lease = 0;
+          if (!program.take(terrace_lease(store, "op", kind, &tensor, 1, &lease))) return;
+          program.take(terrace_release(store, lease));
+        }
+      };
+      use(TERRACE_FORWARD);
+      for (uint32_t m = 0; m < kMicroBatches / 3; ++m) {
+        if (backward) use(TERRACE_BACKWARD);
+        program.take(terrace_end_micro_batch(store));
       }
-      for (uint32_t m = 0; m < kMicroBatches / 3; ++m) program.take(terrace_end_micro_batch(store));
       program.take(terrace_update(store, &settings, nullptr));
     }
     program.note(program.failure() + "\n");
@@ -174,10 +184,12 @@ Ends train_until(const std::string& wrong, uint32_t parameters) {
 // The others wait for it on their GPUs, where nobody tells them.
 TEST_F(CStoreOnGpus, NamesARankThatIsKilledWhileBytesAreUnderWay) {
   for (const uint32_t parameters : {TERRACE_DEVICE, TERRACE_CPU}) {
-    const Ends ends = train_until("kill 1 20", parameters);
-    EXPECT_EQ(ends.statuses, (std::vector<int>{5, -SIGKILL, 5}));
-    for (const uint32_t rank : {0u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
-    EXPECT_THAT(ends.said[0], HasSubstr("died"));
+    for (const bool backward : {false, true}) {
+      const Ends ends = train_until("kill 1 20", parameters, backward);
+      EXPECT_EQ(ends.statuses, (std::vector<int>{5, -SIGKILL, 5}));
+      for (const uint32_t rank : {0u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
+      EXPECT_THAT(ends.said[0], HasSubstr("died"));
+    }
   }
 }
 
@@ -188,6 +200,16 @@ TEST_F(CStoreOnGpus, NamesARankWhoseNcclFails) {
     EXPECT_THAT(ends.statuses, Each(5));
     EXPECT_THAT(ends.said[1], AllOf(HasSubstr("rank 1"), HasSubstr(call)));
     for (const uint32_t rank : {0u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
+  }
+}
+
+// Parameters that live on the GPU are gathered behind an update; what goes before are gradients.
+TEST_F(CStoreOnGpus, NamesARankWhoseNcclFailsWhateverIsUnderWay) {
+  for (const uint32_t nth : {1, 5, 9, 13}) {
+    SCOPED_TRACE(nth);
+    const Ends ends = train_until(fmt::format("ncclSend 1 {}", nth), TERRACE_DEVICE, true);
+    EXPECT_THAT(ends.statuses, Each(5));
+    for (const uint32_t rank : {0u, 1u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -79,9 +80,17 @@ std::vector<RankWorldKind> rank_world_kinds() {
       {"TcpSockets",
        [](const RankWorldOptions& options) { return std::make_unique<SocketRanks>(options, true); }},
       {"NcclGathers",
-       [](const RankWorldOptions& options) { return std::make_unique<NcclRanks>(options, Lane::gather); }},
+       [](const RankWorldOptions& options) {
+         return std::make_unique<NcclRanks>(options, std::vector{Lane::gather});
+       }},
       {"NcclExchanges",
-       [](const RankWorldOptions& options) { return std::make_unique<NcclRanks>(options, Lane::exchange); }},
+       [](const RankWorldOptions& options) {
+         return std::make_unique<NcclRanks>(options, std::vector{Lane::exchange});
+       }},
+      {kNcclForBoth,
+       [](const RankWorldOptions& options) {
+         return std::make_unique<NcclRanks>(options, std::vector{Lane::gather, Lane::exchange});
+       }},
   };
 }
 
@@ -135,21 +144,23 @@ SocketRanks::SocketRanks(const RankWorldOptions& options, bool over_tcp) : ranks
 
 class NcclRanks::OtherLanes final : public CommHook {
  public:
-  OtherLanes(CommHook& hook, Lane lane) : hook_(hook), lane_(lane) {}
+  OtherLanes(CommHook& hook, const std::vector<Lane>& lanes) : hook_(hook), lanes_(lanes) {}
   std::exception_ptr before(const CommOperation& operation) override {
-    return operation.lane == lane_ ? nullptr : hook_.before(operation);
+    return has(operation.lane) ? hook_.before(operation) : nullptr;
   }
   void after(const CommOperation& operation) override {
-    if (operation.lane != lane_) hook_.after(operation);
+    if (has(operation.lane)) hook_.after(operation);
   }
 
  private:
+  bool has(Lane lane) const { return std::ranges::find(lanes_, lane) == lanes_.end(); }
+
   CommHook& hook_;
-  const Lane lane_;
+  const std::vector<Lane> lanes_;
 };
 
-NcclRanks::NcclRanks(const RankWorldOptions& options, Lane lane)
-    : others_(options.hook != nullptr ? std::make_unique<OtherLanes>(*options.hook, lane) : nullptr),
+NcclRanks::NcclRanks(const RankWorldOptions& options, const std::vector<Lane>& lanes)
+    : others_(options.hook != nullptr ? std::make_unique<OtherLanes>(*options.hook, lanes) : nullptr),
       world_({.ranks = options.ranks,
               .hosts = options.hosts,
               .queue_depth = options.queue_depth,
@@ -161,7 +172,7 @@ NcclRanks::NcclRanks(const RankWorldOptions& options, Lane lane)
     threads.emplace_back([&, r] {
       ranks_[r] = std::make_unique<NcclCommunicator>(
           world_.rank(r), gpus_[r], FakeNccl::table,
-          NcclOptions{.lane = lane, .queue_depth = options.queue_depth, .hook = options.hook});
+          NcclOptions{.lanes = lanes, .queue_depth = options.queue_depth, .hook = options.hook});
     });
 }
 

@@ -45,6 +45,8 @@ struct RankWorldKind {
   std::function<std::unique_ptr<RankWorld>(const RankWorldOptions& options)> make;
 };
 std::ostream& operator<<(std::ostream& out, const RankWorldKind& kind);
+// The kind whose lanes of parameters and gradients are in one order, and so wait for each other.
+inline constexpr const char* kNcclForBoth = "NcclGathersAndExchanges";
 std::vector<RankWorldKind> rank_world_kinds();
 
 // How a rank reads the memory of others; empty: every part is a message.
@@ -87,11 +89,11 @@ class SocketRanks final : public RankWorld {
   std::vector<std::unique_ptr<MessageCommunicator>> ranks_;
 };
 
-// Ranks that are threads, one lane of which moves its parts by a played NCCL, as if all memory were that of
-// GPUs.
+// Ranks that are threads, some lanes of which move their parts by a played NCCL, as if all memory were that
+// of GPUs.
 class NcclRanks final : public RankWorld {
  public:
-  NcclRanks(const RankWorldOptions& options, Lane lane);
+  NcclRanks(const RankWorldOptions& options, const std::vector<Lane>& lanes);
 
   uint32_t size() const override { return world_.size(); }
   NcclCommunicator& rank(uint32_t rank) override { return *ranks_[rank]; }
@@ -101,7 +103,7 @@ class NcclRanks final : public RankWorld {
   PlayedNcclGpu& gpu(uint32_t rank) { return gpus_[rank]; }
 
  private:
-  // The hook of all lanes but one.
+  // The hook of all lanes but these.
   class OtherLanes;
   FakeNccl library_;
   std::unique_ptr<CommHook> others_;

@@ -93,7 +93,8 @@ constexpr std::array<std::string_view, 4> kHostCounts = {"1", "2", "3", "4"};
 // How several ranks, which are threads of one process, reach each other. "messages": through a port that is
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
-// "nccl": on one host, so do gradients, and parameters go from device to device by a played NCCL.
+// "nccl": on one host, what they exchange goes from device to device by a played NCCL, but for gradients that
+// are handed over: these pass through host memory.
 // "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared; and
 // what has come from other hosts is kept before optimizer states are.
 // "pulled": as peers, and each rank reads what it needs when it needs it, where that is possible.

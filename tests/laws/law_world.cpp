@@ -14,7 +14,7 @@ std::unique_ptr<testing::RankWorld> make_law_world(const Combination& c) {
   const std::string_view back_end = level_of(c, kBackEnd);
   const std::string_view name = back_end == "threads" || back_end == "waiting"  ? "Threads"
                                 : back_end == "messages"                        ? "LateMessages"
-                                : back_end == "nccl" && rounds_of(c).hosts == 1 ? "NcclGathers"
+                                : back_end == "nccl" && rounds_of(c).hosts == 1 ? testing::kNcclForBoth
                                                                                 : "LatePeers";
   return std::ranges::find(kinds, name, &RankWorldKind::name)
       ->make({.ranks = rounds_of(c).ranks, .hosts = rounds_of(c).hosts});

@@ -121,7 +121,7 @@ void PlannedRun::gather_by_nccl() {
   if (!gathers_by_nccl(config)) return;
   require_nccl_possible({options_.compute != nullptr, config.batch.hosts,
                          config.terrace.rank_exchange.value_or(RankExchange::symmetric)});
-  nccl_.emplace(ranks_, compute_->gpu(), console_);
+  nccl_.emplace(ranks_, compute_->gpu(), NcclMoves::parameters_and_gradients, console_);
   options_.communicator = &nccl_->communicator();
 }
 

@@ -79,9 +79,9 @@ std::string host_text(const TrainerPlan& plan) {
                        memory.gradient_sum_bytes);
   add("states", memory.host_record_slots * memory.record_slot_bytes);
   add("activation checkpoints", memory.host_activation_bytes());
-  add("staging",
-      (memory.staging_slots + memory.old_parameter_slots + memory.landing_slots) * memory.slot_bytes +
-          2 * memory.spill_slots * memory.spill_slot_bytes);
+  add("staging", (memory.staging_slots + memory.old_parameter_slots) * memory.slot_bytes +
+                     memory.landing_slots * memory.landing_slot_bytes +
+                     2 * memory.spill_slots * memory.spill_slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
   add("copies of commits", memory.commit_slots * memory.commit_slot_bytes);
   add("bookkeeping of chunks", memory.bookkeeping_bytes);

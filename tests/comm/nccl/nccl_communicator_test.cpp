@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -54,7 +55,7 @@ struct Move {
 };
 
 TEST(NcclCommunicator, MovesByNcclWhatLiesOnGpusAndNothingElse) {
-  NcclRanks world({.ranks = kRanks}, Lane::gather);
+  NcclRanks world({.ranks = kRanks}, {Lane::gather});
   on_ranks(world, [&](Communicator& mine) {
     Move(mine, true).expect_there();
     Move(mine, false).expect_there();
@@ -87,7 +88,7 @@ TEST(NcclCommunicator, MovesByNcclWhatLiesOnGpusAndNothingElse) {
 
 // All find it, also the rank whose own parts are alike, and go on.
 TEST(NcclCommunicator, RefusesPartsOnGpusAndOnHostsInOneOperation) {
-  NcclRanks world({.ranks = kRanks}, Lane::gather);
+  NcclRanks world({.ranks = kRanks}, {Lane::gather});
   on_ranks(world, [&](Communicator& mine) {
     std::vector<std::byte> whole(kRanks * kBytes);
     if (mine.rank() == 2) world.gpu(2).put_on_host(whole.data());
@@ -100,11 +101,57 @@ TEST(NcclCommunicator, RefusesPartsOnGpusAndOnHostsInOneOperation) {
   });
 }
 
+// Two orders of operations on one GPU could wait for each other.
+TEST(NcclCommunicator, HasTheOperationsOfAllItsLanesInOneOrder) {
+  NcclRanks world({.ranks = kRanks}, {Lane::gather, Lane::exchange});
+  Event never_yet;
+  never_yet.begin();
+  std::atomic<uint32_t> seen{0};
+  on_ranks(world, [&](Communicator& mine) {
+    std::vector<std::byte> whole(kRanks * kBytes), out(kBytes);
+    std::vector<CommPart> to(kRanks, {out.data(), kBytes}), from;
+    for (uint32_t r = 0; r < kRanks; ++r) from.push_back({whole.data() + r * kBytes, kBytes});
+    Event gathered, exchanged;
+    gathered.begin(), exchanged.begin();
+    mine.exchange(Lane::gather, to, from, mine.rank() == 0 ? &never_yet : nullptr, gathered,
+                  {"parameters", 4, 1});
+    mine.exchange(Lane::exchange, to, from, nullptr, exchanged, {"gradients", 4, 1});
+    std::array<std::byte, kRanks> words{};
+    mine.ballot(Lane::control, std::span(words).first(1), words);
+    EXPECT_FALSE(gathered.done());
+    EXPECT_FALSE(exchanged.done());
+    EXPECT_EQ(world.library().calls("ncclSend"), 0u);
+    if (++seen == kRanks) never_yet.complete_one();
+    exchanged.wait();
+    EXPECT_TRUE(gathered.done());
+    for (const Lane lane : {Lane::gather, Lane::exchange})
+      EXPECT_EQ(mine.counters()[index_of(lane)],
+                (LaneCounters{1, kBytes * (kRanks - 1), kBytes * (kRanks - 1)}));
+  });
+  EXPECT_EQ(world.library().calls("ncclSend"), 2 * kRanks * (kRanks - 1));
+}
+
+// They find out before any byte moves, and none waits for ever.
+TEST(NcclCommunicator, NamesTheRankThatHasItsLanesInAnotherOrder) {
+  NcclRanks world({.ranks = 2}, {Lane::gather, Lane::exchange});
+  on_ranks(world, [&](Communicator& mine) {
+    std::vector<std::byte> whole(2 * kBytes), out(kBytes);
+    std::vector<CommPart> to(2, {out.data(), kBytes}), from;
+    for (uint32_t r = 0; r < 2; ++r) from.push_back({whole.data() + r * kBytes, kBytes});
+    const Lane lane = mine.rank() == 0 ? Lane::gather : Lane::exchange;
+    Event done;
+    done.begin();
+    mine.exchange(lane, to, from, nullptr, done, {"parameters", 4, 1});
+    expect_error(ErrorKind::peer, {"rank 1"}, [&] { done.wait(); });
+  });
+  EXPECT_EQ(world.library().calls("ncclSend"), 0u);
+}
+
 TEST(NcclCommunicator, EndsAllRanksWhereACallFails) {
   for (const char* const call :
        {"ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd", "ncclAllGather", "ncclCommGetAsyncError"}) {
     SCOPED_TRACE(call);
-    NcclRanks world({.ranks = kRanks}, Lane::gather);
+    NcclRanks world({.ranks = kRanks}, {Lane::gather});
     const bool gathers = call == std::string("ncclAllGather");
     const bool is_anyones = call == std::string("ncclGroupStart");
     on_ranks(world, [&](Communicator& mine) { Move(mine, gathers).expect_there(); });
@@ -201,7 +248,7 @@ TEST(NcclCommunicator, BeginsOnAllRanksOrOnNone) {
 TEST(NcclCommunicator, AbortsWhatWaitsForALostRank) {
   for (const bool in_a_call : {false, true}) {
     SCOPED_TRACE(in_a_call ? "in a call" : "on the stream");
-    NcclRanks world({.ranks = kRanks}, Lane::gather);
+    NcclRanks world({.ranks = kRanks}, {Lane::gather});
     if (in_a_call) {
       for (uint32_t r = 0; r < kRanks; ++r) world.library().block("ncclGroupEnd", r);
     } else {
@@ -224,7 +271,7 @@ TEST(NcclCommunicator, AbortsWhatWaitsForALostRank) {
 
 // No rank comes as far as NCCL, which would wait for the one that has left where a communicator is destroyed.
 TEST(NcclCommunicator, AbortsWhereARankHasLeftBeforeAnyByteMoved) {
-  NcclRanks world({.ranks = kRanks}, Lane::gather);
+  NcclRanks world({.ranks = kRanks}, {Lane::gather});
   world.rank(2).leave("it was tired");
   for (uint32_t r = 0; r < 2; ++r) {
     std::vector<std::byte> whole(kRanks * kBytes);
@@ -243,7 +290,7 @@ TEST(NcclCommunicator, EndsWhileBytesAreUnderWay) {
   Event others;
   others.begin();
   {
-    NcclRanks world({.ranks = 2}, Lane::gather);
+    NcclRanks world({.ranks = 2}, {Lane::gather});
     world.library().hold();
     world.rank(0).all_gather(Lane::gather, whole, kBytes, nullptr, done, {});
     world.rank(1).all_gather(Lane::gather, other, kBytes, nullptr, others, {});

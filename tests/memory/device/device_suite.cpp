@@ -287,6 +287,29 @@ TEST_P(DeviceSuite, CopiesWorkMemoryToSlots) {
   EXPECT_EQ(device->d2h_bytes(), 0u);
 }
 
+// At once, or behind `after`; and whoever asks where a detached slot is finds its bytes there.
+TEST_P(DeviceSuite, CopiesSlotsToWorkMemory) {
+  const auto device = rig().make(2 * page);
+  std::byte* const work = device->allocate_work_memory(page).data();
+  const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
+  std::mt19937_64 random(5);
+  const Bytes content = random_bytes(page, random);
+  write_slot(*device, slot, 0, content);
+  EXPECT_EQ(rig().peek(device->home(slot), page), content);
+  Event gate, done;
+  gate.begin(), done.begin(2);
+  device->copy_slot_to_work(work, slot, 8, 16, nullptr, done);
+  device->copy_slot_to_work(work + 16, slot, 100, page - 100, &gate, done);
+  EXPECT_FALSE(done.done());
+  gate.complete_one();
+  done.wait();
+  EXPECT_EQ(rig().peek(work, 16), Bytes(content.begin() + 8, content.begin() + 24));
+  EXPECT_EQ(rig().peek(work + 16, page - 100), Bytes(content.begin() + 100, content.end()));
+  EXPECT_EQ(device->h2d_bytes(), page);
+  EXPECT_EQ(device->d2h_bytes(), 0u);
+  device->attach(slot, device->reserve_addresses(page));  // nothing is in flight any more
+}
+
 TEST_P(DeviceSuite, PassesAFailureOnToCopiesWithin) {
   const auto device = rig().make(2 * page);
   std::byte* const work = device->allocate_work_memory(page).data();

@@ -45,6 +45,10 @@ class ForwardingDevice : public Device {
                          const Event* after, Event& done) override {
     device_.copy_work_to_slot(slot, offset, work, bytes, after, done);
   }
+  void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                         const Event* after, Event& done) override {
+    device_.copy_slot_to_work(work, slot, offset, bytes, after, done);
+  }
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override {
     device_.copy_work_in_order(to, from, bytes);
   }
@@ -59,6 +63,7 @@ class ForwardingDevice : public Device {
     return device_.begin_fills(slot, part_count, after);
   }
   void end_fill(DeviceSlot slot) noexcept override { device_.end_fill(slot); }
+  const std::byte* home(DeviceSlot slot) const override { return device_.home(slot); }
 
  private:
   Device& device_;

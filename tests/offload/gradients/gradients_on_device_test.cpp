@@ -13,8 +13,7 @@ constexpr ChunkId kChunk{1};
 std::unique_ptr<GradientStore> store_of(StoreRig& rig, const AccumulationRules& rules) {
   return rig.make_store([&](GradientArithmetic& arithmetic) {
     StoreRig::Places places;
-    places.push_back(
-        std::make_unique<GradientsOnDevice>(rig.space, rig.plan, rig.device, *rig.cache, arithmetic, rules));
+    places.push_back(std::make_unique<GradientsOnDevice>(rig.run, *rig.cache, arithmetic, rules));
     return places;
   });
 }

@@ -65,6 +65,37 @@ TEST(MemoryPlan, HasRoomForTheShareOfARankWhereParametersAreDividedOnTheDevice) 
   }
 }
 
+// Two landings are on their way. The places of other ranks are on the device, and where the host adds, there
+// too, beside the own part alone.
+TEST(MemoryPlan, HasRoomForGradientsThatGoFromDeviceToDevice) {
+  const FlatSpace space({{"w", {7 * kTileElements}, DataType::bf16}}, 4 * kTileElements);
+  constexpr uint64_t kShare = 2 * kTileElements * 2, kChunk = 4 * kTileElements * 2;  // of 3 ranks, in bf16
+  OffloadOptions options;
+  options.ranks = 3, options.micro_batches = 3;
+  options.parameters = Placement::cpu;
+  options.exchanges_by_copies = true;
+  for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+    options.states = states;
+    options.gathers_by_copies = true;
+    const MemoryPlan by_host = testing::plan_roomy(options, space, {});
+    options.gathers_by_copies = false;
+    const MemoryPlan plan = testing::plan_roomy(options, space, {});
+    const bool stays = states == Placement::none;
+    EXPECT_EQ(plan.device_incoming_bytes, 2 * (stays ? 3 : 2) * kShare);
+    EXPECT_EQ(plan.device_minimum_bytes - by_host.device_minimum_bytes,
+              plan.device_incoming_bytes - (stays ? kShare : 0));
+    EXPECT_EQ(plan.landing_slots * plan.landing_slot_bytes, 2 * kShare);
+    EXPECT_EQ(plan.incoming_slots * plan.incoming_slot_bytes, stays ? 0 : 2 * 2 * kShare);
+    EXPECT_EQ(by_host.host_minimum_bytes - plan.host_minimum_bytes,
+              by_host.gather_slots * kChunk + 2 * (kChunk - kShare) + 2 * (stays ? 3 : 1) * kShare);
+    options.gradients = GradientOrigin::handed_over;  // they are on the host
+    const MemoryPlan handed = testing::plan_roomy(options, space, {});
+    EXPECT_EQ(handed.device_incoming_bytes, by_host.device_incoming_bytes);
+    EXPECT_EQ(handed.incoming_slots * handed.incoming_slot_bytes, 2 * 3 * kShare);
+    options.gradients = GradientOrigin::leases;
+  }
+}
+
 // A budget without room for it is found at the first backward use otherwise.
 TEST(MemoryPlan, CountsOnRoomForAnyTensorWhereNoUsesAreAnnounced) {
   const FlatSpace space({{"small", {100}, DataType::bf16}, {"large", {10 * kTileElements}, DataType::bf16}},

@@ -1,6 +1,6 @@
 // Ranks on GPUs without a GPU: every rank has a fake GPU of its own. Whatever they exchange passes through
-// host memory, but for parameters that a fake NCCL moves from GPU to GPU, and all that is computed with lies
-// in memory of a GPU.
+// host memory, but for parameters and gradients that a fake NCCL moves from GPU to GPU, and all that is
+// computed with lies in memory of a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -158,17 +158,19 @@ struct PlayedNccl {
   testing::FakeNccl library;
 };
 
-// A rank whose parameters go from GPU to GPU, and everything else as `inner` moves it.
+// A rank whose parameters and gradients go from GPU to GPU, and everything else as `inner` moves it.
 struct NcclRank {
   NcclRank(Communicator& inner, Log& log)
       : gpu([&inner, &log] {
           return std::make_unique<const CudaGpu>(FakeCudaDriver::table(), static_cast<int>(inner.rank()), log,
                                                  FakeCuFile::table());
         }),
-        communicator(inner, gpu, [this] {
-          gpu.open();
-          return testing::FakeNccl::table();
-        }) {}
+        communicator(inner, gpu,
+                     [this] {
+                       gpu.open();
+                       return testing::FakeNccl::table();
+                     },
+                     {.lanes = {Lane::gather, Lane::exchange}}) {}
   CudaNcclGpu gpu;
   NcclCommunicator communicator;
 };
@@ -220,7 +222,7 @@ struct Outcome {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<std::byte> state;  // of the first rank: master weights and moments
-  uint64_t h2d_bytes = 0, d2h_bytes = 0, gather_in_bytes = 0, host_bytes = 0;
+  uint64_t h2d_bytes = 0, d2h_bytes = 0, gather_in_bytes = 0, exchange_in_bytes = 0, host_bytes = 0;
 };
 
 Outcome train(const RunOptions& options) {
@@ -233,6 +235,7 @@ Outcome train(const RunOptions& options) {
     outcome.h2d_bytes += report.moved.h2d_bytes;
     outcome.d2h_bytes += report.moved.d2h_bytes;
     outcome.gather_in_bytes += report.moved.gather_in_bytes;
+    outcome.exchange_in_bytes += report.moved.exchange_in_bytes;
   }
   outcome.host_bytes = run.trainer->offloader().plan().host_bytes;
   outcome.state = run.state();
@@ -324,20 +327,36 @@ TEST_F(RanksOnGpus, HaveTheBitsOfOneWhereParametersGoFromGpuToGpu) {
                     Way::nccl);
 }
 
-// Of a chunk the own share is all that crosses the link, and no slot on the host is for the others'.
+// Of a chunk the own share is all that crosses the link, and no slot on the host is for the others'. Of
+// gradients a rank copies as much on the average, and not what it sends.
 TEST_F(RanksOnGpus, CopyLessWhereParametersGoFromGpuToGpu) {
   for (const Scene& scene :
        std::vector<Scene>{{"", "cpu", false}, {"cpu", "cpu", false}, {"divided", "cpu", false}}) {
     SCOPED_TRACE(text_of(scene));
     const std::vector<Outcome> by_copies = train_on(2, scene), by_nccl = train_on(2, scene, Way::nccl);
+    const uint64_t copied = by_copies[0].d2h_bytes + by_copies[1].d2h_bytes;
+    const uint64_t copied_by_nccl = by_nccl[0].d2h_bytes + by_nccl[1].d2h_bytes;
+    EXPECT_LE(copied_by_nccl, copied);
+    EXPECT_EQ(copied_by_nccl == copied, scene.parameters == "cpu");
     for (uint32_t rank = 0; rank < 2; ++rank) {
       EXPECT_GT(by_nccl[rank].gather_in_bytes, 0u);
+      EXPECT_EQ(by_nccl[rank].exchange_in_bytes, by_copies[rank].exchange_in_bytes);
       EXPECT_EQ(by_nccl[rank].gather_in_bytes, by_copies[rank].gather_in_bytes);
       EXPECT_EQ(by_nccl[rank].h2d_bytes + by_nccl[rank].gather_in_bytes, by_copies[rank].h2d_bytes);
-      EXPECT_LE(by_nccl[rank].d2h_bytes, by_copies[rank].d2h_bytes);
-      EXPECT_EQ(by_nccl[rank].d2h_bytes == by_copies[rank].d2h_bytes, scene.parameters == "cpu");
       EXPECT_LT(by_nccl[rank].host_bytes, by_copies[rank].host_bytes);
     }
+  }
+}
+
+// With states on the GPU no byte of a gradient leaves it: what is copied are the new parameters.
+TEST_F(RanksOnGpus, CopyNoGradientThatIsAddedOnTheGpu) {
+  const Scene scene{"", "none", false};
+  const std::vector<Outcome> by_copies = train_on(2, scene), by_nccl = train_on(2, scene, Way::nccl);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_GT(by_nccl[rank].exchange_in_bytes, 0u);
+    EXPECT_EQ(by_nccl[rank].d2h_bytes, 0u);
+    EXPECT_EQ(by_nccl[rank].h2d_bytes, 0u);
+    EXPECT_GT(by_copies[rank].d2h_bytes, by_nccl[rank].exchange_in_bytes);
   }
 }
 
@@ -346,17 +365,20 @@ TEST_F(RanksOnGpus, EndTogetherWhereNcclFails) {
   struct Wrong {
     const char* call;
     bool is_drivers;
+    Scene scene;
   };
+  // Parameters that live on the GPU are gathered behind the update: what goes before are gradients.
   for (const Wrong& wrong :
-       {Wrong{"ncclSend", false}, Wrong{"ncclGroupEnd", false}, Wrong{"cuStreamQuery", true}}) {
-    SCOPED_TRACE(wrong.call);
+       {Wrong{"ncclSend", false, {"cpu", "cpu", false}}, Wrong{"ncclGroupEnd", false, {"cpu", "cpu", false}},
+        Wrong{"cuStreamQuery", true, {"cpu", "cpu", false}}, Wrong{"ncclSend", false, {"", "cpu", false}},
+        Wrong{"ncclRecv", false, {"", "none", false}}}) {
+    SCOPED_TRACE(fmt::format("{}, {}", wrong.call, text_of(wrong.scene)));
     const ScratchFolder folder;
     PlayedNccl nccl(gpus_.played.driver);
     ThreadWorld world({.ranks = 2});
     const std::vector<std::string> failures = testing::on_every_rank(world, [&](Communicator& rank) {
       NcclRank by_nccl(rank, gpus_.played.log);
-      RunOptions run =
-          options_in({"cpu", "cpu", false}, 2, *gpus_.computes[rank.rank()], folder.path(), Way::nccl);
+      RunOptions run = options_in(wrong.scene, 2, *gpus_.computes[rank.rank()], folder.path(), Way::nccl);
       run.communicator = &by_nccl.communicator;
       TrainerRun trained(run);
       trained.trainer->step();

@@ -1,0 +1,158 @@
+// Parts go from device to device, and a rank adds what one rank would add, in the order of micro-batches,
+// whoever comes first; on the host or on the device.
+#include <terrace/offload/landing/exchange_on_devices.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/offload/landing/gradient_staging.h>
+
+#include "comm/comm_faults.h"
+#include "comm/thread_world.h"
+#include "offload/landing/gradient_rig.h"
+#include "support/rank_threads.h"
+
+namespace terrace::exchange_on_devices_test {
+namespace {
+
+constexpr ChunkId kChunk{1};
+constexpr uint64_t kGradientBytes = kTileElements * sizeof(Bf16);
+enum class Added : uint8_t { on_host, on_device };
+
+// Chunks of one tile: the first rank owns all of them.
+struct Rank {
+  Rank(Communicator& communicator, Added added_, uint32_t micro_batches, SimulatedDeviceOptions device = {})
+      : rig(with_budget(device)), shards(rig.space, communicator.rank(), communicator.size()) {
+    const ExchangeRanks ranks{shards, communicator, rig.watch, {micro_batches, communicator.size()}};
+    const uint64_t share = rig.plan.share_bytes, others = communicator.size() - 1;
+    ExchangeOnDevices::Memory memory{rig.device, {}, {}, share, 2};
+    memory.on_device = rig.device.allocate_work_memory(2 * communicator.size() * share);
+    if (added_ == Added::on_host) memory.on_host = {rig.take(others * share), rig.take(others * share)};
+    slots = {rig.take(share), rig.take(share)};
+    exchange =
+        std::make_unique<GradientStaging>(rig.space, rig.device, *rig.cache, GradientStaging::Slots{slots},
+                                          std::make_unique<ExchangeOnDevices>(ranks, memory, 1));
+  }
+  static SimulatedDeviceOptions with_budget(SimulatedDeviceOptions device) {
+    device.budget_bytes = 8 * kMiB;
+    return device;
+  }
+
+  void land(uint32_t round, uint32_t rounds, float value, ChunkId chunk = kChunk) {
+    make_gradient(*rig.cache, chunk, value);
+    exchange->land(rig.landing(chunk, round, rounds), nullptr, adding);
+  }
+  // What was added: micro-batches and the first and the last element of their gradients; none where nothing
+  // is in the own tiles.
+  struct Addition {
+    uint32_t micro_batch;
+    bool ends;
+    float first, last;
+    bool operator==(const Addition&) const = default;
+  };
+  std::vector<Addition> added;
+  std::function<void(const GradientLanding&, const std::byte*, bool)> adding =
+      [this](const GradientLanding& own, const std::byte* gradient, bool) {
+        const auto* const elements = reinterpret_cast<const Bf16*>(gradient);
+        const bool has_runs = !own.runs.empty();
+        added.push_back({own.micro_batch, own.ends, has_runs ? to_float(elements[0]) : 0,
+                         has_runs ? to_float(elements[kTileElements - 1]) : 0});
+      };
+
+  GradientRig rig;
+  const ChunkShards shards;
+  std::vector<std::byte*> slots;
+  std::unique_ptr<GradientStaging> exchange;
+};
+
+void on_ranks(ThreadWorld& world, const std::function<void(Communicator&, Added)>& body) {
+  for (const Added added : {Added::on_host, Added::on_device}) {
+    SCOPED_TRACE(added == Added::on_host ? "added on the host" : "added on the device");
+    for (const std::string& failure :
+         testing::on_every_rank(world, [&](Communicator& communicator) { body(communicator, added); }))
+      EXPECT_EQ(failure, "");
+  }
+}
+
+// Late ranks, and a link on which the own part is long under way.
+TEST(ExchangeOnDevices, HandsPartsOnInTheOrderOfMicroBatchesWhenTheyHaveArrived) {
+  for (const bool slow : {false, true}) {
+    CommFaults late({}, 3'000'000, 1);
+    ThreadWorld world({.ranks = 3, .hook = &late});
+    on_ranks(world, [&](Communicator& communicator, Added added) {
+      Rank rank(
+          communicator, added, 4,
+          {.d2h_bytes_per_second = slow ? 300 * kGradientBytes : 0, .caller_makes_small_copies = !slow});
+      const float mine = static_cast<float>(communicator.rank());
+      rank.land(0, 2, 1 + mine);
+      rank.land(1, 2, 4 + mine);  // a micro-batch of the first rank alone
+      rank.exchange->finish_all(rank.adding);
+      const float owns = communicator.rank() == 0 ? 1 : 0;
+      const std::vector<Rank::Addition> expected = {{0, false, owns, owns},
+                                                    {1, false, 2 * owns, 2 * owns},
+                                                    {2, false, 3 * owns, 3 * owns},
+                                                    {3, true, 4 * owns, 4 * owns}};
+      EXPECT_EQ(rank.added, expected) << communicator.rank();
+    });
+  }
+}
+
+// There is one slot for the next gradient: that of the one before, which the others may not have yet.
+TEST(ExchangeOnDevices, KeepsASlotUntilTheOthersHaveWhatIsInIt) {
+  CommFaults late({}, 3'000'000, 2);
+  ThreadWorld world({.ranks = 2, .hook = &late});
+  on_ranks(world, [&](Communicator& communicator, Added added) {
+    Rank rank(communicator, added, 8, {.caller_makes_small_copies = false});
+    const float mine = static_cast<float>(communicator.rank());
+    for (const ChunkId other : {ChunkId{0}, ChunkId{2}}) make_gradient(*rank.rig.cache, other, 0);
+    for (uint32_t round = 0; round < 4; ++round) {
+      rank.exchange->make_room(rank.adding);
+      rank.land(round, 4, static_cast<float>(2 * round + 1) + mine);
+    }
+    rank.exchange->finish_all(rank.adding);
+    ASSERT_EQ(rank.added.size(), 8u);
+    for (const ChunkId other : {ChunkId{0}, ChunkId{2}}) rank.rig.cache->drop_gradient(other);
+    for (uint32_t m = 0; m < 8 && communicator.rank() == 0; ++m)
+      EXPECT_EQ(rank.added[m].last, static_cast<float>(m + 1));
+  });
+}
+
+// A rank copies its own part and those that are for it, and nothing of what it sends.
+TEST(ExchangeOnDevices, CopiesToTheHostWhatItAddsThereAndNothingElse) {
+  ThreadWorld world({.ranks = 3});
+  on_ranks(world, [&](Communicator& communicator, Added added) {
+    Rank rank(communicator, added, 4);
+    rank.land(0, 2, 1);
+    rank.land(1, 2, 2);
+    rank.exchange->finish_all(rank.adding);
+    const bool owns = communicator.rank() == 0;
+    const uint64_t copied = owns && added == Added::on_host ? 4 * kGradientBytes : 0;
+    EXPECT_EQ(rank.exchange->d2h_bytes(), copied);
+    EXPECT_EQ(rank.rig.device.d2h_bytes(), copied);
+    EXPECT_EQ(rank.exchange->moved().in, owns ? 2 * kGradientBytes : 0);
+    EXPECT_EQ(rank.exchange->moved().out, owns ? 0 : kGradientBytes);
+  });
+}
+
+// The failure of one is that of all; nobody adds anything, and what is under way ends.
+TEST(ExchangeOnDevices, FailsOnAllRanksWhereItFailsOnOne) {
+  CommFaults fault({{CommFaultKind::fail, Lane::exchange, 1, 1}});
+  for (const Added added : {Added::on_host, Added::on_device}) {
+    ThreadWorld world({.ranks = 3, .hook = &fault});
+    for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& communicator) {
+           Rank rank(communicator, added, 6);
+           rank.land(0, 2, 1);
+           rank.land(1, 2, 2);
+           try {
+             rank.exchange->finish_all(rank.adding);
+           } catch (...) {
+             EXPECT_EQ(rank.added.size(), 3u);
+             throw;
+           }
+         }))
+      EXPECT_NE(failure.find("an injected fault"), std::string::npos) << failure;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::exchange_on_devices_test
