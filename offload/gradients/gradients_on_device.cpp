@@ -23,6 +23,7 @@ GradientsOnDevice::GradientsOnDevice(const RunContext& run, DeviceCache& cache,
       arithmetic_(arithmetic),
       rules_(rules),
       incoming_(memory_for_host_parts(run)),
+      opens_and_closes_(run.device.strict() && !pulls(run.options)),
       accumulators_(run.space.chunk_count()) {
   const MemoryPlan& plan = run.plan;
   if (!rules.accumulates || plan.device_accumulator_slots == 0) return;
@@ -34,7 +35,7 @@ GradientsOnDevice::GradientsOnDevice(const RunContext& run, DeviceCache& cache,
     if (!space_.section_of(ChunkId{c}).trainable) continue;
     accumulators_[c] = {slots[next++], address};
     address += plan.accumulator_slot_bytes;
-    if (!device_.strict()) device_.attach(accumulators_[c].slot, accumulators_[c].address);
+    if (!opens_and_closes_) device_.attach(accumulators_[c].slot, accumulators_[c].address);
   }
 }
 
@@ -105,12 +106,12 @@ std::byte* GradientsOnDevice::gradient(ChunkId chunk) {
 void GradientsOnDevice::open(ChunkId chunk) {
   if (!rules_.accumulates) return cache_.pin_gradient(chunk);
   const Accumulator& accumulator = accumulators_[index_of(chunk)];
-  if (device_.strict()) device_.attach(accumulator.slot, accumulator.address);
+  if (opens_and_closes_) device_.attach(accumulator.slot, accumulator.address);
 }
 
 void GradientsOnDevice::close(ChunkId chunk) {
   if (!rules_.accumulates) return cache_.unpin_gradient(chunk);
-  if (device_.strict()) device_.detach(accumulators_[index_of(chunk)].slot);
+  if (opens_and_closes_) device_.detach(accumulators_[index_of(chunk)].slot);
 }
 
 void GradientsOnDevice::release(ChunkId chunk) {

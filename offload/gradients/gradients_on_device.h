@@ -60,6 +60,9 @@ class GradientsOnDevice final : public GradientPlace {
   const AccumulationRules rules_;
   // Work memory for a part that is in host memory; empty where the device reaches all of them.
   const std::span<std::byte> incoming_;
+  // A strict device has accumulators attached while they are in use; not where ranks pull, since another
+  // thread than that of the steps adds then, and one at a time may attach.
+  const bool opens_and_closes_;
   std::vector<Accumulator> accumulators_;  // by chunk
   uint64_t h2d_bytes_ = 0;
 };
