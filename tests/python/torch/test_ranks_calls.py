@@ -121,6 +121,9 @@ class Calls(RanksTest):
                 causes = []
 
                 def beside():
+                    while engine.store.ranks._doing != "a barrier":
+                        time.sleep(0.01)
+                    time.sleep(0.5)  # by then the call has begun
                     while not causes:
                         try:
                             engine.store.ranks.any(False)
@@ -129,7 +132,7 @@ class Calls(RanksTest):
                     open(has_tried, "w").close()
 
                 if rank == 0:
-                    thread = threading.Timer(1.0, beside)  # while this one waits for the other rank
+                    thread = threading.Thread(target=beside)  # while this one waits for the other rank
                     thread.start()
                     terrace.comm.barrier()
                     thread.join()
