@@ -33,10 +33,11 @@ def sum_of_ends(tensor: torch.Tensor) -> str:
 
 
 def sum_of(parts: Iterable[torch.Tensor]) -> str:
-    """A checksum of the values of flat tensors."""
+    """A checksum of the values of tensors."""
     found = 0
     for part in parts:
-        found = zlib.crc32(part.cpu().view(torch.uint8).numpy().tobytes(), found)
+        flat = part.detach().contiguous().reshape(-1)
+        found = zlib.crc32(flat.cpu().view(torch.uint8).numpy().tobytes(), found)
     return f"{found:08x}"
 
 
@@ -75,7 +76,7 @@ def require_same_values(ranks: Ranks | None, values: Mapping[str, torch.Tensor],
     """Every rank calls it. Raises ConfigError on all of them that names each tensor that has other values on some."""
     if ranks is None:
         return
-    facts = {f"values for {name}": sum_of([one.detach().contiguous().reshape(-1)]) for name, one in values.items()}
+    facts = {f"values for {name}": sum_of([one]) for name, one in values.items()}
     advice = "write the same on all ranks, or on one whose values all get: engine.gathered(..., modifier_rank=0)"
     agree(ranks, facts, what, advice)
 
@@ -85,9 +86,7 @@ def require_alike(ranks: Ranks, model: nn.Module, known: set[int]) -> None:
     Statistics of batches are those of each rank's own batches."""
     own = {id(buffer) for module in model.modules() for buffer in _statistics_of(module)}
     facts = {
-        f"the values of {name}": sum_of([tensor.detach().contiguous().reshape(-1)])
-        for name, tensor in _replicas(model, known)
-        if id(tensor) not in own
+        f"the values of {name}": sum_of([tensor]) for name, tensor in _replicas(model, known) if id(tensor) not in own
     }
     try:
         ranks.agree(facts)

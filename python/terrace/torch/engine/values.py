@@ -121,13 +121,11 @@ class Values:
             release([one])
             self._store.close_lease(lease)
 
-    def write(self, one: Tracked, values: torch.Tensor, what: str | None = None, *, are_alike: bool = False) -> None:
+    def write(self, one: Tracked, values: torch.Tensor, what: str | None = None) -> None:
         """Writes a tensor's values: those of its parameter and master, or of a moment. All ranks write the same, which
-        is looked at unless `are_alike` says that they do."""
+        who calls this has looked at."""
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
-        if not are_alike:
-            require_same_values(self._store.ranks, {one.name: values}, "cannot write values")
         if not one.is_managed:
             self._take_one(one)
             if what is None:
@@ -263,7 +261,7 @@ class Values:
             modifier_rank,
         )
         for one, value in written.items():
-            self.write(one, value, are_alike=True)
+            self.write(one, value)
 
     def _replicas_of(self, parameters: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Those that are in no store, and whole on every rank."""
@@ -345,7 +343,7 @@ class Values:
     def _finish_load(self, one: Tracked, values: torch.Tensor) -> None:
         if one.is_managed:
             one.put_away()
-        self.write(one, values, are_alike=True)
+        self.write(one, values)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()

@@ -242,12 +242,12 @@ class Exports:
         """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
         steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
         for what, values in zip(whats, moments):
-            self._values.write(one, values, what, are_alike=True)
+            self._values.write(one, values, what)
         if master is not None:
             held = self._values.read(one)
             master = master.detach().to("cpu", torch.float32)
             values = torch.where(master.to(held.dtype) == held, master, held.float())
-            self._values.write(one, values, are_alike=True)
+            self._values.write(one, values)
         return steps
 
     def _steps(self) -> list[int]:
@@ -309,7 +309,7 @@ class Exports:
         count = one.parameter.numel()
         if not one.is_managed:
             values = saved.read(0, count).view(one.parameter.shape)
-            return self._values.write(one, values, what, are_alike=True)
+            return self._values.write(one, values, what)
         what = what or ("master" if one.is_trainable else "parameter")
         for first in range(0, count, _PART_ELEMENTS):
             part = saved.read(first, min(_PART_ELEMENTS, count - first)).float()
@@ -338,7 +338,7 @@ def _facts_of(parsed: Mapping[Tracked, Parsed | None], groups: Iterable[Named]) 
     facts: Named = {}
     for one, found in parsed.items():
         steps, moments, master = found or (0, [], None)
-        values = [tensor.detach().contiguous().reshape(-1) for tensor in (*moments, master) if tensor is not None]
+        values = [tensor for tensor in (*moments, master) if tensor is not None]
         facts[f"the state of {one.name}"] = f"{steps} steps, values {sum_of(values)}" if found else "none"
     for number, group in enumerate(groups):
         facts[f"group {number}"] = {name: value for name, value in sorted(group.items()) if name != "params"}
