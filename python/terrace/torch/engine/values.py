@@ -122,8 +122,8 @@ class Values:
             self._store.close_lease(lease)
 
     def write(self, one: Tracked, values: torch.Tensor, what: str | None = None) -> None:
-        """Writes a tensor's values: those of its parameter and master, or of a moment. All ranks write the same, which
-        who calls this has looked at."""
+        """Writes a tensor's values: those of its parameter and master, or of a moment. All ranks write the same
+        values, and the caller has compared them."""
         self._passes.come_to_rest("write values")
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
         if not one.is_managed:
