@@ -1,9 +1,7 @@
 #include <terrace/reference/planning/chunk_size.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -13,16 +11,10 @@
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/offload/watch/time_account.h>
 #include <terrace/reference/planning/predict.h>
-#include <terrace/reference/planning/settle.h>
 
 namespace terrace {
 namespace {
 
-// Multiplications and additions per second, of a thread and of a GPU.
-constexpr double kThreadFlops = 45e9;
-constexpr double kGpuFlops = 50e12;
-// What a chunk takes of a step beside its bytes, in whole steps of many sizes of chunks (docs/planning.md).
-constexpr double kChunkSeconds = 55e-6;
 // Another size has to take less than this part of the time.
 constexpr double kWorthWhile = 0.99;
 // Other sizes are not planned where none could take less than this part of the time.
@@ -32,46 +24,19 @@ constexpr uint32_t kMicroBatches = 4;
 // So many sizes in a row that are no better end the search in one direction.
 constexpr int kPatience = 2;
 
-// Of a typical machine with so many threads; where `has_gpu`, of one beside them.
-MachineRates reference_rates(const PlacementConfig& placement, size_t threads, bool has_gpu) {
-  MachineRates rates;
-  rates.thread_count = threads;
-  rates.chunk_seconds = kChunkSeconds;
-  rates.copy_bytes = 8e9;
-  rates.clear_bytes = 20e9;
-  rates.sum_elements = 2e9 * static_cast<double>(threads);
-  rates.accumulate_elements = 1.2e9 * static_cast<double>(threads);
-  rates.update_elements = 1.2e9;
-  rates.update_together_elements = 0.6e9 * static_cast<double>(threads);
-  rates.checksum_bytes = 20e9;
-  std::set<std::filesystem::path> paths(placement.state_paths.begin(), placement.state_paths.end());
-  paths.insert(placement.parameter_paths.begin(), placement.parameter_paths.end());
-  const double known = measured_rate(placement, std::vector(paths.begin(), paths.end()));
-  rates.disk_mixed_bytes = known > 0 ? known : 1.7e9;
-  rates.disk_read_bytes = 1.5 * rates.disk_mixed_bytes;
-  rates.disk_write_bytes = rates.disk_mixed_bytes;
-  if (has_gpu) {
-    rates.copy_bytes = rates.clear_bytes = 0;  // of a simulated device
-    rates.device = DeviceRates{.link = {.to_device = 20e9, .to_host = 20e9, .each_way = 16e9},
-                               .clear_bytes = 500e9,
-                               .sum_elements = 100e9,
-                               .accumulate_elements = 50e9,
-                               .update_elements = 20e9};
-  }
-  return rates;
-}
+// Where steps are planned, and where they would run.
+struct TrialMachines {
+  Workers& workers;
+  const ComputeDevice* compute;
+  ReferenceMachine reference;
+};
 
 // How long a step takes with chunks of one size.
 class Trials {
  public:
-  Trials(const TrainConfig& config, const ModelConfig& model, Workers& workers, const ComputeDevice* compute,
+  Trials(const TrainConfig& config, const ModelConfig& model, const TrialMachines& machines,
          size_t most_sizes, PlanningProgress* progress)
-      : config_(config),
-        model_(model),
-        workers_(workers),
-        compute_(compute),
-        most_sizes_(most_sizes),
-        progress_(progress) {
+      : config_(config), model_(model), machines_(machines), most_sizes_(most_sizes), progress_(progress) {
     config_.batch.micro_batches = std::min(config.batch.micro_batches, kMicroBatches);
     repeats_ = static_cast<double>(config.batch.micro_batches) / config_.batch.micro_batches;
   }
@@ -81,30 +46,41 @@ class Trials {
     config_.terrace.chunk_elements = chunk_elements;
     if (progress_ != nullptr) progress_->begin_size(most_sizes_);
     try {
-      const TrainingSetup setup = set_up_training(config_, model_, workers_, compute_);
+      const TrainingSetup setup = set_up_training(config_, model_, machines_.workers, machines_.compute);
       require_disk_room(setup.plan.memory, setup.offload);
-      const PlanPrediction step = predict_by_reference(config_, setup, workers_, mode_);
+      const PlanPrediction step =
+          predict_by_reference(config_, setup, machines_.workers, machines_.reference, mode_);
       mode_ = step.update_mode;
-      computing_seconds_ = 1e-9 * static_cast<double>(step.step.time[TimeCause::compute]) * repeats_;
+      busiest_seconds_ = busiest(step.step);
       return (step.forward_seconds + step.backward_seconds) * repeats_ + step.update_seconds;
     } catch (const ShortageError&) {
       return std::nullopt;
     }
   }
-  // For how long a step of the size that was planned last computes: with chunks of another size, which move
-  // no less, it does so for at least as long.
-  double computing_seconds() const { return computing_seconds_; }
+  // For how long what is busiest is busy in a step of the size that was planned last. With chunks of another
+  // size, which move no less, it is so for at least as long.
+  double busiest_seconds() const { return busiest_seconds_; }
+  // What a chunk takes of a step beside its bytes.
+  double chunk_seconds() const {
+    return reference_rates(machines_.reference, config_.placement).chunk_seconds;
+  }
 
  private:
+  // At least so long, since what the update moves is not repeated with the micro-batches.
+  double busiest(const OffloadCounters& step) const {
+    const double computing = static_cast<double>(step.time[TimeCause::compute]) * repeats_;
+    const uint64_t moving = std::max({step.disk_busy_ns, step.h2d_busy_ns, step.d2h_busy_ns});
+    return 1e-9 * std::max(computing, static_cast<double>(moving));
+  }
+
   TrainConfig config_;
   const ModelConfig& model_;
-  Workers& workers_;
-  const ComputeDevice* const compute_;
+  const TrialMachines machines_;
   const size_t most_sizes_;
   PlanningProgress* const progress_;
   std::optional<UpdateMode>
       mode_;  // that of the first size, in which the others are planned where they can be
-  double computing_seconds_ = 0;
+  double busiest_seconds_ = 0;
   double repeats_ = 1;  // of the micro-batches that are planned
 };
 
@@ -119,7 +95,7 @@ uint64_t fastest(const std::vector<uint64_t>& sizes, uint64_t first, uint64_t pa
   const auto is_faster = [&](const std::optional<double>& seconds) {
     return seconds && *seconds < kWorthWhile * least;
   };
-  if (trials.computing_seconds() >= kWorthPlanning * least) return first;
+  if (trials.busiest_seconds() >= kWorthPlanning * least) return first;
   int worse = 0;
   for (auto size = begin; size != sizes.begin() && worse < kPatience;) {
     const std::optional<double> seconds = trials.seconds(*--size);
@@ -131,7 +107,7 @@ uint64_t fastest(const std::vector<uint64_t>& sizes, uint64_t first, uint64_t pa
   worse = 0;
   for (auto size = std::next(begin); size != sizes.end() && worse < kPatience; ++size) {
     // Each of them comes to the device at least once.
-    if (static_cast<double>(parameters / *size) * kChunkSeconds >= least) break;
+    if (static_cast<double>(parameters / *size) * trials.chunk_seconds() >= least) break;
     const std::optional<double> seconds = trials.seconds(*size);
     worse = is_faster(seconds) ? 0 : worse + 1;
     if (is_faster(seconds)) std::tie(best, least) = std::pair(*size, *seconds);
@@ -147,28 +123,27 @@ bool moves_chunks(const TrainingSetup& setup) {
 }  // namespace
 
 PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
-                                    std::optional<UpdateMode> mode) {
-  const bool has_gpu = facts_of(setup.compute).own_memory.has_value();
-  const MachineRates rates = reference_rates(config.placement, workers.thread_count(), has_gpu);
-  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * setup.model->config().context;
-  const double flops = has_gpu ? kGpuFlops : kThreadFlops * static_cast<double>(rates.thread_count);
-  const OperationTimes operations(tokens, flops);
+                                    const ReferenceMachine& machine, std::optional<UpdateMode> mode) {
+  const MeasuredMachine assumed = assume_machine(config, setup, machine);
   const auto time_of = [&](std::string_view operation, uint64_t elements) {
-    return operations.of(operation, elements);
+    return assumed.operations.of(operation, elements);
   };
-  const StepTimes times{rates, time_of};
-  if (mode && is_possible(*mode, setup)) return predict(config, setup, *mode, workers, &times);
-  return predict_run(config, setup, workers, &times);
+  const StepTimes times{assumed.rates, time_of};
+  if (mode && is_possible(*mode, setup))
+    return predict(config, setup, *mode, workers, &times, PlanScope::steps);
+  return predict_run(config, setup, workers, &times, PlanScope::steps);
 }
 
 TrainingSetup set_up_with_fastest_chunks(const TrainConfig& config, const ModelConfig& model,
                                          Workers& workers, const ComputeDevice* compute,
-                                         PlanningProgress* progress) {
+                                         PlanningProgress* progress,
+                                         const std::optional<ReferenceMachine>& machine) {
   TrainingSetup setup = set_up_training(config, model, workers, compute);
   if (config.terrace.chunk_elements || !moves_chunks(setup)) return setup;
   const uint64_t first = setup.plan.chunk_elements;
   const std::vector<uint64_t> sizes = chunk_sizes(setup.tensors, setup.offload, config.max_chunk_elements);
-  Trials trials(config, model, workers, compute, sizes.size(), progress);
+  const TrialMachines machines{workers, compute, machine.value_or(reference_machine(workers, compute))};
+  Trials trials(config, model, machines, sizes.size(), progress);
   const uint64_t best = fastest(sizes, first, setup.plan.parameter_count, trials);
   if (best != first) {
     TrainConfig cut = config;

@@ -18,7 +18,6 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 64 * kMiB;  // beyond any cache
-constexpr const char* kMeasured = "measured now";
 
 // Amount per second of the fastest round: what disturbs a round only makes it slower.
 double fastest(double amount, uint64_t least_ns, FunctionRef<void()> round) {
@@ -206,9 +205,10 @@ double measure_chunk_seconds(Device& device, uint64_t slot_bytes, uint64_t round
 
 namespace {
 
-void add_device_rates(const DeviceRates& device, std::vector<PredictedRate>& named) {
+void add_device_rates(const DeviceRates& device, const std::string& origin,
+                      std::vector<PredictedRate>& named) {
   const auto add = [&](const char* name, double value, const char* unit) {
-    if (value > 0) named.push_back({name, value * 1e-9, unit, kMeasured});
+    if (value > 0) named.push_back({name, value * 1e-9, unit, origin});
   };
   add("copies to the device", device.link.to_device, "GB/s");
   add("copies from the device", device.link.to_host, "GB/s");
@@ -231,19 +231,19 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   const auto add = [&](const char* name, double value, double unit, const char* text, std::string origin) {
     if (value > 0) named.push_back({name, value / unit, text, std::move(origin)});
   };
-  add("copies between host and device", rates.copy_bytes, 1e9, "GB/s", kMeasured);
-  add("zeros for gradients", rates.clear_bytes, 1e9, "GB/s", kMeasured);
-  add("a chunk that comes and goes, beside its bytes", rates.chunk_seconds, 1e-6, "us", kMeasured);
-  add("sums over gradients", rates.sum_elements, 1e9, "G elements/s", kMeasured);
-  add("gradients added up", rates.accumulate_elements, 1e9, "G elements/s", kMeasured);
-  add("update by one thread", rates.update_elements, 1e9, "G elements/s", kMeasured);
-  add("update by all threads", rates.update_together_elements, 1e9, "G elements/s", kMeasured);
-  if (rates.device) add_device_rates(*rates.device, named);
-  add("checksums", rates.checksum_bytes, 1e9, "GB/s", kMeasured);
+  add("copies between host and device", rates.copy_bytes, 1e9, "GB/s", rates.origin);
+  add("zeros for gradients", rates.clear_bytes, 1e9, "GB/s", rates.origin);
+  add("a chunk that comes and goes, beside its bytes", rates.chunk_seconds, 1e-6, "us", rates.origin);
+  add("sums over gradients", rates.sum_elements, 1e9, "G elements/s", rates.origin);
+  add("gradients added up", rates.accumulate_elements, 1e9, "G elements/s", rates.origin);
+  add("update by one thread", rates.update_elements, 1e9, "G elements/s", rates.origin);
+  add("update by all threads", rates.update_together_elements, 1e9, "G elements/s", rates.origin);
+  if (rates.device) add_device_rates(*rates.device, rates.origin, named);
+  add("checksums", rates.checksum_bytes, 1e9, "GB/s", rates.origin);
   add("nvme reads", rates.disk_read_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme writes", rates.disk_write_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme, reads and writes mixed", rates.disk_mixed_bytes, 1e9, "GB/s", rates.disk_origin);
-  const char* const of_ranks = rates.given_ranks ? "given" : kMeasured;
+  const std::string of_ranks = rates.given_ranks ? "given" : rates.origin;
   add("from ranks of this host, both ways at once", rates.rank_bytes, 1e9, "GB/s", of_ranks);
   add("a message between them, beside its bytes", rates.rank_seconds, 1e-6, "us", of_ranks);
   add("from ranks of other hosts", rates.network_bytes, 1e9, "GB/s", "given");

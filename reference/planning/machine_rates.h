@@ -32,6 +32,7 @@ struct DeviceRates {
 
 // The rates of a machine. Bytes or elements per second; 0: unknown.
 struct MachineRates {
+  std::string origin = "measured now";  // of all that has no origin of its own
   size_t thread_count = 1;
   std::optional<DeviceRates> device;  // nothing: these threads simulate the device
   double copy_bytes = 0;              // between host and simulated device, on one thread
@@ -51,7 +52,7 @@ struct MachineRates {
   // takes for each of the others beside its bytes: those of one host, and those of different hosts.
   double rank_bytes = 0;
   double rank_seconds = 0;
-  bool given_ranks = false;  // else these two are measured
+  bool given_ranks = false;  // else these two have the origin of all
   double network_bytes = 0;
   double network_seconds = 0;
   double network_delay = 0;  // how long a message to another host is on its way, where several are at once

@@ -249,9 +249,9 @@ OperationTimes::OperationTimes(const Model& model, uint32_t micro_batch, Workers
                              shape.vocabulary, model.config().vocabulary, shape.batch, shape.sequence, runs);
 }
 
-OperationTimes::OperationTimes(uint64_t tokens, double flops)
+OperationTimes::OperationTimes(uint64_t tokens, double flops, std::string_view origin)
     : element_seconds_(2 * static_cast<double>(tokens) / flops),
-      description_(fmt::format("{:g} T multiplications and additions a second, given", flops * 1e-12)) {}
+      description_(fmt::format("{:g} T multiplications and additions a second, {}", flops * 1e-12, origin)) {}
 
 void OperationTimes::slow_down(double factor) {
   for (auto& [kind, time] : times_) {

@@ -29,8 +29,8 @@ class OperationTimes {
   OperationTimes(const Model& model, uint32_t micro_batch, Workers& workers, const TrialPlace& place = {},
                  double wanted_seconds = 1.0);
   // Takes a rate for given: so many multiplications and additions in a second, two for each element and token
-  // of a micro-batch, and four backward.
-  OperationTimes(uint64_t tokens, double flops);
+  // of a micro-batch, and four backward. `origin` says in one word where the rate is from.
+  OperationTimes(uint64_t tokens, double flops, std::string_view origin = "given");
 
   // `operation` is the key of a use ("mb0/h.3.mlp.fc/forward"), whose tensors have `elements` elements.
   OperationTime of(std::string_view operation, uint64_t elements) const;

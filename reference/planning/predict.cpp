@@ -103,8 +103,18 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
   return {std::move(rates), OperationTimes(*setup.model, sequences, workers, place, time.operations_seconds)};
 }
 
+MeasuredMachine assume_machine(const TrainConfig& config, const TrainingSetup& setup,
+                               const ReferenceMachine& machine, double given_flops) {
+  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * setup.model->config().context;
+  MachineRates rates = reference_rates(machine, config.placement);
+  OperationTimes operations = given_flops > 0
+                                  ? OperationTimes(tokens, given_flops)
+                                  : OperationTimes(tokens, reference_flops(machine), rates.origin);
+  return {std::move(rates), std::move(operations)};
+}
+
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
-                       Workers& workers, const StepTimes* times) {
+                       Workers& workers, const StepTimes* times, PlanScope scope) {
   DryTraining training(config, setup, mode, workers);
   std::optional<StepModel> model;
   if (times != nullptr) {
@@ -128,7 +138,7 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
   prediction.tiers = training.tiers();
   if (model && (times->rates.knows_disk() || !moves_on_nvme(prediction)))
     add_times(seconds, times->rates, config, prediction);
-  if (training.offloader().commits().are_kept()) {
+  if (scope == PlanScope::steps_and_commits && training.offloader().commits().are_kept()) {
     training.commit();  // the first one has everything to write
     training.step();
     prediction.commit_write_bytes = training.commit().commit_write_bytes;
@@ -137,13 +147,13 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
 }
 
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
-                           const StepTimes* step_times) {
+                           const StepTimes* step_times, PlanScope scope) {
   const UpdateMode mode = config.terrace.update.value_or(UpdateMode::after_backward);
-  const PlanPrediction prediction = predict(config, setup, mode, workers, step_times);
+  const PlanPrediction prediction = predict(config, setup, mode, workers, step_times, scope);
   if (config.terrace.update || !prediction.has_times) return prediction;
   const UpdateMode fastest = predict_update(times_of(prediction), update_rules(config, setup)).fastest;
   if (fastest == mode || !is_possible(fastest, setup)) return prediction;
-  return predict(config, setup, fastest, workers, step_times);
+  return predict(config, setup, fastest, workers, step_times, scope);
 }
 
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,

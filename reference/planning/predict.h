@@ -11,6 +11,7 @@
 #include <terrace/base/workers.h>
 #include <terrace/reference/planning/machine_rates.h>
 #include <terrace/reference/planning/operation_times.h>
+#include <terrace/reference/planning/reference_machine.h>
 #include <terrace/reference/setup/training_setup.h>
 #include <terrace/runtime/planning/prediction.h>
 
@@ -37,6 +38,10 @@ struct MeasuringTime {
 MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                                 const MeasuringTime& time = {});
 
+// Assumes the rates of `machine`, and those of its operations unless `given_flops` are above 0.
+MeasuredMachine assume_machine(const TrainConfig& config, const TrainingSetup& setup,
+                               const ReferenceMachine& machine, double given_flops = 0);
+
 // The inputs of the time of a step.
 struct StepTimes {
   const MachineRates& rates;
@@ -44,10 +49,14 @@ struct StepTimes {
   FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
 };
 
+// What is planned. A commit takes about as long to plan as a step.
+enum class PlanScope : uint8_t { steps, steps_and_commits };
+
 // `setup` belongs to `config`. Updates run in `mode`, which is possible. The prediction has no times without
 // `times`, or if it needs a drive whose rates are unknown.
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
-                       Workers& workers, const StepTimes* times = nullptr);
+                       Workers& workers, const StepTimes* times = nullptr,
+                       PlanScope scope = PlanScope::steps_and_commits);
 
 // Returns whether the memory of this plan suffices for updates in `mode`.
 bool is_possible(UpdateMode mode, const TrainingSetup& setup);
@@ -55,7 +64,7 @@ bool is_possible(UpdateMode mode, const TrainingSetup& setup);
 // Predicts the mode that the configuration names, else the mode that predict_update() takes for the fastest
 // by the predicted times; without times that is after_backward.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
-                           const StepTimes* times);
+                           const StepTimes* times, PlanScope scope = PlanScope::steps_and_commits);
 // Predicts with the measurements of this machine; null: without times.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                            const MeasuredMachine* machine = nullptr);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/engine_config.h>
 #include <terrace/runtime/config/parameter_groups.h>
@@ -80,6 +81,12 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--seed", "terrace.seed", "N", kTraining,
             "Seed of the initial weights and of the order of the data"},
 };
+
+size_t index_of(std::string_view flag) {
+  const auto found = std::ranges::find(kKeyFlags, flag, &KeyFlag::flag);
+  TERRACE_ASSERT(found != kKeyFlags.end(), fmt::format("{} stands for no key", flag));
+  return static_cast<size_t>(found - kKeyFlags.begin());
+}
 
 constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
 constexpr const char* kStatePath = "zero_optimization.offload_optimizer.nvme_path";
@@ -171,6 +178,14 @@ void add_output_flags(Command& app, TrainFlags& flags) {
 }
 
 }  // namespace
+
+const std::string& TrainFlags::given(std::string_view flag) const {
+  return key_values[index_of(flag)];
+}
+
+void TrainFlags::give(std::string_view flag, std::string_view value) {
+  key_values[index_of(flag)] = value;
+}
 
 void TrainFlags::add_to(Command& app) {
   FlagGroup(app).text("--config", "FILE", config, "A DeepSpeed JSON file (docs/config.md lists its keys)");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/base/units.h>
@@ -58,6 +59,10 @@ struct TrainFlags {
   bool verbose = false;
   // The values of flags that stand for a key of the configuration, in the order of their table.
   std::vector<std::string> key_values;
+
+  // The value of such a flag; empty: it is not given.
+  const std::string& given(std::string_view flag) const;
+  void give(std::string_view flag, std::string_view value);
 
   // Adds the flags to `app`; this object must stay where it is.
   void add_to(Command& app);

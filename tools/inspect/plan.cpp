@@ -22,6 +22,7 @@
 #include <terrace/reference/planning/settle.h>
 #include <terrace/reference/planning/ways_out.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/schema/config_file.h>
 #include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/ranks/host_share.h>
@@ -31,7 +32,9 @@
 #include "flags/compute_choice.h"
 #include "flags/data_flags.h"
 #include "flags/model_choice.h"
+#include "flags/shown_configuration.h"
 #include "flags/train_flags.h"
+#include "inspect/plan_placement.h"
 #include "inspect/plan_report.h"
 #include "inspect/rank_flags.h"
 #include "inspect/rank_outlook.h"
@@ -45,8 +48,9 @@ namespace {
 constexpr const char* kGroup = "The plan";
 // Without --steps, drives are said to wear out if a run of so many steps wears them out.
 constexpr uint64_t kCommonSteps = 10'000;
-// The nvme path of a machine that is not this one.
-constexpr const char* kDrivesElsewhere = "/of-another-machine";
+// The nvme path of a machine that is not this one, as DeepSpeed's pages have it.
+constexpr const char* kDrivesElsewhere = "/local_nvme";
+constexpr ReferenceMachine kMachineElsewhere = {.threads = 16, .has_gpu = true};
 constexpr const char* kPlanExamples =
     "Every flag of `terrace train` means the same here; without --data, the vocabulary is the model's "
     "own.\n\n"
@@ -78,14 +82,19 @@ class Plan final : public Subcommand {
   void add_own_flags(Command& command);
   // `missing` is what the machine of --disk lacks.
   int plan(const TrainerOptions& options, Workers& workers, std::vector<TierShortage> missing = {});
+  void require_values();
+  // What the ranks of a host share.
+  void take_ranks(TrainConfig& config) const;
   // Plans for another machine: budgets that are too small are raised to the least that do, and said.
   int plan_elsewhere(TrainerOptions options, Workers& workers);
   bool is_elsewhere() const { return disk_bytes_ > 0; }
+  std::optional<ReferenceMachine> elsewhere(const TrainConfig& config) const;
   int refuse_run(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
   // Returns nothing if no times are wanted or something cannot be measured; unmeasured_ then says why.
   std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
                                          Workers& workers);
   std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
+  bool are_disks_named() const;
   void take_named_rates(MachineRates& rates) const;
   // Measures each path for a second for --best, if the rates are not known.
   void measure_disks(const TrainConfig& config, MachineRates& rates);
@@ -100,6 +109,7 @@ class Plan final : public Subcommand {
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
   bool no_time_ = false;
+  std::string config_file_;  // of a placement that was chosen here
   std::string unmeasured_;
   std::string rates_text_;  // the rates with which times were computed
   Console console_;
@@ -172,13 +182,16 @@ void Plan::take_named_rates(MachineRates& rates) const {
   ranks_.take_links(rates);
 }
 
+bool Plan::are_disks_named() const {
+  return !disk_read_.empty() && !disk_write_.empty() && !disk_mixed_.empty();
+}
+
 void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
   constexpr uint64_t kLargestFile = 256 * kMiB;
   constexpr uint64_t kShareOfFree = 16;
   constexpr uint64_t kPartNs = 250'000'000;
-  const bool are_named = !disk_read_.empty() && !disk_write_.empty() && !disk_mixed_.empty();
   const std::vector<std::filesystem::path> paths = nvme_paths(config);
-  if (rates.disk_mixed_bytes > 0 || are_named || paths.empty()) return;
+  if (rates.disk_mixed_bytes > 0 || are_disks_named() || paths.empty()) return;
   const io::EngineOptions engine = {.kind = io::choose_engine(config.terrace.engine).kind};
   MachineRates sum;
   try {
@@ -205,6 +218,13 @@ void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
 std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const TrainingSetup& setup,
                                              Workers& workers) {
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
+  if (const std::optional<ReferenceMachine> other = elsewhere(config)) {
+    MeasuredMachine machine = assume_machine(config, setup, *other, ranks_.flops());
+    if (are_disks_named()) machine.rates.disk_origin.clear();
+    take_named_rates(machine.rates);
+    rates_text_ = rates_text(machine.rates);
+    return machine;
+  }
   try {
     MeasuredMachine machine = measure_machine(config, setup, workers, {.given_flops = ranks_.flops()});
     // This process measures alone what the ranks of a host do side by side.
@@ -223,8 +243,49 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
   }
 }
 
+// With the threads that are given, else those of a common machine.
+std::optional<ReferenceMachine> Plan::elsewhere(const TrainConfig& config) const {
+  if (!is_elsewhere()) return std::nullopt;
+  ReferenceMachine machine = kMachineElsewhere;
+  if (config.terrace.thread_count > 0) machine.threads = config.terrace.thread_count;
+  return machine;
+}
+
 int Plan::run() {
-  // Wrong values are refused before anything is measured.
+  if (wants_configuration(flags_)) return show_configuration(flags_, console_);
+  require_values();
+  std::optional<DataChoice> data;
+  if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
+  const std::optional<uint32_t> vocabulary = data ? data->vocabulary() : std::nullopt;
+  TrainerOptions options = resolve_training(flags_, vocabulary);
+  if (data) require_training_data(flags_, *data, options);
+  ranks_.require_sense(options.config.batch.ranks, !no_time_);
+  if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
+  const ComputeChoice compute(options.config, console_);
+  Workers workers = make_compute_threads(options.config.terrace);
+  if (is_elsewhere() && leaves_placement_open(flags_)) {
+    const PlacementSearch search{vocabulary, compute.device(), disk_bytes_};
+    console_.info(choose_placement(search, workers, flags_));
+    options = resolve_training(flags_, vocabulary);
+    config_file_ = config_file_json(options.config);
+  }
+  take_ranks(options.config);
+  for (const std::string& warning : options.config.warnings) {
+    if ((!best_ && !is_elsewhere()) || !warning.starts_with("--nvme-path has no effect"))
+      console_.warning(warning);
+  }
+  if (!is_elsewhere()) require_no_files(nvme_paths(options.config));
+  options.compute = compute.device();
+  options.config = compute.settle(options.config, console_);
+  try {
+    return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);
+  } catch (const ShortageError& shortage) {
+    return refuse_run(options, workers, shortage);
+  }
+}
+
+// Wrong values are refused before anything is measured.
+void Plan::require_values() {
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
   if (!disk_.empty()) {
     disk_bytes_ = parse_bytes(disk_, "--disk");
@@ -235,32 +296,15 @@ int Plan::run() {
   MachineRates named;
   take_named_rates(named);
   ranks_.require_values();
-  std::optional<DataChoice> data;
-  if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
-  TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
-  if (data) require_training_data(flags_, *data, options);
-  ranks_.require_sense(options.config.batch.ranks, !no_time_);
-  share_host(options.config, ranks_.ranks_per_host());
-  BatchConfig& batch = options.config.batch;
+}
+
+void Plan::take_ranks(TrainConfig& config) const {
+  share_host(config, ranks_.ranks_per_host());
+  BatchConfig& batch = config.batch;
   if (batch.ranks % ranks_.ranks_per_host() == 0) batch.hosts = batch.ranks / ranks_.ranks_per_host();
   if (!batch.gradient_group) batch.gradient_group = batch.new_gradient_group();
   take_paths_of({.ranks_on_host = ranks_.ranks_per_host(), .host = own_place().host_name},
-                options.config.terrace.nvme_share, options.config.placement);
-  if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
-  for (const std::string& warning : options.config.warnings) {
-    if ((!best_ && !is_elsewhere()) || !warning.starts_with("--nvme-path has no effect"))
-      console_.warning(warning);
-  }
-  if (!is_elsewhere()) require_no_files(nvme_paths(options.config));
-  const ComputeChoice compute(options.config, console_);
-  options.compute = compute.device();
-  options.config = compute.settle(options.config, console_);
-  Workers workers = make_compute_threads(options.config.terrace);
-  try {
-    return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);
-  } catch (const ShortageError& shortage) {
-    return refuse_run(options, workers, shortage);
-  }
+                config.terrace.nvme_share, config.placement);
 }
 
 int Plan::plan_elsewhere(TrainerOptions options, Workers& workers) {
@@ -288,8 +332,8 @@ int Plan::plan_elsewhere(TrainerOptions options, Workers& workers) {
 int Plan::plan(const TrainerOptions& options, Workers& workers, std::vector<TierShortage> missing) {
   const TrainConfig& config = options.config;
   std::optional<PlanningWatch> watch(std::in_place, console_);
-  const TrainingSetup setup =
-      set_up_with_fastest_chunks(config, options.model, workers, options.compute, &watch->progress());
+  const TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute,
+                                                         &watch->progress(), elsewhere(config));
   const std::string sides = update_sides_text(config, setup);
   if (!sides.empty()) console_.info(sides);
   const uint64_t on_disk = setup.plan.memory.file_bytes();
@@ -324,6 +368,7 @@ int Plan::plan(const TrainerOptions& options, Workers& workers, std::vector<Tier
     console_.warning(wear + " (--endurance says what they are rated for)");
   if (best_) report.splits = splits(options, workers, machine);
   report.rates = rates_text_;
+  report.config_file = config_file_;
   print_result(flags_.json ? plan_json(report) : plan_text(report));
   return report.missing.empty() ? kDone : kUsage;
 }
@@ -350,8 +395,8 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
       std::optional<TrainingSetup> setup;
       try {
         PlanningWatch watch(console_);
-        setup.emplace(
-            set_up_with_fastest_chunks(config, options.model, workers, options.compute, &watch.progress()));
+        setup.emplace(set_up_with_fastest_chunks(config, options.model, workers, options.compute,
+                                                 &watch.progress(), elsewhere(config)));
         if (!is_elsewhere()) require_disk_room(setup->plan.memory, setup->offload);
       } catch (const Error& error) {
         split.refusal = error.in(Door::program);

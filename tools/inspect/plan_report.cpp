@@ -123,6 +123,16 @@ std::string run_text(const PlanReport& report) {
                      format_seconds(run_seconds(report)));
 }
 
+// An update takes as long for one micro-batch as for many.
+std::string update_hint(const PlanPrediction& prediction) {
+  constexpr double kMuch = 0.5;
+  if (prediction.update_seconds <= kMuch * prediction.step_seconds) return "";
+  return fmt::format(
+      "the update takes {} of a step, however many micro-batches share it: more of them (--accumulation) "
+      "give more tokens a second\n",
+      percent_text(prediction.update_seconds, prediction.step_seconds));
+}
+
 std::string time_text(const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
   if (!prediction.has_times) return report.no_times.empty() ? "" : "time: " + report.no_times + "\n";
@@ -138,8 +148,9 @@ std::string time_text(const PlanReport& report) {
       prediction.backward_seconds);
   if (mode != UpdateMode::next_forward) add("update", prediction.update_seconds);
   add("in all", prediction.step_seconds);
-  std::string text = table.text() + run_text(report) + resource_text(prediction.use()) + "\n" +
-                     ranks_text(report) + "\n" + outlook_text(report.outlook);
+  std::string text = table.text() + run_text(report) + update_hint(prediction) +
+                     resource_text(prediction.use()) + "\n" + ranks_text(report) + "\n" +
+                     outlook_text(report.outlook);
   TextTable rates({"it rests on", "rate", "unit", "from"});
   for (const PredictedRate& rate : prediction.rates)
     rates.add({rate.name, fmt::format("{:.3g}", rate.value), rate.unit, rate.origin});
@@ -230,7 +241,8 @@ std::string plan_text(const PlanReport& report) {
                       grouped(report.prediction.step.demand_fetch_count),
                       grouped(report.prediction.step.eviction_count));
   text += missing_lines(report) + disk_text(report) + writes_text(report) + time_text(report);
-  return text + (report.splits.empty() ? "" : "\n" + splits_text(report.splits, report.rates));
+  if (!report.splits.empty()) text += "\n" + splits_text(report.splits, report.rates);
+  return text + (report.config_file.empty() ? "" : "\nds.json of this plan:\n" + report.config_file);
 }
 
 std::string plan_json(const PlanReport& report) {
@@ -265,6 +277,7 @@ std::string plan_json(const PlanReport& report) {
   json.member("best", has_best ? JsonValue(report.splits.front().flags) : nullptr);
   json.member("rates", json_text_or_null(report.rates));
   write_splits(json, report.splits);
+  json.member("config", report.config_file.empty() ? nullptr : json_raw(report.config_file));
   return json.end().take() + "\n";
 }
 

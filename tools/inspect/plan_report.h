@@ -39,6 +39,7 @@ struct PlanReport {
   uint64_t tokens_per_step = 0;
   uint64_t steps = 0;                 // of the run
   uint64_t disk_bytes = 0;            // of --disk; 0: not given
+  std::string config_file;            // that trains with a placement which the plan has chosen; else empty
   std::vector<TierShortage> missing;  // what the machine of --disk lacks: the plan is for one that has it
 };
 std::string plan_text(const PlanReport& report);

@@ -6,6 +6,8 @@
 
 #include <terrace/base/error.h>
 
+#include "command_line.h"
+
 namespace terrace {
 
 std::vector<std::string> going_on(const std::vector<std::string>& arguments) {

@@ -13,9 +13,9 @@
 
 #include "command_line.h"
 #include "console.h"
-#include "flags/compute_choice.h"
 #include "flags/model_choice.h"
 #include "flags/output_files.h"
+#include "flags/shown_configuration.h"
 #include "flags/train_flags.h"
 #include "train/followed_run.h"
 #include "train/passed_when_kept.h"
@@ -47,31 +47,14 @@ class Train final : public Subcommand {
   }
 
   int run() override {
-    if (flags_.explain.empty() && !flags_.print_config) return train();
+    if (!wants_configuration(flags_)) return train();
     RankConsole program(console_);
     const RunRanks ranks(own_environment(), program);
     take_part(ranks.identity(), flags_, console_);
-    if (!ranks.is_first()) return kDone;
-    return flags_.explain.empty() ? print_config() : explain();
+    return ranks.is_first() ? show_configuration(flags_, console_) : kDone;
   }
 
  private:
-  TrainConfig settled(const TrainConfig& config) {
-    return ComputeChoice(config, console_).settle(config, console_);
-  }
-  int explain() {
-    print_result(config_explanation(settled(resolve_config(flags_)), flags_.explain));
-    return kDone;
-  }
-  int print_config() {
-    const TrainConfig config = resolve_config(flags_);
-    for (const std::string& warning : config.warnings) console_.warning(warning);
-    choose_model(flags_);  // an unknown model is refused here too
-    const TrainConfig in_force = settled(config);
-    print_result(flags_.json ? config_json(in_force) : config_table(in_force));
-    return kDone;
-  }
-
   int train();
   int train(const RunRanks& ranks, RunReport& report);
   void announce(PlannedRun& run, RunReport& report);

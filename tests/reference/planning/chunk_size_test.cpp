@@ -42,7 +42,8 @@ TrainerOptions tight(const Budgets& budgets) {
 double seconds_with(const TrainerOptions& options, uint64_t elements, Workers& workers) {
   TrainConfig config = options.config;
   config.terrace.chunk_elements = elements;
-  return predict_by_reference(config, set_up_training(config, options.model, workers), workers).step_seconds;
+  const TrainingSetup setup = set_up_training(config, options.model, workers);
+  return predict_by_reference(config, setup, workers, reference_machine(workers, nullptr)).step_seconds;
 }
 
 // Chunks of 8 Ki elements move fewest bytes there, and of the step they take a third for themselves.
