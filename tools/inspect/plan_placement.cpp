@@ -28,14 +28,21 @@ void place(const Candidate& candidate, TrainFlags& flags) {
   flags.give(kStates, name_of(candidate.states));
 }
 
-bool fits(const PlacementSearch& search, Workers& workers, const TrainFlags& flags) {
+enum class Fit : uint8_t { not_in_memory, not_on_drives, fits };
+
+Fit fit_of(const PlacementSearch& search, Workers& workers, const TrainFlags& flags) {
   try {
     const TrainerOptions options = resolve_training(flags, search.vocabulary);
     const TrainingSetup setup = set_up_training(options.config, options.model, workers, search.compute);
-    return setup.plan.memory.file_bytes() <= search.disk_bytes;
+    return setup.plan.memory.file_bytes() <= search.disk_bytes ? Fit::fits : Fit::not_on_drives;
   } catch (const ShortageError&) {
-    return false;
+    return Fit::not_in_memory;
   }
+}
+
+std::string_view reason_of(Fit fit) {
+  if (fit == Fit::fits) return "the nearest to the device that fits";
+  return fit == Fit::not_on_drives ? "which fits into memory" : "which needs the least memory";
 }
 
 }  // namespace
@@ -45,15 +52,14 @@ bool leaves_placement_open(const TrainFlags& flags) {
 }
 
 std::string choose_placement(const PlacementSearch& search, Workers& workers, TrainFlags& flags) {
-  bool has_room = false;
+  Fit fit = Fit::not_in_memory;
   for (const Candidate& candidate : kCandidates) {
     place(candidate, flags);
-    has_room = fits(search, workers, flags);
-    if (has_room) break;
+    fit = fit_of(search, workers, flags);
+    if (fit != Fit::not_in_memory) break;  // what is further away needs no less of the drives
   }
   return fmt::format("placement: {} {} {} {}, {}", kParameters, flags.given(kParameters), kStates,
-                     flags.given(kStates),
-                     has_room ? "the nearest to the device that fits" : "which needs the least memory");
+                     flags.given(kStates), reason_of(fit));
 }
 
 }  // namespace terrace

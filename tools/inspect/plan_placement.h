@@ -22,8 +22,8 @@ struct PlacementSearch {
 };
 
 // Gives `flags`, which have an nvme path, the first placement that fits: none before cpu before nvme, and
-// states leave the device before parameters. If none fits, takes the one that needs the least memory. Returns
-// the choice in words.
+// states leave the device before parameters. If none fits into memory, takes the one that needs the least;
+// if the drives are too small, the one that needs the least of them. Returns the choice in words.
 std::string choose_placement(const PlacementSearch& search, Workers& workers, TrainFlags& flags);
 
 }  // namespace terrace

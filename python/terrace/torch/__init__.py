@@ -3,11 +3,13 @@
 from .dealt import RankSampler
 from .engine import Engine
 from .engine.initialize import SMALL_ELEMENTS, initialize
+from .engine.model_plan import ModelPlan, plan_model
 from .large_models import init, load
 from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadOptions, OffloadSGD
 
 __all__ = [
     "Engine",
+    "ModelPlan",
     "OffloadAdagrad",
     "OffloadAdam",
     "OffloadAdamW",
@@ -19,4 +21,5 @@ __all__ = [
     "init",
     "initialize",
     "load",
+    "plan_model",
 ]

@@ -143,10 +143,11 @@ def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
     )
     if ranks is not None:
         settings.warnings.extend(obey(ranks, settings))
-    _require_plain(model)
+    require_plain(model)
+    _require_all_values(model)
     device = choose_device(settings, given["device"], ranks)
     _require_order(settings)
-    groups, kind, defaults = _groups(model, settings, given["optimizer"], given["model_parameters"])
+    groups, kind, defaults = groups_of(model, settings, given["optimizer"], given["model_parameters"])
     optimizer = EngineOptimizer(kind, groups, defaults)
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
     loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
@@ -199,7 +200,7 @@ def _say(log: Log | None, lines: Iterator[str]) -> None:
 _WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 
-def _require_plain(model: nn.Module) -> None:
+def require_plain(model: nn.Module) -> None:
     what = _WHAT
     if not isinstance(model, nn.Module):
         raise ConfigError(what, type(model).__name__, "it is no torch.nn.Module", "give model=")
@@ -221,11 +222,23 @@ def _require_plain(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ConfigError(what, name, "it has no shape yet", "run the model forward once before terrace.initialize")
-        if parameter.device.type != "meta":
-            require_values(parameter, name, what)
 
 
-def _groups(model: nn.Module, config: Config, optimizer: Any, model_parameters: Any) -> tuple[list[Named], str, Named]:
+def _require_all_values(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            raise ConfigError(
+                "cannot take a parameter into Terrace",
+                name,
+                "it is on the meta device and has no values",
+                "load them first: terrace.torch.load(model, path)",
+            )
+        require_values(parameter, name, _WHAT)
+
+
+def groups_of(
+    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any
+) -> tuple[list[Named], str, Named]:
     """(parameter groups, kind, torch's defaults)"""
     own = config.optimizer
     parameters = (

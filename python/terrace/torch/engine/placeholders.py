@@ -251,13 +251,6 @@ def require_trainable_kind(parameter: nn.Parameter, name: str) -> bool:
     """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way.
     Frozen ones of other types stay torch's: the codes of quantised weights among them."""
     what = "cannot take a parameter into Terrace"
-    if parameter.device.type == "meta":
-        raise ConfigError(
-            what,
-            name,
-            "it is on the meta device and has no values",
-            "load them first: terrace.torch.load(model, path)",
-        )
     is_plain = type(parameter.data) in (torch.Tensor, torch.nn.Parameter)
     if not is_plain and not parameter.requires_grad:
         return False
@@ -291,7 +284,8 @@ def require_storage_of_its_own(parameters: Iterable[tuple[nn.Parameter, list[str
         for name, buffer in model.named_buffers()
         if buffer.device.type != "meta" and buffer.layout == torch.strided
     ]
-    shared = overlapping([(parameter, names[0]) for parameter, names in parameters], buffers)
+    with_bytes = [(one, names[0]) for one, names in parameters if one.device.type != "meta"]
+    shared = overlapping(with_bytes, buffers)
     if shared is not None:
         raise ConfigError(
             "cannot take a parameter into Terrace",
