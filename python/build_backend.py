@@ -4,13 +4,14 @@ Nothing but Python, CMake, a compiler and Debian packages is used, and no networ
 because the library has no Python in it. Settings (`pip install . --config-settings library=PATH`):
 
     library     a built libterrace.so to take, as does the environment variable TERRACE_LIBRARY; else one is built
-    auditwheel  "no": the wheel is not repaired, even where auditwheel is installed
+    standalone  a folder with a library and a program that need nothing (tools/wheel): the wheel runs elsewhere too
 """
 
 import base64
 import hashlib
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -45,8 +46,30 @@ def _soname():
     return f"libterrace.so.{abi}"
 
 
-def _tag():
-    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+def _tag(standalone=None):
+    """That of this machine, or of all that have a glibc which is as new as the one that the binaries want (PEP 600)."""
+    if standalone is None:
+        return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+    asked = ["readelf", "--version-info", "--wide", *map(str, _binaries(standalone).values())]
+    wanted = subprocess.run(
+        asked, stdout=subprocess.PIPE, check=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    ).stdout
+    glibc = max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", wanted))
+    return f"py3-none-manylinux_2_{glibc}_{platform.machine()}"
+
+
+# --- What needs nothing (tools/wheel) ---
+
+
+def _standalone(settings):
+    """The folder that the settings name, or None."""
+    given = (settings or {}).get("standalone")
+    return pathlib.Path(given).resolve() if given else None
+
+
+def _binaries(standalone):
+    """Where in a wheel they are, and where in the folder."""
+    return {f"terrace/lib/{_soname()}": standalone / _soname(), "terrace/bin/terrace": standalone / "terrace"}
 
 
 # --- The library ---
@@ -73,12 +96,13 @@ def _run(command):
         sys.exit(f"Terrace: `{' '.join(command[:2])}` failed, see above. {_ADVICE}")
 
 
-def _stripped(library, folder):
-    copy = pathlib.Path(folder) / _soname()
-    shutil.copyfile(library, copy)
-    if shutil.which("strip"):
-        subprocess.run(["strip", "--strip-unneeded", str(copy)], check=True)
-    return copy
+def _stripped(binary):
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / binary.name
+        shutil.copyfile(binary, copy)
+        if shutil.which("strip"):
+            subprocess.run(["strip", "--strip-unneeded", str(copy)], check=True)
+        return copy.read_bytes()
 
 
 # --- Wheels ---
@@ -104,31 +128,36 @@ def _metadata():
     )
 
 
-def _info(tag):
-    """The files of the folder of metadata."""
-    wheel = f"Wheel-Version: 1.0\nGenerator: terrace\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    return {"METADATA": _metadata().encode(), "WHEEL": wheel.encode(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
+def _info(standalone=None):
+    """The files of the folder of metadata. The command `terrace` is there where the program is."""
+    wheel = f"Wheel-Version: 1.0\nGenerator: terrace\nRoot-Is-Purelib: false\nTag: {_tag(standalone)}\n"
+    files = {"METADATA": _metadata().encode(), "WHEEL": wheel.encode(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
+    if standalone is not None:
+        files["entry_points.txt"] = b"[console_scripts]\nterrace = terrace.__main__:main\n"
+        for licence in sorted((standalone / "licenses").iterdir()):
+            files[f"licenses/{licence.name}"] = licence.read_bytes()
+    return files
 
 
 def _sources():
     for path in sorted(PACKAGE.rglob("*")):
         inside = path.relative_to(PACKAGE)
-        if path.is_file() and path.suffix in (".py", ".typed") and inside.parts[0] != "lib":
+        if path.is_file() and path.suffix in (".py", ".typed", ".json") and inside.parts[0] != "lib":
             yield f"terrace/{inside.as_posix()}", path.read_bytes()
 
 
-def _write_wheel(folder, tag, files):
+def _write_wheel(folder, files, standalone=None):
     """Writes files of {name: bytes} with the record of them. The same files give the same wheel."""
     name = f"terrace-{_version()}"
     info = f"{name}.dist-info"
-    files = {**files, **{f"{info}/{file}": content for file, content in _info(tag).items()}}
+    files = {**files, **{f"{info}/{file}": content for file, content in _info(standalone).items()}}
     record = [f"{file},sha256={_digest(content)},{len(content)}" for file, content in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
-    path = pathlib.Path(folder) / f"{name}-{tag}.whl"
+    path = pathlib.Path(folder) / f"{name}-{_tag(standalone)}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in files.items():
             entry = zipfile.ZipInfo(file, (1980, 1, 1, 0, 0, 0))
-            entry.external_attr = (0o755 if ".so" in file else 0o644) << 16
+            entry.external_attr = (0o100755 if file.startswith(("terrace/lib/", "terrace/bin/")) else 0o100644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return path.name
@@ -139,29 +168,13 @@ def _digest(content):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    library = _library(config_settings)
-    with tempfile.TemporaryDirectory() as folder:
-        files = {**dict(_sources()), f"terrace/lib/{_soname()}": _stripped(library, folder).read_bytes()}
-        name = _write_wheel(folder, _tag(), files)
-        repaired = None
-        if shutil.which("auditwheel") and (config_settings or {}).get("auditwheel") != "no":
-            repaired = _repaired(pathlib.Path(folder) / name)
-        best = repaired or pathlib.Path(folder) / name
-        shutil.move(str(best), os.path.join(wheel_directory, best.name))
-        return best.name
-
-
-def _repaired(wheel):
-    """A wheel that brings along what the library needs, and runs elsewhere too; None where that cannot be made."""
-    folder = wheel.parent / "repaired"
-    # PYTHONPATH hides from a build what is installed, and so from auditwheel what it consists of.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = ["auditwheel", "repair", "--wheel-dir", str(folder), str(wheel)]
-    done = subprocess.run(command, stdout=sys.stderr, env=environment)
-    found = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
-    if not found:
-        print("Terrace: auditwheel could not repair the wheel, which runs on this machine then", file=sys.stderr)
-    return found[0] if found else None
+    standalone = _standalone(config_settings)
+    if standalone is None:
+        binaries = {f"terrace/lib/{_soname()}": _library(config_settings)}
+    else:
+        binaries = _binaries(standalone)
+    stripped = {name: _stripped(binary) for name, binary in binaries.items()}
+    return _write_wheel(wheel_directory, {**dict(_sources()), **stripped}, standalone)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
@@ -172,13 +185,13 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
     if link.is_symlink() or link.exists():
         link.unlink()
     link.symlink_to(library)
-    return _write_wheel(wheel_directory, _tag(), {"terrace.pth": f"{PACKAGE.parent}\n".encode()})
+    return _write_wheel(wheel_directory, {"terrace.pth": f"{PACKAGE.parent}\n".encode()})
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     info = pathlib.Path(metadata_directory) / f"terrace-{_version()}.dist-info"
     info.mkdir()
-    for name, content in _info(_tag()).items():
+    for name, content in _info(_standalone(config_settings)).items():
         (info / name).write_bytes(content)
     return info.name
 

@@ -62,7 +62,7 @@ def _load() -> ctypes.CDLL:
             str(error),
             "reinstall the package, or set TERRACE_LIBRARY to a built libterrace.so; it needs the shared libraries "
             "of TBB, fmt, liburing, libaio, highway, xxHash and OpenSSL (Debian: libtbb12 libfmt9 liburing2 libaio1 "
-            "libhwy1 libxxhash0 libssl3), which a wheel brings along where auditwheel has repaired it",
+            "libhwy1 libxxhash0 libssl3), unless tools/wheel has made the wheel",
         ) from None
     return _declared(loaded, path)
 

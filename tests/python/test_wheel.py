@@ -1,7 +1,5 @@
 """The package as pip installs it, from the tree and without network. The library is the one that was built."""
 
-import contextlib
-import ensurepip
 import os
 import pathlib
 import shutil
@@ -13,25 +11,12 @@ import unittest
 import unittest.mock
 import zipfile
 
+from installing import STORE, pip_command, sheltered
 from support import ROOT
 from terrace import _lib
 
 sys.path.insert(0, str(ROOT / "python"))
 import build_backend
-
-PROGRAM = """
-import os, terrace
-from terrace import _lib
-store = terrace.Store([terrace.Tensor("w", (4,))], terrace.SimulatedDevice(1 << 20), host_bytes=8 << 20)
-store.fill_arrays({"w": memoryview(bytes(16)).cast("f")})
-print(os.path.dirname(terrace.__file__), _lib.library_path(), store.read_values("w").tolist())
-"""
-
-
-def pip_wheel():
-    """Python's own, which Debian has elsewhere."""
-    folders = [pathlib.Path(ensurepip.__file__).parent / "_bundled", pathlib.Path("/usr/share/python-wheels")]
-    return next(wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl")))
 
 
 class InFolder(unittest.TestCase):
@@ -41,24 +26,19 @@ class InFolder(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.library = pathlib.Path(_lib.library_path()).resolve()
 
+    def install(self, *arguments):
+        """Of the package, without network, by what else pip is told."""
+        quiet = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+        return [*pip_command(), *arguments, *quiet, "--config-settings", f"library={self.library}"]
+
     def run_in(self, environment, *arguments):
         """Of a process that finds nothing but what is installed."""
-        names = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
-        done = subprocess.run(
-            [environment / "bin/python", "-I", *arguments],
-            cwd=self.folder,
-            text=True,
-            env=names,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self.assertEqual(done.returncode, 0, done.stdout)
-        return done.stdout
+        return sheltered(self, [environment / "bin/python", "-I", *arguments], self.folder)
 
 
 class Wheels(InFolder):
     def build(self):
-        name = build_backend.build_wheel(self.folder, {"library": str(self.library), "auditwheel": "no"})
+        name = build_backend.build_wheel(self.folder, {"library": str(self.library)})
         return self.folder / name
 
     def test_a_wheel_is_small_serves_every_python_and_is_the_same_each_time(self):
@@ -82,25 +62,6 @@ class Wheels(InFolder):
             [name for name in names if "__pycache__" in name or name.startswith("terrace/lib/")],
             [f"terrace/lib/{_lib.SONAME}"],
         )
-
-    def test_auditwheel_repairs_it_where_that_can_be_done(self):
-        """A program in its place, which repairs or fails, and which the settings may turn off."""
-        program = self.folder / "auditwheel"
-        for repairs, settings, wanted in (
-            (True, {}, "manylinux"),
-            (False, {}, "linux"),
-            (True, {"auditwheel": "no"}, "linux"),
-        ):
-            called = '[ "$1 $2" = "repair --wheel-dir" ] && [ -z "$PYTHONPATH" ] || exit 2'
-            repair = 'mkdir "$3" && cp "$4" "$3/$(basename "$4" | sed s/linux/manylinux/)"' if repairs else "exit 1"
-            program.write_text(f"#!/bin/sh\n{called}\n{repair}\n")
-            program.chmod(0o755)
-            path = {"PATH": f"{self.folder}:{os.environ['PATH']}", "PYTHONPATH": "/nowhere"}
-            with self.subTest(f"{repairs} {settings}"), unittest.mock.patch.dict(os.environ, path):
-                with contextlib.redirect_stderr(open(os.devnull, "w")) as quiet, quiet:
-                    name = build_backend.build_wheel(self.folder, {"library": str(self.library), **settings})
-            self.assertRegex(name, rf"py3-none-{wanted}_\w+\.whl$")
-            self.assertTrue((self.folder / name).is_file())
 
     def test_the_metadata_are_those_of_the_wheel(self):
         info = build_backend.prepare_metadata_for_build_wheel(self.folder)
@@ -127,26 +88,8 @@ class Wheels(InFolder):
     def test_pip_installs_it_without_network_and_it_runs_by_itself(self):
         environment = self.folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-        install = [
-            "install",
-            "--quiet",
-            "--no-index",
-            "--no-deps",
-            "--no-compile",
-            "--disable-pip-version-check",
-            "--config-settings",
-            f"library={self.library}",
-            "--config-settings",
-            "auditwheel=no",
-            str(ROOT),
-        ]
-        # pip runs from the wheel that Python brings along: to install it first takes longer than all else here.
-        run_pip = (
-            f"import runpy, sys; sys.path.insert(0, {str(pip_wheel())!r}); sys.argv[0] = 'pip'; "
-            "runpy.run_module('pip', run_name='__main__')"
-        )
-        self.run_in(environment, "-c", run_pip, *install)
-        package, library, values = self.run_in(environment, "-c", PROGRAM).split(" ", 2)
+        self.run_in(environment, *self.install("install", "--no-compile"), str(ROOT))
+        package, library, values = self.run_in(environment, "-c", STORE).split(" ", 2)
         self.assertTrue(package.startswith(str(environment)), package)
         self.assertEqual(library, f"{package}/lib/{_lib.SONAME}")
         self.assertTrue(pathlib.Path(package, "py.typed").is_file())
@@ -188,6 +131,15 @@ class Sources(InFolder):
         self.assertEqual(here - names, {"build/x.o", "build-asan/x.o", ".cache/x", "python/__pycache__/x.pyc"})
         self.assertEqual(names - here, set())
         self.assertTrue({"tools/setup", "capi/terrace.h", "python/build_backend.py"} <= set(build_backend._tree()))
+
+    def test_pip_makes_a_wheel_of_the_source(self):
+        source = self.folder / build_backend.build_sdist(self.folder)
+        environment = self.folder / "environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+        self.run_in(environment, *self.install("wheel", "--wheel-dir", self.folder), source)
+        (wheel,) = self.folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            self.assertIn(f"terrace/lib/{_lib.SONAME}", archive.namelist())
 
     def test_a_library_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(SystemExit, "there is no library /nowhere.so"):
