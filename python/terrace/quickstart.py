@@ -17,6 +17,8 @@ import sysconfig
 import tempfile
 
 from .__main__ import program_path
+from .errors import IoError
+from .system import reason_of
 
 _TEXT_BYTES = 2_500_000
 _SHAPE = {"--model": "gpt2", "--layers": "7", "--width": "512", "--heads": "8", "--context": "256"}
@@ -31,7 +33,7 @@ def main() -> int:
     given = {option.partition("=")[0].replace("_", "-") for option in options if option.startswith("--")}
     if "--nvme-path" not in given:
         print("what this run keeps on nvme is removed at its end; with --nvme-path DIR it stays", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="terrace-quickstart-", dir=os.environ.get("TMPDIR", ".")) as folder:
+    with _folder() as folder:
         defaults = _defaults(pathlib.Path(folder).absolute(), given)
         chosen = [word for flag, value in defaults.items() if flag not in given for word in (flag, value)]
         command = [program_path(), "train", *chosen, *options]
@@ -39,6 +41,16 @@ def main() -> int:
         # Ctrl-C is the program's, which stops behind a step; this process waits for it.
         signal.signal(signal.SIGINT, lambda *_: None)
         return subprocess.run(command).returncode
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Not in /tmp, which may be memory."""
+    place = os.environ.get("TMPDIR", os.getcwd())
+    try:
+        return tempfile.TemporaryDirectory(prefix="terrace-quickstart-", dir=place)
+    except OSError as error:
+        advice = "start it in a folder that you may write to, or name one in TMPDIR"
+        sys.exit(str(IoError("cannot make a folder for the run in", place, reason_of(error), advice)))
 
 
 def _defaults(folder: pathlib.Path, given: set[str]) -> dict[str, str]:

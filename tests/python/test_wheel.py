@@ -63,6 +63,24 @@ class Wheels(InFolder):
             [f"terrace/lib/{_lib.SONAME}"],
         )
 
+    def test_where_the_program_or_room_is_missing_a_command_says_so(self):
+        environment = {"PYTHONPATH": str(ROOT / "python"), "PATH": os.environ["PATH"]}
+        for module, more, words in (
+            ("terrace", {}, "cannot run the program terrace .*tools/wheel"),
+            ("terrace.quickstart", {"TERRACE_PROGRAM": "/nowhere"}, 'cannot run the program terrace "/nowhere"'),
+            (
+                "terrace.quickstart",
+                {"TERRACE_PROGRAM": "/bin/true", "TMPDIR": "/nowhere"},
+                "a folder for the run .*TMPDIR",
+            ),
+        ):
+            with self.subTest(f"{module} {more}"):
+                done = subprocess.run(
+                    [sys.executable, "-m", module], env={**environment, **more}, text=True, stderr=subprocess.PIPE
+                )
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(" ".join(done.stderr.split()), words)
+
     def test_the_metadata_are_those_of_the_wheel(self):
         info = build_backend.prepare_metadata_for_build_wheel(self.folder)
         with zipfile.ZipFile(self.build()) as archive:
