@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from ._lib import check, library, raw_of
 from .errors import ConfigError, CorruptError, IoError
-from .rounding import rounded as rounded
 from .system import failures, is_folder, is_there, reason_of
 
 # What a tensor's dtype is called: in the file, its bytes, and in Terrace where Terrace has it.
@@ -44,7 +43,6 @@ DTYPE_BYTES = {
 TYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 DTYPES = {type_: dtype for dtype, type_ in TYPES.items()}
 _MOST_HEADER_BYTES = 100_000_000
-_PART_ELEMENTS = 1 << 20
 INDEX = "model.safetensors.index.json"
 # What files of Terrace have in their metadata, and an index too.
 _WRITER = {"writer": "terrace"}
@@ -67,8 +65,6 @@ class Entry(NamedTuple):
 TensorInfo = tuple[str, str, Sequence[int]]
 if TYPE_CHECKING:
     from ._types import Buffer, Path
-    from .store import Store
-    from .store.spec import Tensor
 
     ValuesOf = Callable[[str], "Buffer | Iterable[Buffer]"]
 
@@ -412,27 +408,3 @@ def _remove_others(folder: Path, names: Iterable[str], earlier: set[str]) -> Non
             if is_shard or name in (INDEX, "model.safetensors"):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(folder, name))
-
-
-# --- Stores ---
-
-
-def of_store(
-    store: Store, what: str = "master", names: Callable[[str], str] | None = None
-) -> tuple[list[TensorInfo], Callable[[str], Iterator[Buffer]]]:
-    """(tensors, values) of a store for write() and write_sharded(), read in parts: masters in fp32, or parameters
-    in their types. `names` maps a tensor's name to that in the file."""
-    names = names or (lambda name: name)
-    by_name = {names(tensor.name): tensor for tensor in store.tensors}
-
-    def dtype_of(tensor: Tensor) -> str:
-        return DTYPES["fp32" if what == "master" else tensor.type]
-
-    def values(name: str) -> Iterator[Buffer]:
-        tensor = by_name[name]
-        part_of = what if tensor.trainable else "parameter"
-        for first in range(0, tensor.elements, _PART_ELEMENTS):
-            count = min(_PART_ELEMENTS, tensor.elements - first)
-            yield rounded(store.read_values(tensor.name, part_of, first, count), dtype_of(tensor))
-
-    return [(name, dtype_of(tensor), tensor.shape) for name, tensor in by_name.items()], values

@@ -331,10 +331,6 @@ class StateStore:
             return 0
         return self._moment_count
 
-    @property
-    def is_made(self) -> bool:
-        return self._layout is not None
-
     def steps(self) -> dict[int, int]:
         """The updates that parameters have had, by id(parameter)."""
         counts = [] if self.store is None else self.store.tensor_steps
