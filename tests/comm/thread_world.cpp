@@ -13,7 +13,8 @@
 #include <terrace/base/mutex.h>
 #include <terrace/comm/operations/lane_queue.h>
 #include <terrace/comm/operations/operation_book.h>
-#include <terrace/comm/pull/thread_pulls.h>
+
+#include "comm/pull/thread_pulls.h"
 
 namespace terrace {
 namespace {

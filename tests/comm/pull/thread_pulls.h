@@ -1,5 +1,5 @@
-// ThreadPulls: the pulls of ranks that are threads of one process. Each rank that pulls has a thread, which
-// copies from memory to memory and sleeps while there is nothing to do.
+// ThreadPulls: the pulls of ranks that are threads of one process, for tests. Each rank that pulls has a
+// thread, which copies from memory to memory and sleeps while there is nothing to do.
 #pragma once
 
 #include <cstdint>

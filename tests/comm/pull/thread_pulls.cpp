@@ -1,4 +1,4 @@
-#include <terrace/comm/pull/thread_pulls.h>
+#include "comm/pull/thread_pulls.h"
 
 #include <chrono>
 #include <condition_variable>
