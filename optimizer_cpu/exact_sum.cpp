@@ -19,14 +19,6 @@ constexpr uint64_t kMostAdded = uint64_t{1} << 30;
 }  // namespace
 
 void ExactSum::add(double value) {
-  add_signed(value, false);
-}
-
-void ExactSum::subtract(double value) {
-  add_signed(value, true);
-}
-
-void ExactSum::add_signed(double value, bool negative) {
   if (!std::isfinite(value)) {
     not_finite_ += value;
     return;
@@ -48,10 +40,9 @@ void ExactSum::add_signed(double value, bool negative) {
   const uint32_t shift = static_cast<uint32_t>(position) % kLimbBits;
   const uint64_t low = (mantissa & kLimbMask) << shift;
   const uint64_t high = (mantissa >> kLimbBits) << shift;
-  const int64_t sign = negative ? -1 : 1;
-  limbs_[limb] += sign * static_cast<int64_t>(low & kLimbMask);
-  limbs_[limb + 1] += sign * static_cast<int64_t>((low >> kLimbBits) + (high & kLimbMask));
-  limbs_[limb + 2] += sign * static_cast<int64_t>(high >> kLimbBits);
+  limbs_[limb] += static_cast<int64_t>(low & kLimbMask);
+  limbs_[limb + 1] += static_cast<int64_t>((low >> kLimbBits) + (high & kLimbMask));
+  limbs_[limb + 2] += static_cast<int64_t>(high >> kLimbBits);
   if (++added_ == kMostAdded) carry();
 }
 
@@ -88,7 +79,6 @@ double ExactSum::value() const {
   if (!is_finite()) return not_finite_;
   ExactSum sum = *this;
   sum.carry();
-  TERRACE_ASSERT(sum.limbs_[kLimbs - 1] >= 0, "no more is subtracted than was added");
   size_t top = kLimbs;
   while (top > 0 && sum.limbs_[top - 1] == 0) --top;
   if (top == 0) return 0;

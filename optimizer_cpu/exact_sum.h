@@ -19,8 +19,6 @@ class ExactSum {
   // `value` is the sum of squares of a block: a multiple of 2^-298 from 0 to below 2^269. Infinity and NaN
   // stay: nothing takes them out again.
   void add(double value);
-  // Takes out what was added.
-  void subtract(double value);
   // Adds what `other` has.
   void merge(const ExactSum& other);
 
@@ -34,7 +32,6 @@ class ExactSum {
   double not_finite() const { return not_finite_; }
 
  private:
-  void add_signed(double value, bool negative);
   void carry();
 
   std::array<int64_t, kLimbs> limbs_{};

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <vector>
 
-#include <terrace/base/error.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace {
@@ -48,19 +46,6 @@ std::string_view name_of(InstructionSet set) {
       return "avx512";
   }
   return "unknown";
-}
-
-InstructionSet instruction_set_from_name(std::string_view name) {
-  for (const InstructionSet set : kAllSets) {
-    if (name_of(set) != name) continue;
-    if (is_supported(set)) return set;
-    throw Error(ErrorKind::config,
-                {"cannot use the instruction set", std::string(name),
-                 "this processor, its operating system or this build does not have it",
-                 "the fastest one here is " + std::string(name_of(best_instruction_set()))});
-  }
-  throw Error(ErrorKind::config,
-              {"unknown instruction set", std::string(name), "", "write scalar, avx2 or avx512"});
 }
 
 std::span<const InstructionSet> supported_instruction_sets() {

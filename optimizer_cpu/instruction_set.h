@@ -12,9 +12,6 @@ namespace terrace {
 enum class InstructionSet : uint8_t { scalar, avx2, avx512 };
 
 std::string_view name_of(InstructionSet set);
-// Takes "scalar", "avx2" or "avx512". Throws Error(config) on any other name and on a set this machine cannot
-// run.
-InstructionSet instruction_set_from_name(std::string_view name);
 
 // The sets that this processor, its operating system and this build can run, from slow to fast; never empty.
 // Thread-safe.

@@ -45,9 +45,10 @@ void check_compact(const kernels::UpdateRun& run) {
       "new parameters overlap other old ones");
 }
 
-// Finds the kernel, after checking what the type system cannot: the rules for writing over what was read.
-kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& step, const RecordLayout& layout,
-                                    const kernels::UpdateRun& run) {
+}  // namespace
+
+kernels::UpdateKernel kernels::choose_update_kernel(InstructionSet set, const OptimizerStep& step,
+                                                    const RecordLayout& layout, const UpdateRun& run) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
   const uint32_t moments = moment_count(step.kind, step.has_momentum ? 1 : 0);
   TERRACE_ASSERT(layout.moment_count == moments || step.keeps, "an optimizer of " + std::to_string(moments) +
@@ -62,10 +63,8 @@ kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& ste
                  std::string(name_of(run.parameter_type)) + " parameters overlap other " +
                      std::string(name_of(run.gradient_type)) + " gradients");
   if (run.form != MasterForm::whole) check_compact(run);
-  return (*kernels::find_update_kernels(set))[static_cast<size_t>(rule_of(step))];
+  return (*find_update_kernels(set))[static_cast<size_t>(rule_of(step))];
 }
-
-}  // namespace
 
 std::string why_not(const OptimizerSettings& s) {
   using std::to_string;
@@ -142,7 +141,7 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
       .master_gap_bytes = layout.tile_bytes() - layout.master_bytes(),
       .moment_gap_bytes = layout.tile_bytes() - layout.moment_bytes(),
   };
-  const kernels::UpdateKernel update = choose_kernel(set, step, layout, run);
+  const kernels::UpdateKernel update = kernels::choose_update_kernel(set, step, layout, run);
   TERRACE_ASSERT(tiles.parameter_bits == 0 || layout.master == MasterForm::whole,
                  "rounded parameters are no part of masters");
   size_t element = tiles.first_element;
@@ -162,25 +161,6 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
     element += run.count;
     run = run.after(run.count);
   }
-}
-
-void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays) {
-  if (arrays.element_count == 0) return;
-  const kernels::UpdateRun run{
-      .master = arrays.master,
-      .moments = arrays.moments,
-      .gradients = arrays.gradients,
-      .old_parameters = arrays.layout.master != MasterForm::whole ? arrays.old_parameters : nullptr,
-      .parameters = arrays.parameters,
-      .count = arrays.element_count,
-      .form = arrays.layout.master,
-      .moment_type = arrays.layout.moment_type,
-      .gradient_type = arrays.gradient_type,
-      .parameter_type = arrays.parameter_type,
-      .master_gap_bytes = 0,
-      .moment_gap_bytes = 0,
-  };
-  choose_kernel(set, step, arrays.layout, run)(step, run);
 }
 
 }  // namespace terrace

@@ -64,7 +64,6 @@
 //   - which NaN stands in a moment is not specified.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -158,20 +157,5 @@ struct TileRun {
   uint32_t parameter_bits = 0;
 };
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles);
-
-// A run of `element_count` elements in plain arrays of any alignment. The types are those of `layout`, whose
-// sizes are not used.
-struct ArrayRun {
-  RecordLayout layout = {};
-  std::byte* master = nullptr;  // fp32, or int16 remainders; null where the parameters are the masters
-  std::array<std::byte*, 2> moments{};
-  const std::byte* gradients = nullptr;
-  DataType gradient_type = DataType::fp32;
-  std::byte* parameters = nullptr;  // parameters and old parameters are as in TileRun
-  DataType parameter_type = DataType::fp32;
-  const std::byte* old_parameters = nullptr;
-  size_t element_count = 0;
-};
-void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays);
 
 }  // namespace terrace

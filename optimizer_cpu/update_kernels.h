@@ -77,6 +77,10 @@ struct MasterKernels {
 // Null where this build has no such kernels (another processor family).
 const UpdateKernels* find_update_kernels(InstructionSet set);
 const MasterKernels* find_master_kernels(InstructionSet set);
+// The kernel of a step for such a run, after checking what the type system cannot: the rules for writing over
+// what was read.
+UpdateKernel choose_update_kernel(InstructionSet set, const OptimizerStep& step, const RecordLayout& layout,
+                                  const UpdateRun& run);
 // Whether this build has every table of `set`.
 bool compiled_in(InstructionSet set);
 

@@ -46,10 +46,6 @@ FaultTime real_time() {
   return FaultTime{&clock, nullptr};
 }
 
-FaultTime simulated_time(FakeClock& clock) {
-  return FaultTime{&clock, [&clock](uint64_t ns) { clock.advance_to(ns); }};
-}
-
 void FaultEffects::flip(std::byte* data, uint64_t bytes) const {
   if (flipped_byte && *flipped_byte < bytes) data[*flipped_byte] ^= std::byte{1};
 }

@@ -60,9 +60,6 @@ struct FaultTime {
 };
 // Returns the FaultTime of real time.
 FaultTime real_time();
-// Returns a FaultTime in which sleeping advances the clock: blocking calls simulate time and take none.
-// `clock` must outlive the plan.
-FaultTime simulated_time(FakeClock& clock);
 
 // The effects of the plan on one transfer.
 struct FaultEffects {

@@ -30,16 +30,6 @@ constexpr std::array<uint8_t, state_count> successor_bits(const Table& table) {
 constexpr auto kTensorSuccessors = successor_bits<kTensorStateCount>(kTransitions);
 constexpr auto kChunkSuccessors = successor_bits<kChunkStateCount>(kChunkTransitions);
 
-template <typename Table>
-std::string markdown(const Table& table) {
-  std::string text = "| from | to | when |\n|---|---|---|\n";
-  for (const auto& row : table) {
-    text += "| `" + std::string(name_of(row.from)) + "` | `" + std::string(name_of(row.to)) + "` | " +
-            std::string(row.when) + " |\n";
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string_view name_of(TensorState state) {
@@ -56,14 +46,6 @@ bool is_legal(TensorState from, TensorState to) {
 
 bool is_legal(ChunkState from, ChunkState to) {
   return (kChunkSuccessors[static_cast<size_t>(from)] >> static_cast<unsigned>(to) & 1u) != 0;
-}
-
-std::string transition_table_markdown() {
-  return markdown(kTransitions);
-}
-
-std::string chunk_transition_table_markdown() {
-  return markdown(kChunkTransitions);
 }
 
 TensorStates::TensorStates(const FlatSpace& space) : space_(space), entries_(space.tensor_count()) {}

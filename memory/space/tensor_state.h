@@ -70,8 +70,6 @@ constexpr bool is_hold(TensorState state) {
          state == TensorState::hold_after_forward || state == TensorState::hold_after_backward ||
          state == TensorState::grad_ready || state == TensorState::reducing;
 }
-// The table as GitHub Markdown, for docs/architecture.md.
-std::string transition_table_markdown();
 
 // The state of a chunk on its way between tiers.
 enum class ChunkState : uint8_t {
@@ -98,7 +96,6 @@ inline constexpr std::array kChunkTransitions = {
 };
 std::string_view name_of(ChunkState state);
 bool is_legal(ChunkState from, ChunkState to);
-std::string chunk_transition_table_markdown();
 
 // The state of every tensor, with its last transitions. One thread at a time uses it.
 class TensorStates {

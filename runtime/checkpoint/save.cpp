@@ -60,30 +60,6 @@ static_assert(static_cast<uint8_t>(SaveMoment::latest_written) -
 
 }  // namespace
 
-std::string_view name_of(SaveMoment moment) {
-  switch (moment) {
-    case SaveMoment::folder_made:
-      return "folder_made";
-    case SaveMoment::states_written:
-      return "states_written";
-    case SaveMoment::frozen_written:
-      return "frozen_written";
-    case SaveMoment::manifest_written:
-      return "manifest_written";
-    case SaveMoment::next_written:
-      return "next_written";
-    case SaveMoment::old_moved_away:
-      return "old_moved_away";
-    case SaveMoment::in_place:
-      return "in_place";
-    case SaveMoment::latest_written:
-      return "latest_written";
-    case SaveMoment::finished:
-      return "finished";
-  }
-  return "";
-}
-
 fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info, StateSource& source,
                          Log& log, const SaveHooks& hooks) {
   require_names(info);

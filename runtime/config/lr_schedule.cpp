@@ -50,10 +50,6 @@ bool needs_total(LrScheduleKind kind) {
          kind == LrScheduleKind::warmup_cosine;
 }
 
-std::string_view name_of(WarmupShape shape) {
-  return shape == WarmupShape::log ? "log" : "linear";
-}
-
 LrSchedule::LrSchedule(LrScheduleOptions options) : options_(std::move(options)) {
   const OneCycleOptions& cycle = options_.cycle;
   TERRACE_ASSERT(!options_.base_lr.empty() && !options_.minimum_lr.empty(),

@@ -41,7 +41,6 @@ std::string_view name_of(LrScheduleKind kind);
 bool needs_total(LrScheduleKind kind);
 
 enum class WarmupShape : uint8_t { log, linear };
-std::string_view name_of(WarmupShape shape);
 
 struct OneCycleOptions {
   double decay_lr_rate = 0;

@@ -280,17 +280,13 @@ TrainConfig load_train_config(const std::filesystem::path& path,
 // Returns the configuration without a file.
 TrainConfig default_train_config(std::span<const ConfigOverride> overrides = {});
 
-// Return the resolved values as aligned columns (key, value, origin) with their notes below, as a JSON array
-// of objects, and as a JSON object that has the value of each key.
+// Return the resolved values as aligned columns (key, value, origin) with their notes below, and as a JSON
+// array of objects.
 std::string config_table(const TrainConfig& config);
 std::string config_json(const TrainConfig& config);
-std::string config_values_json(const TrainConfig& config);
 
 // Explains one key in a few lines: its meaning, its value in this configuration and where that comes from.
 // `key` is a path, or the last word of one. Throws Error(config) if there is no such key.
 std::string config_explanation(const TrainConfig& config, std::string_view key);
-
-// Returns docs/config.md: every known key with its type, default and effect.
-std::string config_reference_markdown();
 
 }  // namespace terrace

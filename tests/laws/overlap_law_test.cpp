@@ -6,6 +6,7 @@
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/toy_training.h"
+#include "support/simulated_time.h"
 
 namespace terrace::overlap_law_test {
 namespace {

@@ -11,6 +11,7 @@
 #include "offload/toy_training.h"
 #include "support/fault_engine.h"
 #include "support/offloaders.h"
+#include "support/simulated_time.h"
 
 namespace terrace::path_law_test {
 namespace {

@@ -12,6 +12,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/reference/model/compute/host_ops.h>
 
+#include "support/array_update.h"
 #include "support/bit_sum.h"
 #include "support/in_memory_parameters.h"
 
@@ -176,7 +177,7 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable || steps[t] == 0) continue;
     const uint64_t first = state.first_of(space.place(TensorId{t}));
-    ArrayRun arrays;
+    testing::ArrayRun arrays;
     arrays.layout = state.layout;
     arrays.master = reinterpret_cast<std::byte*>(state.master.data() + first);
     for (uint32_t m = 0; m < state.layout.moment_count; ++m)
@@ -186,8 +187,9 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
     arrays.parameter_type = space.tensor(TensorId{t}).type;
     arrays.element_count = space.place(TensorId{t}).elements;
-    update_arrays(InstructionSet::scalar,
-                  make_optimizer_step(groups[space.tensor(TensorId{t}).group], steps[t], scale), arrays);
+    testing::update_arrays(InstructionSet::scalar,
+                           make_optimizer_step(groups[space.tensor(TensorId{t}).group], steps[t], scale),
+                           arrays);
     round_parameters(parameters, TensorId{t}, parameter_bits);
   }
 }

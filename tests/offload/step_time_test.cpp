@@ -11,6 +11,7 @@
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/offloader_rig.h"
+#include "support/simulated_time.h"
 
 namespace terrace::step_time_test {
 namespace {

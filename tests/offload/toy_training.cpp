@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "support/array_update.h"
 #include "support/offloaders.h"
 
 namespace terrace::toy {
@@ -249,7 +250,7 @@ void Reference::step_skipping(uint64_t step, const std::vector<std::string>& ski
     Tensor& tensor = tensors_[t];
     if (!specs_[t].trainable || (skips_unused_ && !tensor.has_gradient)) continue;
     ++tensor.steps;
-    ArrayRun arrays;
+    testing::ArrayRun arrays;
     const auto bytes = [](std::vector<float>& part) { return reinterpret_cast<std::byte*>(part.data()); };
     arrays.master = bytes(tensor.master);
     arrays.moments = {bytes(tensor.exp_avg), bytes(tensor.exp_avg_sq)};
@@ -258,7 +259,7 @@ void Reference::step_skipping(uint64_t step, const std::vector<std::string>& ski
     arrays.parameters = tensor.parameter.data();
     arrays.parameter_type = specs_[t].type;
     arrays.element_count = tensor.master.size();
-    update_arrays(
+    testing::update_arrays(
         InstructionSet::scalar,
         make_optimizer_step(settings[specs_[t].group], skips_unused_ ? tensor.steps : step, 1 / loss_scale),
         arrays);

@@ -76,23 +76,6 @@ TEST(ExactSum, IsTheSameInEveryOrderAndOfAnyParts) {
   }
 }
 
-TEST(ExactSum, GivesBackWhatIsTakenOut) {
-  std::mt19937_64 random(33);
-  const std::vector<double> values = random_sums(1000, random);
-  ExactSum sum;
-  for (const double value : values) sum.add(value);
-  for (size_t i = 1; i < values.size(); ++i) {
-    sum.subtract(values[i]);
-    if (i % 100 != 0) continue;
-    std::vector<double> left(values.begin() + static_cast<int64_t>(i) + 1, values.end());
-    left.push_back(values[0]);
-    ASSERT_EQ(sum.value(), exact(left));
-  }
-  EXPECT_EQ(sum.value(), values[0]);
-  sum.subtract(values[0]);
-  EXPECT_EQ(sum.value(), 0);
-}
-
 // As many as a limb takes before it must be carried, by merging a sum with itself.
 TEST(ExactSum, HasRoomForEveryBlockThatThereCanBe) {
   ExactSum sum;

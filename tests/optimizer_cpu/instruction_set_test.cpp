@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include <terrace/base/error.h>
-
 namespace terrace::instruction_set_test {
 namespace {
 
@@ -29,30 +27,6 @@ TEST(InstructionSet, AgreesWithTheCompilersViewOfThisProcessor) {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"));
 }
 #endif
-
-TEST(InstructionSet, ReadsBackTheNamesItWrites) {
-  for (const InstructionSet set : supported_instruction_sets()) {
-    EXPECT_EQ(instruction_set_from_name(name_of(set)), set);
-  }
-}
-
-TEST(InstructionSet, RejectsAnUnknownNameAndListsTheKnownOnes) {
-  try {
-    instruction_set_from_name("avx1024");
-    FAIL() << "avx1024 was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::config);
-    EXPECT_STREQ(error.what(), "unknown instruction set \"avx1024\"\n  write scalar, avx2 or avx512");
-  }
-}
-
-TEST(InstructionSet, RejectsAKnownNameThatThisMachineCannotRun) {
-  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {
-    if (!is_supported(set)) {
-      EXPECT_THROW(instruction_set_from_name(name_of(set)), Error);
-    }
-  }
-}
 
 }  // namespace
 }  // namespace terrace::instruction_set_test

@@ -68,17 +68,17 @@ TEST(UpdateDeathTest, RefusesParametersThatOverlapGradientsOfTheirSizeElsewhere)
   float master = 0, moment = 0;
   uint16_t both[2] = {};
   auto* const bytes = reinterpret_cast<std::byte*>(both);
-  ArrayRun run{.layout = {MasterForm::whole, 1, DataType::fp32},
-               .master = reinterpret_cast<std::byte*>(&master),
-               .moments = {reinterpret_cast<std::byte*>(&moment), nullptr},
-               .gradients = bytes,
-               .gradient_type = DataType::bf16,
-               .parameters = bytes + 1,
-               .parameter_type = DataType::bf16,
-               .element_count = 1};
-  EXPECT_DEATH(
-      update_arrays(InstructionSet::scalar, make_optimizer_step({.kind = OptimizerKind::lion}, 1), run),
-      "overlap");
+  testing::ArrayRun run{.layout = {MasterForm::whole, 1, DataType::fp32},
+                        .master = reinterpret_cast<std::byte*>(&master),
+                        .moments = {reinterpret_cast<std::byte*>(&moment), nullptr},
+                        .gradients = bytes,
+                        .gradient_type = DataType::bf16,
+                        .parameters = bytes + 1,
+                        .parameter_type = DataType::bf16,
+                        .element_count = 1};
+  EXPECT_DEATH(testing::update_arrays(InstructionSet::scalar,
+                                      make_optimizer_step({.kind = OptimizerKind::lion}, 1), run),
+               "overlap");
 }
 
 TEST(UpdateDeathTest, RefusesRecordsOfAnotherOptimizer) {

@@ -13,6 +13,7 @@
 #include <terrace/optimizer_cpu/optimizer.h>
 
 #include "element_access.h"
+#include "support/array_update.h"
 #include "support/sanitized.h"
 
 namespace terrace {
@@ -144,18 +145,19 @@ struct UpdateProblem {
   // Of elements [first, first + run); all of them without an argument.
   void update(InstructionSet set, const OptimizerStep& step) { update(set, step, 0, count); }
   void update(InstructionSet set, const OptimizerStep& step, size_t first, size_t run) {
-    ArrayRun arrays{.layout = record,
-                    .master = masters.data() + first * masters.element_bytes,
-                    .gradients = gradients.data() + first * gradients.element_bytes,
-                    .gradient_type = layout.gradient,
-                    .parameters = const_cast<std::byte*>(output()) + first * parameters.element_bytes,
-                    .parameter_type = layout.parameter,
-                    .old_parameters = old() + first * bytes_of(layout.parameter),
-                    .element_count = run};
+    testing::ArrayRun arrays{
+        .layout = record,
+        .master = masters.data() + first * masters.element_bytes,
+        .gradients = gradients.data() + first * gradients.element_bytes,
+        .gradient_type = layout.gradient,
+        .parameters = const_cast<std::byte*>(output()) + first * parameters.element_bytes,
+        .parameter_type = layout.parameter,
+        .old_parameters = old() + first * bytes_of(layout.parameter),
+        .element_count = run};
     for (size_t k = 0; k < moments.size(); ++k) {
       arrays.moments[k] = moments[k].data() + first * moments[k].element_bytes;
     }
-    update_arrays(set, step, arrays);
+    testing::update_arrays(set, step, arrays);
   }
   // After an update: what it wrote becomes the old parameters of the next.
   void keep_parameters() {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 
 #include <terrace/base/function_ref.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -26,8 +25,6 @@ enum class SaveMoment : uint8_t {
   latest_written,    // `latest` names it; a replaced one still lies aside
   finished,
 };
-
-std::string_view name_of(SaveMoment moment);
 
 struct SaveHooks {
   bool can_exchange = true;  // false simulates a file system that cannot exchange two names

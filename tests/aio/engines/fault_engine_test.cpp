@@ -7,6 +7,7 @@
 
 #include "aio/aio_support.h"
 #include "support/sanitized.h"
+#include "support/simulated_time.h"
 
 namespace terrace::io::fault_engine_test {
 namespace {

@@ -10,6 +10,7 @@
 #include <terrace/aio/engines/fault_transport.h>
 
 #include "aio/aio_support.h"
+#include "support/simulated_time.h"
 
 namespace terrace::io::queued_engine_test {
 namespace {

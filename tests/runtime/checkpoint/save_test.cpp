@@ -12,6 +12,7 @@
 #include <terrace/runtime/checkpoint/internal/save_steps.h>
 
 #include "runtime/checkpoint/checkpoint_rig.h"
+#include "support/enum_values.h"
 
 namespace terrace::save_test {
 namespace {
@@ -25,6 +26,10 @@ RigOptions small_with_frozen() {
   options.unused_columns = 100;
   options.with_frozen = true;
   return options;
+}
+
+std::string_view name_of(SaveMoment moment) {
+  return testing::enumerator_names<SaveMoment>()[static_cast<size_t>(moment)];
 }
 
 // The folder as a job that dies at each moment of the save leaves it: copies below `copies`.

@@ -13,6 +13,8 @@
 #include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
+#include "runtime/config/config_reference.h"
+
 namespace terrace::config_report_test {
 namespace {
 
@@ -120,13 +122,14 @@ TEST(ConfigReport, ExplainsAKeyWithItsValueAndOrigin) {
 TEST(ConfigReport, MatchesTheReferenceInDocs) {
   const std::filesystem::path path =
       std::filesystem::path(__FILE__).parent_path() / "../../../docs/config.md";
-  if (std::getenv("TERRACE_WRITE_DOCS") != nullptr) std::ofstream(path) << config_reference_markdown();
+  const std::string page = testing::config_reference_markdown();
+  if (std::getenv("TERRACE_WRITE_DOCS") != nullptr) std::ofstream(path) << page;
   std::ifstream file(path);
   ASSERT_TRUE(file) << path << " is missing";
   std::ostringstream text;
   text << file.rdbuf();
-  EXPECT_TRUE(text.str() == config_reference_markdown())
-      << path << " is not what the schema says; write it again with TERRACE_WRITE_DOCS=1";
+  EXPECT_TRUE(text.str() == page) << path
+                                  << " is not what the schema says; write it again with TERRACE_WRITE_DOCS=1";
 }
 
 TEST(ConfigReport, KeepsTheSchemaConsistent) {
