@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include <terrace/aio/thread_identity.h>
 
@@ -56,27 +57,14 @@ void Watchdog::forget(uint64_t now_ns) {
 
 WatchdogThread::WatchdogThread(const StepWatch& watch, const WatchdogOptions& options, Log& log,
                                std::function<void()> abort)
-    : watchdog_(watch, options, log), abort_(std::move(abort)), thread_([this] { run(); }) {}
-
-WatchdogThread::~WatchdogThread() {
-  {
-    const MutexLock lock(mutex_);
-    stop_ = true;
-  }
-  stop_asked_.notify_one();
-  thread_.join();
-}
-
-void WatchdogThread::run() {
-  io::become_background_thread("terrace-watch");
-  const MutexLock lock(mutex_);
-  while (!stop_) {
-    stop_asked_.wait_for(mutex_, std::chrono::seconds(1));
-    if (!stop_ && watchdog_.look(clock_.now_ns())) {
-      abort_();
-      return;
-    }
-  }
-}
+    : watchdog_(watch, options, log),
+      thread_(
+          std::chrono::seconds(1),
+          [this, abort = std::move(abort)] {
+            if (!watchdog_.look(clock_.now_ns())) return true;
+            abort();
+            return false;
+          },
+          [] { io::become_background_thread("terrace-watch"); }) {}
 
 }  // namespace terrace

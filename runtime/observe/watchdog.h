@@ -2,16 +2,14 @@
 // told to, and it touches nothing of the step.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <thread>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
-#include <terrace/base/mutex.h>
 #include <terrace/base/option.h>
+#include <terrace/base/polling_thread.h>
 #include <terrace/base/wording.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -54,20 +52,11 @@ class WatchdogThread {
  public:
   WatchdogThread(const StepWatch& watch, const WatchdogOptions& options, Log& log,
                  std::function<void()> abort);
-  ~WatchdogThread();
-  WatchdogThread(const WatchdogThread&) = delete;
-  WatchdogThread& operator=(const WatchdogThread&) = delete;
 
  private:
-  void run();
-
   Watchdog watchdog_;
   const SteadyClock clock_;
-  const std::function<void()> abort_;
-  Mutex mutex_;
-  std::condition_variable_any stop_asked_;
-  bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PollingThread thread_;  // last: it uses the others
 };
 
 }  // namespace terrace

@@ -27,29 +27,11 @@ bool MutualWait::look(std::span<const KnownStanding> all, Moment now) {
 }
 
 MutualWaitThread::MutualWaitThread(RankWatch& watch, Communicator& communicator)
-    : watch_(watch), communicator_(communicator), thread_([this] { run(); }) {}
-
-MutualWaitThread::~MutualWaitThread() {
-  {
-    const MutexLock lock(mutex_);
-    stop_ = true;
-  }
-  stop_asked_.notify_all();
-  thread_.join();
-}
-
-void MutualWaitThread::run() {
-  while (!stops_in_a_second()) {
-    if (std::optional<std::string> why = watch_.mutual_wait()) return communicator_.leave(std::move(*why));
-  }
-}
-
-bool MutualWaitThread::stops_in_a_second() {
-  mutex_.lock();
-  if (!stop_) stop_asked_.wait_for(mutex_, std::chrono::seconds(1));
-  const bool stops = stop_;
-  mutex_.unlock();
-  return stops;
-}
+    : thread_(std::chrono::seconds(1), [&watch, &communicator] {
+        std::optional<std::string> why = watch.mutual_wait();
+        if (!why) return true;
+        communicator.leave(std::move(*why));
+        return false;
+      }) {}
 
 }  // namespace terrace

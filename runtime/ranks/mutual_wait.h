@@ -4,14 +4,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
-#include <terrace/base/mutex.h>
+#include <terrace/base/polling_thread.h>
 #include <terrace/comm/liveness/heartbeat.h>
 #include <terrace/comm/operations/communicator.h>
 
@@ -43,20 +41,9 @@ class MutualWaitThread {
  public:
   // Both outlive this.
   MutualWaitThread(RankWatch& watch, Communicator& communicator);
-  ~MutualWaitThread();
-  MutualWaitThread(const MutualWaitThread&) = delete;
-  MutualWaitThread& operator=(const MutualWaitThread&) = delete;
 
  private:
-  void run();
-  bool stops_in_a_second();
-
-  RankWatch& watch_;
-  Communicator& communicator_;
-  Mutex mutex_;
-  std::condition_variable_any stop_asked_;
-  bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PollingThread thread_;
 };
 
 }  // namespace terrace

@@ -1,11 +1,10 @@
 // PlanningWatch: says how far a plan has come while it is made, from a thread of its own.
 #pragma once
 
-#include <condition_variable>
-#include <thread>
+#include <chrono>
 
 #include <terrace/base/log.h>
-#include <terrace/base/mutex.h>
+#include <terrace/base/polling_thread.h>
 #include <terrace/runtime/planning/planning_progress.h>
 
 namespace terrace {
@@ -13,18 +12,15 @@ namespace terrace {
 class PlanningWatch {
  public:
   // `log` outlives this.
-  explicit PlanningWatch(Log& log);
-  ~PlanningWatch();
+  explicit PlanningWatch(Log& log) : progress_(log) {}
   PlanningProgress& progress() { return progress_; }
 
  private:
-  void watch();
-
   PlanningProgress progress_;
-  Mutex mutex_;
-  std::condition_variable_any over_;
-  bool is_over_ TERRACE_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PollingThread thread_{std::chrono::milliseconds(250), [this] {
+                          progress_.note();
+                          return true;
+                        }};
 };
 
 }  // namespace terrace
