@@ -105,5 +105,6 @@ void sync_folder(const std::filesystem::path& folder, FileEvents* events = nullp
 
 // Reads a regular file of at most `max_bytes`; a longer one is an Error(io) before anything is read.
 std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes);
+std::string read_whole_text(const std::filesystem::path& path, uint64_t max_bytes);
 
 }  // namespace terrace::io

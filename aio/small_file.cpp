@@ -17,6 +17,33 @@ namespace {
   throw Error(ErrorKind::io, {what_failed, path.string(), system_reason(error), "check the path"});
 }
 
+// Into bytes or characters.
+template <typename Content>
+Content read_whole(const std::filesystem::path& path, uint64_t max_bytes) {
+  const File file = File::open(path, {.access = FileAccess::read, .no_follow = false});
+  const uint64_t size_bytes = file.size_bytes();
+  if (size_bytes > max_bytes) {
+    throw Error(ErrorKind::io, {"cannot read the file", path.string(),
+                                "it has " + format_bytes(size_bytes) + ", more than the " +
+                                    format_bytes(max_bytes) + " expected at most",
+                                "it is probably not the file that was meant"});
+  }
+  Content bytes;
+  bytes.resize(size_bytes);
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t moved = read(file.fd(), bytes.data() + filled, bytes.size() - filled);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) fail("cannot read the file", path, errno);
+    if (moved == 0) {
+      throw Error(ErrorKind::io, {"cannot read the file", path.string(), "it became shorter meanwhile",
+                                  "see what else writes to it"});
+    }
+    filled += static_cast<size_t>(moved);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void sync_folder(const std::filesystem::path& folder, FileEvents* events) {
@@ -41,27 +68,11 @@ void write_file_atomically(const std::filesystem::path& path, std::span<const st
 }
 
 std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes) {
-  const File file = File::open(path, {.access = FileAccess::read, .no_follow = false});
-  const uint64_t size_bytes = file.size_bytes();
-  if (size_bytes > max_bytes) {
-    throw Error(ErrorKind::io, {"cannot read the file", path.string(),
-                                "it has " + format_bytes(size_bytes) + ", more than the " +
-                                    format_bytes(max_bytes) + " expected at most",
-                                "it is probably not the file that was meant"});
-  }
-  std::vector<std::byte> bytes(size_bytes);
-  size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t moved = read(file.fd(), bytes.data() + filled, bytes.size() - filled);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) fail("cannot read the file", path, errno);
-    if (moved == 0) {
-      throw Error(ErrorKind::io, {"cannot read the file", path.string(), "it became shorter meanwhile",
-                                  "see what else writes to it"});
-    }
-    filled += static_cast<size_t>(moved);
-  }
-  return bytes;
+  return read_whole<std::vector<std::byte>>(path, max_bytes);
+}
+
+std::string read_whole_text(const std::filesystem::path& path, uint64_t max_bytes) {
+  return read_whole<std::string>(path, max_bytes);
 }
 
 }  // namespace terrace::io

@@ -6,43 +6,22 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 #include <utility>
+
+#include <terrace/base/cgroups.h>
+#include <terrace/base/text/digits.h>
 
 namespace terrace {
 namespace {
 
 constexpr uint32_t kMostNumbers = 1 << 16;
 
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
-std::optional<std::string> read_text(const std::string& root, const std::string& path) {
-  std::ifstream file(root + "/" + path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 std::optional<std::vector<uint32_t>> read_list(const std::string& root, const std::string& path) {
-  const std::optional<std::string> text = read_text(root, path);
+  const std::optional<std::string> text = text_of_system_file(root + "/" + path);
   return text ? parse_number_list(*text) : std::nullopt;
-}
-
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 std::map<uint32_t, uint32_t> nodes_of_cpus(const std::string& root) {
@@ -58,11 +37,11 @@ std::map<uint32_t, uint32_t> nodes_of_cpus(const std::string& root) {
 // "50000 100000" is half a processor; "max 100000" is no limit.
 std::optional<uint32_t> quota_of(const std::optional<std::string>& text) {
   if (!text) return std::nullopt;
-  const std::string_view both = trim(*text);
+  const std::string_view both = trimmed(*text);
   const size_t space = both.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
-  const std::optional<uint64_t> quota = parse_number(both.substr(0, space));
-  const std::optional<uint64_t> period = parse_number(trim(both.substr(space)));
+  const std::optional<uint64_t> quota = number_of_digits(both.substr(0, space));
+  const std::optional<uint64_t> period = number_of_digits(trimmed(both.substr(space)));
   if (!quota || !period || *period == 0) return std::nullopt;
   return static_cast<uint32_t>(std::clamp<uint64_t>((*quota + *period - 1) / *period, 1, kMostNumbers));
 }
@@ -70,7 +49,7 @@ std::optional<uint32_t> quota_of(const std::optional<std::string>& text) {
 // The least of this process's cgroup (version 2) and its ancestors; 0 without one. A container sees its own
 // cgroup as the root, so what the path names may be missing.
 uint32_t read_quota(const std::string& root) {
-  const std::optional<std::string> groups = read_text(root, "proc/self/cgroup");
+  const std::optional<std::string> groups = text_of_system_file(root + "/proc/self/cgroup");
   if (!groups) return 0;
   std::istringstream lines(*groups);
   std::string path;
@@ -79,7 +58,7 @@ uint32_t read_quota(const std::string& root) {
   }
   uint32_t least = 0;
   while (true) {
-    const auto quota = quota_of(read_text(root, "sys/fs/cgroup" + path + "/cpu.max"));
+    const auto quota = quota_of(text_of_system_file(root + "/sys/fs/cgroup" + path + "/cpu.max"));
     if (quota && (least == 0 || *quota < least)) least = *quota;
     if (path.empty()) return least;
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
@@ -90,14 +69,14 @@ uint32_t read_quota(const std::string& root) {
 
 std::optional<std::vector<uint32_t>> parse_number_list(std::string_view text) {
   std::vector<uint32_t> numbers;
-  std::string_view rest = trim(text);
+  std::string_view rest = trimmed(text);
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
     const std::string_view item = rest.substr(0, comma);
     const size_t dash = item.find('-');
-    const std::optional<uint64_t> first = parse_number(item.substr(0, dash));
+    const std::optional<uint64_t> first = number_of_digits(item.substr(0, dash));
     const std::optional<uint64_t> last =
-        dash == std::string_view::npos ? first : parse_number(item.substr(dash + 1));
+        dash == std::string_view::npos ? first : number_of_digits(item.substr(dash + 1));
     if (!first || !last || *first > *last || *last >= kMostNumbers) return std::nullopt;
     for (uint64_t number = *first; number <= *last; ++number)
       numbers.push_back(static_cast<uint32_t>(number));

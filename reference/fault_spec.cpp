@@ -13,6 +13,7 @@
 
 #include <terrace/aio/engines/fault_transport.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/units.h>
 
 namespace terrace {
@@ -68,13 +69,11 @@ class Words {
 
   uint64_t bytes(const char* word) const { return parse_bytes(text(word), fmt::format("fault {}", word)); }
   uint64_t whole_number(const char* word, uint64_t least) const {
-    uint64_t value = 0;
-    const std::string& digits = text(word);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < least)
-      refuse(fmt::format("{} is \"{}\"", word, digits),
+    const std::optional<uint64_t> value = number_of_digits(text(word));
+    if (!value || *value < least)
+      refuse(fmt::format("{} is \"{}\"", word, text(word)),
              fmt::format("write a whole number of at least {}", least));
-    return value;
+    return *value;
   }
   uint64_t duration_ns(const char* word) const {
     struct Unit {

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/text/text_file.h>
-#include <terrace/comm/identity/decimal.h>
 
 namespace terrace {
 namespace {
@@ -80,7 +80,7 @@ std::optional<HostSlots> host_of_line(std::string_view line, const std::string& 
     throw unreadable_hostfile(place,
                               fmt::format("\"{}\" stands where \"slots=\" is expected", excerpt(words[1])));
   const std::string_view digits = words[1].substr(kSlots.size());
-  const std::optional<uint32_t> count = decimal_number(digits);
+  const std::optional<uint32_t> count = number_of_digits<uint32_t>(digits);
   if (!count || *count == 0 || *count > kMostSlots)
     throw unreadable_hostfile(place, fmt::format("\"{}\" is not a number of slots", excerpt(digits)));
   if (words.size() > 2)
@@ -120,7 +120,7 @@ size_t position_of_host(const std::vector<HostSlots>& hosts, std::string_view na
 }
 
 uint32_t slot_of_host(const HostSlots& host, std::string_view text, std::string_view filter) {
-  const std::optional<uint32_t> slot = decimal_number(text);
+  const std::optional<uint32_t> slot = number_of_digits<uint32_t>(text);
   if (!slot) throw misspelt_filter(filter, fmt::format("\"{}\" is not a slot", excerpt(text)));
   if (!std::ranges::binary_search(host.slots, *slot))
     throw bad_filter(filter, fmt::format("host {} has no slot {}", host.host, *slot),

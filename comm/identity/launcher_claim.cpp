@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include <terrace/comm/identity/decimal.h>
+#include <terrace/base/text/digits.h>
 
 namespace terrace {
 namespace {
@@ -48,11 +48,12 @@ std::optional<uint32_t> slurm_tasks_of_host(const Environment& variables) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const size_t bracket = item.find("(x");
-    const std::optional<uint32_t> tasks = decimal_number(item.substr(0, bracket));
+    const std::optional<uint32_t> tasks = number_of_digits<uint32_t>(item.substr(0, bracket));
     std::optional<uint32_t> hosts = 1;
     if (bracket != std::string_view::npos)
-      hosts = item.ends_with(')') ? decimal_number(item.substr(bracket + 2, item.size() - bracket - 3))
-                                  : std::nullopt;
+      hosts = item.ends_with(')')
+                  ? number_of_digits<uint32_t>(item.substr(bracket + 2, item.size() - bracket - 3))
+                  : std::nullopt;
     if (!tasks || !hosts) return std::nullopt;
     hosts_before += *hosts;
     if (*host < hosts_before) return tasks;
@@ -124,7 +125,7 @@ const std::string* variable_text(const Environment& variables, std::string_view 
 std::optional<uint32_t> variable_number(const Environment& variables, std::string_view name) {
   const std::string* const text = variable_text(variables, name);
   if (text == nullptr) return std::nullopt;
-  const std::optional<uint32_t> number = decimal_number(*text);
+  const std::optional<uint32_t> number = number_of_digits<uint32_t>(*text);
   if (!number)
     throw no_rank(fmt::format("{}={}", name, *text),
                   fmt::format("{} has to be a whole number, without a sign or a blank", name),

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include <terrace/comm/identity/decimal.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/comm/identity/launcher_claim.h>
 
 namespace terrace {
@@ -94,7 +94,7 @@ RankIdentity identity_given(const GivenRank& given) {
 }
 
 uint16_t port_in(std::string_view variable, std::string_view value, std::string_view port) {
-  const std::optional<uint32_t> number = decimal_number(port);
+  const std::optional<uint32_t> number = number_of_digits<uint32_t>(port);
   if (!number || *number == 0 || *number > std::numeric_limits<uint16_t>::max())
     throw no_rank(fmt::format("{}={}", variable, value), "its port has to be a number from 1 to 65535",
                   fmt::format("correct {}", variable));

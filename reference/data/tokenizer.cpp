@@ -39,8 +39,7 @@ constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"
 
 std::string read_text(const std::filesystem::path& path, uint64_t most) {
   try {
-    const std::vector<std::byte> bytes = io::read_whole_file(path, most);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    return io::read_whole_text(path, most);
   } catch (const Error& failure) {
     throw Error(failure.kind(), {"cannot read the tokenizer", path.string(), failure.parts().why(),
                                  "give a tokenizer.json, or a folder with one"});

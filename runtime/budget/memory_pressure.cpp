@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <vector>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/cgroups.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/units.h>
 
 namespace terrace {
@@ -26,19 +26,14 @@ constexpr double kCalmPercent = 1;
 constexpr uint32_t kPart = 8;          // of the records, that leaves or comes back at a time
 constexpr uint64_t kKeptReserves = 2;  // that are left after any change
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  return text.str();
+// Empty where there is no such file.
+std::string text_in(const std::string& folder, const char* name) {
+  return text_of_system_file(folder + "/" + name).value_or("");
 }
 
-// The number that begins `text`; none for "max".
-std::optional<uint64_t> number_in(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end == text.data()) return std::nullopt;
-  return value;
+// The number of the file; none for "max".
+std::optional<uint64_t> number_in(const std::string& folder, const char* name) {
+  return number_of_digits(trimmed(text_in(folder, name)));
 }
 
 // What follows `key` and a space in the line that begins with it: "active_file 4096".
@@ -47,7 +42,7 @@ uint64_t counter_in(std::string_view text, std::string_view key) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
     if (line.starts_with(key) && line.substr(key.size()).starts_with(' '))
-      return number_in(line.substr(key.size() + 1)).value_or(0);
+      return number_of_digits(line.substr(key.size() + 1)).value_or(0);
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
   }
@@ -65,88 +60,37 @@ double stalled_in(std::string_view text) {
   return value;
 }
 
-// What one version of cgroups calls things; in `root`.
+// What one version of cgroups calls things.
 struct CgroupVersion {
-  std::vector<const char*> mounts;
   std::vector<const char*> limits;  // the lowest one counts
   const char* current;
   const char* active_files;  // in memory.stat, those below it too
   const char* inactive_files;
 };
 
-const CgroupVersion kVersion1 = {{"sys/fs/cgroup/memory"},
-                                 {"memory.limit_in_bytes"},
-                                 "memory.usage_in_bytes",
-                                 "total_active_file",
-                                 "total_inactive_file"};
-const CgroupVersion kVersion2 = {{"sys/fs/cgroup", "sys/fs/cgroup/unified"},
-                                 {"memory.max", "memory.high"},
-                                 "memory.current",
-                                 "active_file",
-                                 "inactive_file"};
+const CgroupVersion kVersion1 = {
+    {"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_active_file", "total_inactive_file"};
+const CgroupVersion kVersion2 = {
+    {"memory.max", "memory.high"}, "memory.current", "active_file", "inactive_file"};
 // Version 1 says "none" by its largest number of whole pages.
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;
 
-// Whether a line of /proc/PID/cgroup, "4:memory:/job", is about memory in this version.
-bool is_about_memory(std::string_view controllers, bool version_1) {
-  if (!version_1) return controllers.empty();
-  for (;;) {
-    const size_t end = controllers.find(',');
-    if (controllers.substr(0, end) == "memory") return true;
-    if (end == std::string_view::npos) return false;
-    controllers.remove_prefix(end + 1);
-  }
-}
-
-// One above the namespace of this process reads "/../x": all it sees is its root.
-std::optional<std::string> own_cgroup(const fs::path& root, bool version_1) {
-  std::istringstream lines(read_text(root / "proc/self/cgroup"));
-  for (std::string line; std::getline(lines, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    if (!is_about_memory(std::string_view(line).substr(first + 1, second - first - 1), version_1)) continue;
-    const std::string path = line.substr(second + 1);
-    return path.starts_with("/..") ? "/" : path;
-  }
-  return std::nullopt;
-}
-
-std::optional<CgroupMemory> look_at(const fs::path& folder, const std::string& cgroup,
-                                    const CgroupVersion& version) {
+std::optional<CgroupMemory> look_at(const CgroupFolder& of) {
+  const CgroupVersion& version = of.is_v2 ? kVersion2 : kVersion1;
   CgroupMemory memory;
-  memory.cgroup = cgroup;
+  memory.cgroup = of.cgroup;
   memory.limit_bytes = kNoLimit;
   for (const char* limit : version.limits)
-    memory.limit_bytes =
-        std::min(memory.limit_bytes, number_in(read_text(folder / limit)).value_or(kNoLimit));
-  const std::optional<uint64_t> current = number_in(read_text(folder / version.current));
+    memory.limit_bytes = std::min(memory.limit_bytes, number_in(of.folder, limit).value_or(kNoLimit));
+  const std::optional<uint64_t> current = number_in(of.folder, version.current);
   if (memory.limit_bytes == kNoLimit || !current) return std::nullopt;
   memory.current_bytes = *current;
-  const std::string counters = read_text(folder / "memory.stat");
+  const std::string counters = text_in(of.folder, "memory.stat");
   const uint64_t files =
       counter_in(counters, version.active_files) + counter_in(counters, version.inactive_files);
   memory.held_bytes = *current - std::min(*current, files);
-  memory.stalled_percent = stalled_in(read_text(folder / "memory.pressure"));
+  memory.stalled_percent = stalled_in(text_in(of.folder, "memory.pressure"));
   return memory;
-}
-
-// Of the process's cgroup and its ancestors, that with the least left.
-std::optional<CgroupMemory> least_left(const fs::path& root, bool version_1) {
-  const std::optional<std::string> own = own_cgroup(root, version_1);
-  if (!own) return std::nullopt;
-  const CgroupVersion& version = version_1 ? kVersion1 : kVersion2;
-  std::optional<CgroupMemory> nearest;
-  for (const char* mount : version.mounts) {
-    for (std::string path = *own;;) {
-      const std::string_view below = std::string_view(path).substr(path.starts_with('/') ? 1 : 0);
-      const auto memory = look_at(root / mount / below, path.empty() ? "/" : path, version);
-      if (memory && (!nearest || memory->left_bytes() < nearest->left_bytes())) nearest = memory;
-      if (path.size() <= 1) break;
-      path.resize(std::max<size_t>(path.rfind('/'), 1));
-    }
-  }
-  return nearest;
 }
 
 std::string holds_text(const CgroupMemory& memory) {
@@ -161,11 +105,14 @@ uint32_t part_of(const HostRecords& records) {
 
 }  // namespace
 
+// Of the process's cgroups and their ancestors, that with the least left.
 std::optional<CgroupMemory> read_cgroup_memory(const fs::path& root) {
-  const std::optional<CgroupMemory> version_2 = least_left(root, false);
-  const std::optional<CgroupMemory> version_1 = least_left(root, true);
-  if (!version_1 || !version_2) return version_1 ? version_1 : version_2;
-  return version_1->left_bytes() < version_2->left_bytes() ? version_1 : version_2;
+  std::optional<CgroupMemory> nearest;
+  for (const CgroupFolder& folder : memory_cgroups(root)) {
+    const std::optional<CgroupMemory> memory = look_at(folder);
+    if (memory && (!nearest || memory->left_bytes() < nearest->left_bytes())) nearest = memory;
+  }
+  return nearest;
 }
 
 std::optional<PressureDecision> PressureRule::decide(const CgroupMemory& memory, const HostRecords& records,

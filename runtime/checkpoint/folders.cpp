@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <limits>
 #include <system_error>
@@ -13,6 +12,7 @@
 #include <terrace/aio/folder.h>
 #include <terrace/base/error.h>
 #include <terrace/base/option.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/commit_inventory.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
@@ -73,11 +73,7 @@ bool is_step_name(std::string_view name) {
 
 std::optional<uint64_t> step_of(std::string_view name) {
   if (!is_step_name(name)) return std::nullopt;
-  const std::string_view digits = name.substr(name.find('-') + 1);
-  uint64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return step;
+  return number_of_digits(name.substr(name.find('-') + 1));
 }
 
 saved::StateKind state_kind() {

@@ -38,14 +38,14 @@ namespace checkpoint {
 
 Manifest read_manifest_of(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestName;
-  std::vector<std::byte> bytes;
+  std::string text;
   try {
-    bytes = io::read_whole_file(path, kMaxManifestBytes);
+    text = io::read_whole_text(path, kMaxManifestBytes);
   } catch (const Error& failure) {
     throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().why(),
                                  "resume from another checkpoint"});
   }
-  Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  Manifest manifest = parse_manifest(text, path);
   const std::string name = folder.filename().empty() ? folder.parent_path().filename() : folder.filename();
   const std::string replaced = saved::state_of_aside(state_kind(), name, saved::kReplacedSuffix);
   const std::optional<uint64_t> step = step_of(replaced.empty() ? name : replaced);

@@ -148,9 +148,8 @@ StateReader::StateReader(const fs::path& folder, const std::optional<std::string
 }
 
 void StateReader::open_with_manifest() {
-  const std::vector<std::byte> bytes = io::read_whole_file(path_ / kManifestName, kMaxManifestBytes);
-  manifest_ = parse_state_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                                   path_ / kManifestName);
+  const std::string text = io::read_whole_text(path_ / kManifestName, kMaxManifestBytes);
+  manifest_ = parse_state_manifest(text, path_ / kManifestName);
   require_no_others();
   for (const StateManifest::File& file : manifest_.files)
     readers_.push_back(std::make_unique<BlockReader>(path_ / file.name, file.data));

@@ -21,14 +21,9 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLatestBytes = 4096;
 
-std::string whole_text(const fs::path& path, uint64_t max_bytes) {
-  const std::vector<std::byte> bytes = io::read_whole_file(path, max_bytes);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Of `latest` and its like; empty when there is none.
 std::string small_text(const fs::path& path) {
-  return io::is_there(path) ? whole_text(path, kMaxLatestBytes) : "";
+  return io::is_there(path) ? io::read_whole_text(path, kMaxLatestBytes) : "";
 }
 
 bool is_of_save(const fs::path& state, const std::string& name, const StateKind& kind) {
@@ -71,7 +66,9 @@ std::string completed_next(const fs::path& folder, const StateKind& kind) {
     if (space == std::string::npos) return "";
     const std::string name = next.substr(0, space);
     if (!kind.why_no_name(name).empty() || !io::is_there(folder / name / kManifestName)) return "";
-    return next_text(name, whole_text(folder / name / kManifestName, kMaxManifestBytes)) == next ? name : "";
+    return next_text(name, io::read_whole_text(folder / name / kManifestName, kMaxManifestBytes)) == next
+               ? name
+               : "";
   } catch (const Error& failure) {
     if (is_system_refusal(failure)) throw;
     return "";  // what is damaged names nothing

@@ -246,6 +246,7 @@ TEST(SmallFile, IsWrittenOverWhatADeadProcessLeftAside) {
   std::filesystem::create_symlink(folder / "precious", folder / "manifest.new");
   write_file_atomically(folder / "manifest", bytes_of("new"));
   EXPECT_EQ(text_of(read_whole_file(folder / "manifest", 10)), "new");
+  EXPECT_EQ(read_whole_text(folder / "manifest", 3), "new");
   EXPECT_EQ(text_of(read_whole_file(folder / "precious", 10)), "keep")
       << "a planted link is not written through";
 }

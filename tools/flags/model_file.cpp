@@ -23,11 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxConfigBytes = 16 * kMiB;
 
-std::string text_of(const fs::path& path) {
-  const std::vector<std::byte> bytes = io::read_whole_file(path, kMaxConfigBytes);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // JSON's text is text of Python too.
 std::string quoted(const std::string& text) {
   JsonWriter writer;
@@ -44,7 +39,7 @@ bool has_gguf(const fs::path& folder) {
 // Returns " of BASE" for an adapter whose file names its base model; empty for another one.
 std::string base_of_adapter(const fs::path& path) {
   try {
-    const JsonNode root = parse_json(text_of(path), path.string());
+    const JsonNode root = parse_json(io::read_whole_text(path, kMaxConfigBytes), path.string());
     const JsonNode* const base = root.find("base_model_name_or_path");
     return base != nullptr && base->is(JsonNode::Kind::text) ? " of " + base->text : "";
   } catch (const Error&) {
@@ -102,7 +97,7 @@ ModelConfig read_model_config(const fs::path& path, const fs::path& weights, Mod
                               const std::string& config, std::vector<std::string>& warnings) {
   if (path.extension() == ".gguf") refuse_gguf(path.string());
   try {
-    return parse_model_config(text_of(path), path.string(), &warnings);
+    return parse_model_config(io::read_whole_text(path, kMaxConfigBytes), path.string(), &warnings);
   } catch (const ForeignModelError& error) {
     ErrorParts parts = error.parts();
     const std::string model = model_expression(error, path, weights);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/units.h>
 #include <terrace/comm/agreement/rank_clock.h>
 #include <terrace/comm/agreement/rank_places.h>
@@ -26,13 +26,6 @@ constexpr uint64_t kLeastMemory = 64 * kKiB;
 constexpr uint64_t kMostMemory = 4 * kGiB;
 constexpr uint64_t kDefaultMemory = 32 * kMiB;
 
-std::optional<uint64_t> number_in(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 StepEventsOptions options_of(const TrainFlags& flags) {
   if (flags.trace_memory.empty()) return {.memory_bytes = kDefaultMemory};
   const uint64_t bytes = parse_bytes(flags.trace_memory, "--trace-memory");
@@ -48,10 +41,10 @@ StepEventsOptions options_of(const TrainFlags& flags) {
 StepRange parse_step_range(const std::string& text, uint64_t steps) {
   const std::string subject = "--trace-steps " + text;
   const size_t dash = text.find('-');
-  const std::optional<uint64_t> first = number_in(std::string_view(text).substr(0, dash));
+  const std::optional<uint64_t> first = number_of_digits(std::string_view(text).substr(0, dash));
   std::optional<uint64_t> last = first;
   if (dash != std::string::npos)
-    last = dash + 1 == text.size() ? steps : number_in(std::string_view(text).substr(dash + 1));
+    last = dash + 1 == text.size() ? steps : number_of_digits(std::string_view(text).substr(dash + 1));
   if (!first || !last || *first == 0 || *last < *first)
     refuse(subject, "it is no range of steps, which count from 1",
            "write --trace-steps 3-5, or 3 for one step");

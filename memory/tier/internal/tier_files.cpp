@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -17,6 +16,7 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/option.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/memory/tier/internal/bytes.h>
 #include <terrace/memory/tier/internal/descriptor.h>
 #include <terrace/memory/tier/tier_folder.h>
@@ -148,11 +148,9 @@ std::optional<CommitName> parse_commit_file_name(std::string_view name) {
   if (name.size() < kCommitDigits) return std::nullopt;
   const std::string_view suffix = name.substr(kCommitDigits);
   if (suffix != kPassingSuffix && suffix != kRetainedSuffix) return std::nullopt;
-  CommitName parsed{.retained = suffix == kRetainedSuffix};
-  const char* const end = name.data() + kCommitDigits;
-  const auto [stop, error] = std::from_chars(name.data(), end, parsed.commit);
-  if (error != std::errc() || stop != end || parsed.commit == 0) return std::nullopt;
-  return parsed;
+  const uint64_t commit = number_of_digits(name.substr(0, kCommitDigits)).value_or(0);
+  if (commit == 0) return std::nullopt;
+  return CommitName{.commit = commit, .retained = suffix == kRetainedSuffix};
 }
 
 std::vector<Entry> list_files(int folder_fd, const std::string& folder) {

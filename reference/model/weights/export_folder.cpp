@@ -51,9 +51,8 @@ struct ExportList {
 ExportList list_of_export(const fs::path& folder) {
   ExportList list;
   if (!fs::is_regular_file(folder / kListName)) return list;
-  const std::vector<std::byte> bytes = io::read_whole_file(folder / kListName, kMaxListBytes);
   const JsonNode root =
-      parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, (folder / kListName).string());
+      parse_json(io::read_whole_text(folder / kListName, kMaxListBytes), (folder / kListName).string());
   const JsonNode* format = root.find("format");
   if (format == nullptr || format->text != kFormat) return {};
   if (const JsonNode* files = root.find("files")) {

@@ -53,9 +53,7 @@ void require_plain_name(const fs::path& index, const std::string& name) {
 
 // The file that each tensor is said to be in.
 std::map<std::string, std::string> read_weight_map(const fs::path& index) {
-  const std::vector<std::byte> bytes = io::read_whole_file(index, kMaxIndexBytes);
-  const JsonNode root =
-      parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, index.string());
+  const JsonNode root = parse_json(io::read_whole_text(index, kMaxIndexBytes), index.string());
   const JsonNode* map = root.find("weight_map");  // total_size and the like are only remarks
   if (map == nullptr || !map->is(JsonNode::Kind::object)) refuse_index(index, "it has no weight_map");
   std::map<std::string, std::string> weight_map;

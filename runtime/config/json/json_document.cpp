@@ -7,6 +7,7 @@
 #include <set>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/text/json_cursor.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_text.h>
@@ -191,11 +192,7 @@ const JsonNode* JsonNode::find(std::string_view key) const {
 }
 
 std::optional<uint64_t> JsonNode::whole_number() const {
-  uint64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, value);
-  if (kind != Kind::number || status != std::errc() || stop != end) return std::nullopt;
-  return value;
+  return kind == Kind::number ? number_of_digits(text) : std::nullopt;
 }
 
 std::string json_text(const JsonNode& node) {

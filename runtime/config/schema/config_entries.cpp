@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/schema/section_switch.h>
@@ -236,11 +237,7 @@ std::string ConfigEntry::origin() const {
 }
 
 uint64_t whole_number(const JsonNode& node) {
-  uint64_t exact = 0;
-  const char* end = node.text.data() + node.text.size();
-  const auto [stopped, status] = std::from_chars(node.text.data(), end, exact);
-  if (status == std::errc() && stopped == end) return exact;
-  return static_cast<uint64_t>(node.number);
+  return number_of_digits(node.text).value_or(static_cast<uint64_t>(node.number));
 }
 
 ConfigEntries::ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,

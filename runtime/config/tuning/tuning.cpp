@@ -184,9 +184,7 @@ std::optional<PathTuning> find_tuning(const fs::path& folder, const TunedPlace& 
   if (folder.empty()) return std::nullopt;
   try {
     if (!io::is_there(file)) return std::nullopt;
-    const std::vector<std::byte> bytes = io::read_whole_file(file, kLargestFile);
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    PathTuning tuning = parse_tuning(text, file.string());
+    PathTuning tuning = parse_tuning(io::read_whole_text(file, kLargestFile), file.string());
     if (tuning.place == place) return tuning;
     why_not = fmt::format("{} changed since {}", changed_part(place, tuning.place), tuning.measured_at);
   } catch (const Error& failure) {

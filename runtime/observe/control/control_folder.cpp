@@ -10,13 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include <terrace/aio/drives/drive_token.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/digits.h>
 
 namespace terrace {
 namespace {
@@ -64,11 +64,7 @@ std::string name_of_socket(uint64_t pid) {
 
 std::optional<uint64_t> number_of(std::string_view name) {
   if (!name.ends_with(kSuffix)) return std::nullopt;
-  const std::string_view digits = name.substr(0, name.size() - kSuffix.size());
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.empty()) return std::nullopt;
-  return number;
+  return number_of_digits(name.substr(0, name.size() - kSuffix.size()));
 }
 
 }  // namespace

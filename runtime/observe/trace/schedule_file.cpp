@@ -213,8 +213,7 @@ SimSchedule parse_schedule(std::string_view text, std::string_view name) {
 }
 
 SimSchedule read_schedule(const std::filesystem::path& path) {
-  const std::vector<std::byte> bytes = io::read_whole_file(path, kLargestFile);
-  return parse_schedule({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  return parse_schedule(io::read_whole_text(path, kLargestFile), path.string());
 }
 
 void write_schedule(const std::filesystem::path& path, const SimSchedule& schedule) {
