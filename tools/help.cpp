@@ -11,6 +11,7 @@
 
 #include "command_line.h"
 #include "version.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
@@ -27,12 +28,6 @@ std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
 void for_each_command(const CLI::App& app, FunctionRef<void(const CLI::App&)> visit) {
   visit(app);
   for (const CLI::App* sub : subcommands_of(app)) for_each_command(*sub, visit);
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 std::vector<std::string> names_of(const CLI::Option& option) {

@@ -51,4 +51,10 @@ std::string wrapped_message(std::string_view message, size_t columns) {
   }
 }
 
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
 }  // namespace terrace

@@ -34,10 +34,6 @@ namespace {
 
 }  // namespace
 
-std::string cuda_version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log&) {
   refuse("GPU " + std::to_string(ordinal));
 }

@@ -11,10 +11,6 @@
 
 namespace terrace {
 
-std::string cuda_version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log& log) {
   return std::make_unique<CudaGpu>(CudaDriver::load(), ordinal, log);
 }

@@ -31,7 +31,9 @@ struct CudaFacts {
   uint64_t granularity_bytes = 0;  // granularity of physical memory; 0 without virtual memory
 };
 // "12.4"
-std::string cuda_version_text(int version);
+inline std::string cuda_version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 // Thread-safe.
 class CudaGpu {

@@ -38,10 +38,10 @@ void add_newest(TierContents& contents, const FoundTier& tier) {
 
 }  // namespace
 
-std::string text_of_paths(std::span<const fs::path> paths) {
+std::string text_of_paths(std::span<const fs::path> paths, std::string_view between) {
   std::vector<std::string> names;
   for (const fs::path& path : paths) names.push_back(path.string());
-  return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{}", fmt::join(names, between));
 }
 
 TierContents look_for_commit(std::span<const fs::path> paths, uint64_t commit) {

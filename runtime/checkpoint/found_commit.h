@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/comm/operations/communicator.h>
@@ -17,7 +18,7 @@
 namespace terrace {
 
 // "/mnt/a, /mnt/b", for what is said of them.
-std::string text_of_paths(std::span<const std::filesystem::path> paths);
+std::string text_of_paths(std::span<const std::filesystem::path> paths, std::string_view between = ", ");
 
 struct TierContents {
   bool is_present = false;           // files of a tier are there

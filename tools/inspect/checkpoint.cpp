@@ -13,6 +13,7 @@
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/commit_inventory.h>
+#include <terrace/runtime/checkpoint/found_commit.h>
 #include <terrace/runtime/checkpoint/inventory.h>
 
 #include "command_line.h"
@@ -238,11 +239,9 @@ int Checkpoint::list(const Places& places) {
 // A healthy commit looks damaged if one of its paths is left out.
 void Checkpoint::require_all_paths(const Places& places, const TierListing& tier) const {
   if (tier.absent_paths == 0) return;
-  std::string given;
-  for (const fs::path& path : places.nvme) given += (given.empty() ? "" : ", ") + path.string();
   throw Error(
       ErrorKind::config,
-      {fmt::format("cannot {} what is in", action_), given,
+      {fmt::format("cannot {} what is in", action_), text_of_paths(places.nvme),
        fmt::format("it is of a run that has {} more", counted(tier.absent_paths, "nvme path")),
        "name all nvme paths of the run; where one is lost for good, remove the folder terrace-tier in "
        "the others by hand"});

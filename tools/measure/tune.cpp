@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <set>
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/observe/log/log_lines.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -44,14 +44,6 @@ constexpr double kRatesPart = 0.2;
 
 constexpr uint64_t kLargestDefaultFile = 16 * kGiB;
 constexpr uint64_t kShareOfFree = 4;
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
 
 io::EngineOptions engine_options(const TunePoint& point) {
   io::EngineOptions options;

@@ -8,6 +8,8 @@
 
 #include <terrace/base/duration_text.h>
 
+#include "wrapped_text.h"
+
 namespace terrace {
 namespace {
 
@@ -72,12 +74,6 @@ std::vector<std::string> texts_of(const std::vector<LinePart>& parts) {
   std::vector<std::string> texts;
   for (const LinePart& part : parts) texts.push_back(part.text);
   return texts;
-}
-
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string line;
-  for (const std::string& part : parts) line += (line.empty() ? "" : between) + part;
-  return line;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <terrace/base/units.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
 #include <terrace/reference/model/transformer/adapter.h>
+#include <terrace/runtime/checkpoint/found_commit.h>
 #include <terrace/runtime/config/compute_threads.h>
 
 #include "command_line.h"
@@ -26,9 +27,8 @@ namespace fs = std::filesystem;
 
 std::string kept_on_nvme(const std::vector<fs::path>& paths, uint64_t chunks, uint64_t kept,
                          const char* what) {
-  std::string names;
-  for (const fs::path& path : paths) names += (names.empty() ? "" : ", ") + path.string();
-  return fmt::format("nvme ({}); {} of {} chunks of {} resident in host memory", names, kept, chunks, what);
+  return fmt::format("nvme ({}); {} of {} chunks of {} resident in host memory", text_of_paths(paths), kept,
+                     chunks, what);
 }
 
 std::string parameters_text(const PlacementConfig& placement, const TrainerPlan& plan) {
@@ -165,12 +165,6 @@ std::string precision_text(const TrainConfig& config, const ComputeDevice* devic
                      : fmt::format(", loss scale from 2^{}", config.fp16.initial_scale_power));
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 // Returns a value in force and its origin: "0.001 (default)".
 std::string with_origin(const TrainConfig& config, std::string_view key) {
   const auto found = std::find_if(config.resolved.begin(), config.resolved.end(),
@@ -227,9 +221,9 @@ std::string trained_text(const TrainerOptions& options, const TrainerPlan& plan)
     const std::vector<std::string> targets =
         config.lora->targets.empty() ? default_adapter_targets(options.model.family) : config.lora->targets;
     text = fmt::format("LoRA of rank {} and alpha {} beside {}", config.lora->rank, config.lora->alpha,
-                       joined(targets));
+                       joined(targets, ", "));
   } else if (!config.frozen.empty()) {
-    text = fmt::format("all but {}", joined(config.frozen));
+    text = fmt::format("all but {}", joined(config.frozen, ", "));
   } else {
     return "";
   }

@@ -1,7 +1,6 @@
 #include "train/train_resume.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <tuple>
@@ -21,9 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string names_of(const std::vector<fs::path>& paths) {
-  std::vector<std::string> names;
-  for (const fs::path& path : paths) names.push_back(path.string());
-  return fmt::format("{}", fmt::join(names, " "));
+  return text_of_paths(paths, " ");
 }
 
 bool is_unread(const Error& failure) {
