@@ -41,7 +41,7 @@ terrace_link_standalone(terrace_standalone_c "libterrace.so.${soversion}" terrac
 get_target_property(options terrace_c LINK_OPTIONS)
 target_link_options(terrace_standalone_c PRIVATE ${options})
 
-add_executable(terrace_standalone $<TARGET_OBJECTS:terrace>)
+add_executable(terrace_standalone $<TARGET_OBJECTS:terrace_program> $<TARGET_OBJECTS:terrace>)
 terrace_link_standalone(terrace_standalone terrace terrace)
 if(TARGET terrace_cuda_kernels AND TERRACE_CUDA_RUNTIME)
   get_target_property(kernels terrace_cuda_kernels TERRACE_OBJECT)
