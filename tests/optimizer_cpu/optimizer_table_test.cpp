@@ -6,6 +6,10 @@
 #include <string>
 
 #include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
+
+#include "support/enum_values.h"
+#include "update_problem.h"
 
 namespace terrace::optimizer_table_test {
 namespace {
@@ -47,6 +51,23 @@ TEST(OptimizerTable, SaysWhichSettingsAFormulaHas) {
     other.momentum = 0.9;
     EXPECT_EQ(make_optimizer_step(other, 3).has_momentum, row.has_momentum) << row.word;
     EXPECT_EQ(step.decoupled_decay, row.decays_apart) << row.word;
+  }
+}
+
+// The bit tests go over these settings.
+TEST(OptimizerTable, HasNoFormulaThatTheTestsOfBitsLeaveOut) {
+  std::set<OptimizerKind> tested;
+  for (const OptimizerSettings& settings : every_settings()) tested.insert(settings.kind);
+  EXPECT_EQ(tested.size(), testing::enumerator_count<OptimizerKind>());
+}
+
+TEST(OptimizerTable, HasAKernelForEveryRule) {
+  static_assert(kernels::kRules == testing::enumerator_count<kernels::Rule>());
+  for (const InstructionSet set : {InstructionSet::scalar, InstructionSet::avx2, InstructionSet::avx512}) {
+    if (!kernels::compiled_in(set)) continue;
+    for (const kernels::UpdateKernel kernel : *kernels::find_update_kernels(set)) {
+      EXPECT_NE(kernel, nullptr) << name_of(set);
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "element_access.h"
 #include "support/array_update.h"
+#include "support/enum_values.h"
 #include "support/sanitized.h"
 
 namespace terrace {
@@ -233,7 +234,8 @@ inline std::vector<OptimizerSettings> every_settings() {
 }
 
 inline std::string name_of(const OptimizerSettings& s) {
-  constexpr const char* kNames[] = {"Adam", "Adagrad", "Lion", "SGD"};
+  constexpr std::array kNames = {"Adam", "Adagrad", "Lion", "SGD"};
+  static_assert(kNames.size() == testing::enumerator_count<OptimizerKind>());
   std::string name = kNames[static_cast<size_t>(s.kind)];
   if (s.kind == OptimizerKind::adam) {
     name += std::string(s.adamw_mode ? "W" : "") + (s.bias_correction ? "" : " without bias correction");

@@ -1,6 +1,8 @@
 // Denormals, infinities and NaN in every optimizer: what optimizer.h says about them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <limits>
 
 #include "instruction_set_cases.h"

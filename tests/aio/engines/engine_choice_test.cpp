@@ -12,6 +12,7 @@
 #include <terrace/aio/ring_buffer.h>
 
 #include "aio/aio_support.h"
+#include "support/enum_values.h"
 #include "support/few_descriptors.h"
 
 namespace terrace::io::engine_choice_test {
@@ -19,7 +20,7 @@ namespace {
 
 TEST(EngineKinds, HaveNamesThatReadBack) {
   for (const EngineKind kind : engine_kinds()) EXPECT_EQ(engine_kind_from_name(name_of(kind)), kind);
-  EXPECT_EQ(engine_kinds().size(), 3u);
+  EXPECT_EQ(engine_kinds().size(), terrace::testing::enumerator_count<EngineKind>());
   EXPECT_EQ(name_of(EngineKind::io_uring), "io_uring");
   EXPECT_EQ(name_of(EngineKind::threads), "threads");
   EXPECT_EQ(name_of(EngineKind::libaio), "libaio");

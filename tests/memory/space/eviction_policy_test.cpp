@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/enum_values.h"
+
 namespace terrace::eviction_policy_test {
 namespace {
 
@@ -209,6 +211,7 @@ TEST(OptPolicy, NeverMissesMoreOftenThanAnyOtherPolicy) {
 }
 
 TEST(EvictionPolicy, NamesItself) {
+  EXPECT_EQ(policy_kinds().size(), testing::enumerator_count<PolicyKind>());
   for (const PolicyKind kind : policy_kinds()) {
     EXPECT_EQ(make_policy(kind, 1)->kind(), kind);
     EXPECT_EQ(policy_from_name(name_of(kind)), kind);

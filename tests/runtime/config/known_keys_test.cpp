@@ -3,9 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string>
 
+#include <terrace/aio/engine.h>
+#include <terrace/memory/space/eviction_policy.h>
 #include <terrace/runtime/config/schema/schema.h>
 
 namespace terrace::known_keys_test {
@@ -44,6 +47,17 @@ TEST(Schema, GivesEveryKeyThatPeopleUseItsOneClass) {
 TEST(Schema, HasNoKeyThatTheListOfThisTestLacks) {
   const auto keys = known_keys();
   for (const SchemaKey& row : schema()) EXPECT_TRUE(keys.contains(row.path())) << row.path();
+}
+
+template <typename Kind>
+std::string choices_of(std::string choices, std::span<const Kind> kinds) {
+  for (const Kind kind : kinds) choices.append(choices.empty() ? "" : "|").append(name_of(kind));
+  return choices;
+}
+
+TEST(Schema, OffersEveryPolicyAndEveryEngine) {
+  EXPECT_EQ(find_path("terrace.policy")->limits.allowed, choices_of("", policy_kinds()));
+  EXPECT_EQ(find_path("terrace.engine")->limits.allowed, choices_of("auto", io::engine_kinds()));
 }
 
 }  // namespace
