@@ -30,7 +30,7 @@ Facts facts_in(std::string_view text) {
   Facts facts;
   const auto take = [&] {
     const size_t end = text.find('\0');
-    const std::string word(text.substr(0, end));
+    std::string word(text.substr(0, end));
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     return word;
   };

@@ -132,7 +132,7 @@ std::vector<uint32_t> Heartbeat::silent_for(milliseconds silence, milliseconds p
 }
 
 std::vector<uint32_t> Heartbeat::who_is_silent(milliseconds silence, milliseconds patience) {
-  const std::vector<uint32_t> silent = silent_for(silence, patience);
+  std::vector<uint32_t> silent = silent_for(silence, patience);
   if (!silent.empty()) return silent;
   std::this_thread::sleep_for(silence);
   return silent_for(silence, patience);

@@ -320,7 +320,7 @@ std::exception_ptr NcclCommunicator::GpuLane::move_by_nccl(const CommOperation& 
     return nullptr;
   } catch (...) {
     const bool is_own = !is_lost_;
-    const std::exception_ptr failure = end_at(operation, std::current_exception());
+    std::exception_ptr failure = end_at(operation, std::current_exception());
     if (!is_own || failed_ == nullptr) return failure;
     const std::exception_ptr behind = failed_(words_of_failure(failure));
     return behind != nullptr ? behind : failure;

@@ -157,8 +157,7 @@ std::string MpiPort::why_never(const Message& message) {
   Peer& peer = peers_[static_cast<size_t>(message.other)];
   if (++peer.looks % kLooksPerFarewell != 0 || !has_left(peer)) return {};
   if (MPI_Wtime() - peer.left_seconds < kGraceSeconds) return {};
-  const std::string why(peer.farewell.why.data(),
-                        strnlen(peer.farewell.why.data(), peer.farewell.why.size()));
+  std::string why(peer.farewell.why.data(), strnlen(peer.farewell.why.data(), peer.farewell.why.size()));
   return why;
 }
 

@@ -2,6 +2,7 @@
 // as such.
 #include <fmt/format.h>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/runtime/config/nccl_choice.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
