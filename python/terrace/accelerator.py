@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,48 @@ class Accelerator:
 
         if self._device().type == "cuda":
             torch.cuda.synchronize(self._device())
+
+    def device(self, device_index: int | None = None) -> torch.device:
+        return self._device()
+
+    def communication_backend_name(self) -> str:
+        """For torch.distributed, where a script has groups of its own."""
+        return "nccl" if self._device().type == "cuda" else "gloo"
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self._device()
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
+    def is_fp16_supported(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None:
+        self._asked("empty_cache", None)
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        """What torch has of the GPU, without the device memory of the engine; 0 on the processor."""
+        return int(self._asked("memory_allocated", 0))
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        return int(self._asked("max_memory_allocated", 0))
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        self._asked("reset_peak_memory_stats", None)
+
+    def manual_seed(self, seed: int) -> None:
+        import torch
+
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def _asked(self, function: str, on_processor: object) -> Any:
+        """Of torch.cuda."""
+        import torch
+
+        return getattr(torch.cuda, function)() if self._device().type == "cuda" else on_processor
 
     @staticmethod
     def _device() -> torch.device:

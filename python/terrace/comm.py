@@ -58,6 +58,12 @@ def barrier(*arguments: object, **named: object) -> None:
         ranks.barrier()
 
 
+class ReduceOp:
+    """For `op` of all_reduce, which takes the words as well, and torch's."""
+
+    SUM, AVG, PRODUCT, MIN, MAX = "sum", "avg", "product", "min", "max"
+
+
 _REDUCTIONS = ("sum", "avg", "product", "min", "max")
 
 
@@ -79,7 +85,7 @@ def all_reduce(tensor: Any, op: Any = "sum", group: object = None, async_op: boo
         parts = ranks.texts_of_all(mine.reshape(-1).view(torch.uint8).numpy().tobytes())
     if not mine.numel():
         return
-    every = torch.stack([torch.frombuffer(bytearray(one), dtype=mine.dtype).view(mine.shape) for one in parts])
+    every = torch.stack([_tensor_of(one, mine) for one in parts])
     tensor.data.copy_(_reduced(name, every))
 
 
@@ -120,6 +126,80 @@ def broadcast(tensor: Any, src: int = 0, group: object = None, async_op: bool = 
     if ranks is not None:
         with ranks.within(f"a broadcast from rank {src} of {_text_of(tensor)}"):
             of_all(ranks, tensor, src)
+
+
+def reduce(tensor: Any, dst: int = 0, op: Any = "sum", group: object = None, async_op: bool = False) -> None:
+    """all_reduce: every rank has the result, `dst` among them."""
+    all_reduce(tensor, op, group, async_op)
+
+
+def all_gather(tensor_list: list[Any], tensor: Any, group: object = None, async_op: bool = False) -> None:
+    """Puts the values of every rank into its tensor of the list, in their order; at most 1 MiB of each."""
+    import torch
+
+    _require_plain(group, async_op)
+    ranks = _ranks()
+    mine = tensor.detach().cpu().contiguous()
+    if ranks is None:
+        return _into(tensor_list, [mine])
+    with ranks.within(f"an all-gather of {_text_of(tensor)}"):
+        parts = ranks.texts_of_all(mine.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return _into(tensor_list, [_tensor_of(one, mine) for one in parts])
+
+
+def _into(tensors: Any, values: list[Any]) -> None:
+    for into, value in zip(tensors, values):
+        into.data.copy_(value)
+
+
+def _tensor_of(part: bytes, like: Any) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(part), dtype=like.dtype).view(like.shape) if part else like
+
+
+def all_gather_into_tensor(output_tensor: Any, tensor: Any, group: object = None, async_op: bool = False) -> None:
+    """all_gather into one tensor, which has the values of all ranks one behind the other."""
+    all_gather(list(output_tensor.view(get_world_size(), *tensor.shape)), tensor, group, async_op)
+
+
+allgather_fn = all_gather_into_tensor
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: object = None) -> None:
+    """Puts what every rank gives into the list, in their order; pickled at most 1 MiB of each."""
+    import pickle
+
+    _require_plain(group, False)
+    ranks = _ranks()
+    if ranks is None:
+        object_list[:] = [obj]
+        return
+    with ranks.within("an all-gather of objects"):
+        object_list[:] = [pickle.loads(one) for one in ranks.texts_of_all(pickle.dumps(obj))]
+
+
+def broadcast_object_list(object_list: list[Any], src: int = 0, group: object = None, device: object = None) -> None:
+    """Gives all ranks the list of rank `src`; pickled at most 1 MiB."""
+    from .torch.engine.replicas import require_rank
+
+    require_rank(_ranks(), src, "src")
+    of_all: list[Any] = []
+    all_gather_object(of_all, object_list if get_rank() == src else None, group)
+    object_list[:] = of_all[src]
+
+
+def get_global_rank(group: object = None, group_rank: int = 0) -> int:
+    """Of a rank of the group of all ranks."""
+    return group_rank
+
+
+def get_world_group() -> None:
+    """None: for these functions the group of all ranks."""
+
+
+def destroy_process_group(group: object = None) -> None:
+    """Does nothing: the ranks are together as long as they live."""
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -105,6 +105,13 @@ def GatheredParameters(
             broadcast(one, modifier_rank)
 
 
+def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
+    """Does nothing: the first step finds which parameters a module reads of others."""
+
+
+unregister_external_parameter = register_external_parameter
+
+
 def _listed(params: Any) -> list[Any]:
     if hasattr(params, "parameters"):
         return list(params.parameters())

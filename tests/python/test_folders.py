@@ -13,6 +13,8 @@ MAY_KNOW = {
     "": {"store", "torch", "torch/__init__.py", "torch/dealt.py", "torch/engine", "torch/engine/saved"},
     "store": {""},
     "ops": {""},
+    "compat": set(),
+    "compat/deepspeed": {"", "torch/engine", "torch/engine/saved"},
     "torch": {"", "store"},
     "torch/optimizer": {"", "store", "torch"},
     "torch/engine": {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from importlib import import_module
+from typing import Any
 
-from . import adam as adam
+_MODULES = ("adagrad", "adam", "lion")
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name.startswith("__"):
         raise AttributeError(name)
     raise AttributeError(

@@ -32,7 +32,7 @@ _KINDS = {
 def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """The kind of an optimizer of torch; raises where Terrace has none that computes the same."""
     what = "cannot take over an optimizer"
-    kind = _KINDS.get(type(optimizer))
+    kind = _KINDS.get(type(optimizer)) or getattr(optimizer, "terrace_kind", None)  # of ops/lion.py
     if kind is None:
         raise ConfigError(
             what,

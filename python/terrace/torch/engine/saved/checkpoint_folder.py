@@ -172,9 +172,7 @@ class CheckpointFolder:
 
     def _open(self, folder: str, tag: str | None) -> StateReader | None:
         """None where there is nothing, which is said."""
-        named = _latest_in(folder) if tag is None else tag
-        if named is not None:
-            _refuse_deepspeed(os.path.join(folder, named))
+        refuse_deepspeed(folder, tag)
         try:
             return StateReader(folder, tag, (), is_checkpoint=True)
         except IoError:
@@ -282,7 +280,12 @@ def _latest_in(folder: str) -> str | None:
         return None
 
 
-def _refuse_deepspeed(place: str) -> None:
+def refuse_deepspeed(folder: str, tag: str | None) -> None:
+    """Raises where the state that would be read is one of DeepSpeed's checkpoints."""
+    named = _latest_in(folder) if tag is None else tag
+    if named is None:
+        return
+    place = os.path.join(folder, named)
     try:
         names = os.listdir(place)
     except (OSError, ValueError):

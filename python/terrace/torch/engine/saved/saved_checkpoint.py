@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ....errors import ConfigError, CorruptError
 from ....saved_state import StateReader
 from ....system import is_there
-from .saved_tensors import SavedTensors, stored_moments, stored_tensors, tensors_in_file
+from .saved_tensors import SavedTensors, StoredTensor, stored_moments, stored_tensors, tensors_in_file
 from .unpickle import unpickled
 
 if TYPE_CHECKING:
@@ -56,18 +56,29 @@ def saved_checkpoint(state: StateReader, engine: Engine) -> SavedCheckpoint:
     return _of_today(state, facts, engine) if facts.get("format") == _FORMAT else _earlier(state, facts)
 
 
+def weights_in(state: StateReader) -> tuple[SavedTensors, list[str]]:
+    """(weights, names of those that are trained), of a state whose bytes have been verified."""
+    facts = _facts_of(state)
+    if facts.get("format") != _FORMAT:
+        return tensors_in_file(state, _EARLIER_WEIGHTS), facts.get("trained", [])
+    return _stored_weights(state, stored_tensors(facts))
+
+
+def _stored_weights(state: StateReader, stored: dict[str, StoredTensor]) -> tuple[SavedTensors, list[str]]:
+    weights = {name: one.saved(state, "master" if one.trained else "parameter") for name, one in stored.items()}
+    if _has(state, _BESIDE):
+        weights.update(tensors_in_file(state, _BESIDE))
+    return weights, [name for name, one in stored.items() if one.trained]
+
+
 def _of_today(state: StateReader, facts: Named, engine: Engine) -> SavedCheckpoint:
     is_of_engine = _has(state, _PROGRESS)
     saved = SavedCheckpoint(
         state.path, facts.get("run"), _progress_of(state) if is_of_engine else _progress_of_trainer(facts, engine)
     )
     stored = stored_tensors(facts)
-    saved.trained = [name for name, one in stored.items() if one.trained]
-    for name, one in stored.items():
-        saved.weights[name] = one.saved(state, "master" if one.trained else "parameter")
+    saved.weights, saved.trained = _stored_weights(state, stored)
     saved.moments = dict(stored_moments(state, stored, facts["moments"]))
-    if _has(state, _BESIDE):
-        saved.weights.update(tensors_in_file(state, _BESIDE))
     saved.may_lack_beside = not _has(state, _BESIDE)
     if _has(state, _AVERAGE):
         saved.average = tensors_in_file(state, _AVERAGE)

@@ -1,0 +1,1 @@
+"""Names of other libraries, under which their scripts find what Terrace does."""
