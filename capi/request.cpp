@@ -102,7 +102,7 @@ void read_budgets(const terrace_options& given, OffloadOptions& options, const S
 void read_steps(const terrace_options& given, OffloadOptions& options, const Subject& action) {
   const uint32_t steps = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
   require_at_most(uint64_t{steps} * options.ranks, kMostAccumulationSteps, action, Option::micro_batches);
-  require_enum(given.gradients, 3, action, Option::gradients);
+  require_enum(given.gradients, 4, action, Option::gradients);
   require_enum(given.unused_gradients, 2, action, Option::unused_gradients);
   require_enum(given.accumulation_type, 3, action, Option::accumulation_type);
   options.micro_batches = steps * options.ranks;

@@ -38,7 +38,7 @@ struct Request {
   void* log_context = nullptr;
   terrace_ranks* ranks = nullptr;  // that the store is divided over; null: it is of one process
   std::string tier_name;           // as given: that of the options is this rank's
-  // By which the store's ranks gather, and exchange what leases write; null: through host memory.
+  // By which the store's ranks gather, and exchange gradients on GPUs; null: through host memory.
   std::shared_ptr<NcclExchange> nccl;
   // settle_start() says these three.
   std::optional<StateSet> set;   // what another number of ranks has committed, to go on from

@@ -193,7 +193,8 @@ typedef enum terrace_gradient_origin {
   TERRACE_HANDED_OVER, /* given by terrace_hand_over, which takes a copy */
   /* Given by terrace_hand_over, and read where they lie until terrace_update has returned. All that is
    * trained has an address, a step has one micro-batch, and updates are not TERRACE_NEXT_FORWARD. */
-  TERRACE_BORROWED
+  TERRACE_BORROWED,
+  TERRACE_HANDED_OVER_ON_DEVICE /* given by terrace_hand_over on the GPU, for TERRACE_TRANSPORT_NCCL */
 } terrace_gradient_origin;
 
 /* How the fp32 masters are kept, which updates compute with. */
@@ -286,8 +287,7 @@ TERRACE_C_API terrace_error* terrace_plan(const terrace_device* device, const te
                                           uint32_t tensor_count, const terrace_options* options,
                                           const terrace_use* uses, uint32_t use_count,
                                           terrace_plan_result* result);
-/* Allocates every budget at once. `device` may be NULL, here and in terrace_plan, where all parameters lie in
- * memory of the program. */
+/* Allocates all budgets. `device` may be NULL, as in terrace_plan, where all tensors have an address. */
 TERRACE_C_API terrace_error* terrace_create(const terrace_device* device, const terrace_tensor* tensors,
                                             uint32_t tensor_count, const terrace_options* options,
                                             const terrace_use* uses, uint32_t use_count,
@@ -385,15 +385,15 @@ typedef struct terrace_gradient_view {
 } terrace_gradient_view;
 TERRACE_C_API terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor,
                                               terrace_gradient_view* view);
-/* With TERRACE_HANDED_OVER and TERRACE_BORROWED: the complete gradient of a tensor in this micro-batch, in
- * the type of the tensor. Leases may be open. `flags` are 0. */
+/* Not with TERRACE_LEASED: the complete gradient of a tensor in this micro-batch, in the type of the tensor.
+ * Leases may be open. `flags` are 0. TERRACE_HANDED_OVER_ON_DEVICE: it is read in the order of the compute
+ * stream. What that was asked for before has made it, and what is asked for later may write over it. */
 TERRACE_C_API terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const void* gradient,
                                                uint32_t type, uint32_t flags);
 /* Ends a step before its update: its gradients are dropped. */
 TERRACE_C_API terrace_error* terrace_abandon_step(terrace_store* store);
 
-/* Between steps: says that the parameters of a tensor with an address lie at another one from now on, where
- * their values have been copied to. */
+/* Between steps: the parameters of a tensor with an address lie at another one now, with their values. */
 TERRACE_C_API terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* address);
 
 /* Leases of TERRACE_INFERENCE lie between these. */

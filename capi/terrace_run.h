@@ -349,8 +349,8 @@ typedef enum terrace_transport {
   TERRACE_TRANSPORT_HOST, /* sockets, on one host */
   TERRACE_TRANSPORT_MPI,
   /* As TERRACE_TRANSPORT_AUTO, and parameters that a store gathers go from GPU to GPU by NCCL, and so do
-   * gradients of TERRACE_LEASED. Stores are symmetric then and on GPUs, each rank's on one of its own, of one
-   * host; else TERRACE_CONFIG. */
+   * gradients of TERRACE_LEASED and TERRACE_HANDED_OVER_ON_DEVICE. Stores are symmetric then and on GPUs,
+   * each rank's on one of its own, of one host; else TERRACE_CONFIG. */
   TERRACE_TRANSPORT_NCCL
 } terrace_transport;
 

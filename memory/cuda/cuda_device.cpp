@@ -314,22 +314,36 @@ void CudaDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64
       "cuMemcpyDtoDAsync", subject);
 }
 
-void CudaDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
-  const std::span<std::byte> memory = state_->table.idle_memory(id, bytes, "fill");
+void CudaDevice::zero_in_order(DeviceSlot id, uint64_t offset, uint64_t bytes) {
+  const std::span<std::byte> memory = state_->table.idle_memory(id, offset, bytes, "fill");
+  if (bytes == 0) return;
   const CudaContext context(gpu_);
-  const std::string& subject = state_->slot(id).order.subject;
   gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->operations),
-                      "cuMemsetD8Async", subject);
-  // Later copies wait for the slot's event; detach() records it for a slot that is attached.
-  if (!attached(id)) {
-    gpu_.driver().check(gpu_.driver().event_record(state_->slot(id).order.event.get(), state_->operations),
-                        "cuEventRecord", subject);
-  }
+                      "cuMemsetD8Async", state_->slot(id).order.subject);
+  order_copies_behind(id);
+}
+
+void CudaDevice::fill_in_order(DeviceSlot id, uint64_t offset, const std::byte* source, uint64_t bytes) {
+  const std::span<std::byte> memory = state_->table.idle_memory(id, offset, bytes, "fill");
+  if (bytes == 0) return;
+  const CudaContext context(gpu_);
+  gpu_.driver().check(gpu_.driver().copy_on_device(cuda_pointer(memory.data()), cuda_pointer(source), bytes,
+                                                   state_->operations),
+                      "cuMemcpyDtoDAsync", state_->slot(id).order.subject);
+  order_copies_behind(id);
+}
+
+// They wait for the slot's event; detach() records it for a slot that is attached.
+void CudaDevice::order_copies_behind(DeviceSlot id) {
+  if (attached(id)) return;
+  const CudaOrder& order = state_->slot(id).order;
+  gpu_.driver().check(gpu_.driver().event_record(order.event.get(), state_->operations), "cuEventRecord",
+                      order.subject);
 }
 
 void CudaDevice::poison(DeviceSlot id) {
   if (!options_.strict) return;
-  const std::span<std::byte> memory = state_->table.idle_memory(id, slot_bytes(id), "poison");
+  const std::span<std::byte> memory = state_->table.idle_memory(id, 0, slot_bytes(id), "poison");
   const CudaContext context(gpu_);
   const std::string& subject = state_->slot(id).order.subject;
   fill_fresh(memory.data(), memory.size(), subject);

@@ -94,7 +94,8 @@ class CudaDevice final : public Device {
   void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
                          const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
-  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
+  void zero_in_order(DeviceSlot slot, uint64_t offset, uint64_t bytes) override;
+  void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) override;
   // The engine reads by cuFile, on options.thread_count threads; slots are not registered with cuFile.
   std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
   std::byte* begin_fills(DeviceSlot slot, uint32_t part_count, const Event* after) override;
@@ -115,6 +116,8 @@ class CudaDevice final : public Device {
   void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
   // Puts a copy of a slot behind the operations that its last detach() waited for.
   void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);
+  // Lets later copies of the slot wait for what was just asked for in the order of the operations.
+  void order_copies_behind(DeviceSlot slot);
   CopyStream& within();
   // Puts a copy of work memory behind the operations so far.
   void enqueue_work_copy(CopyStream& stream, CopyTask task);

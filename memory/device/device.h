@@ -118,9 +118,12 @@ class Device {
   // Copies between two pieces of work memory that do not overlap, in the order of the operations that the
   // owner's thread asks for. The bytes cross no link.
   virtual void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
-  // Zeroes the first `bytes` of the slot, attached or not, in the order of the operations and of later copies
-  // of the slot. Nothing crosses a link.
-  virtual void zero_in_order(DeviceSlot slot, uint64_t bytes) = 0;
+  // Zeroes bytes of the slot, attached or not, in the order of the operations and of later copies of the
+  // slot; no copy of it is under way. Nothing crosses a link.
+  virtual void zero_in_order(DeviceSlot slot, uint64_t offset, uint64_t bytes) = 0;
+  // Copies to the slot in the same way, from memory of the program that operations reach. Operations that are
+  // asked for later may write to the source.
+  virtual void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) = 0;
 
   // Makes an engine that reads files registered with it into slots, past the host; its destinations come from
   // begin_fills(). The device outlives the engine. Throws Error(device) where the device has no such

@@ -165,8 +165,13 @@ void SimulatedDevice::copy_work_in_order(std::byte* to, const std::byte* from, u
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-void SimulatedDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
-  std::memset(table_->idle_memory(id, bytes, "fill").data(), 0, bytes);
+void SimulatedDevice::zero_in_order(DeviceSlot id, uint64_t offset, uint64_t bytes) {
+  std::memset(table_->idle_memory(id, offset, bytes, "fill").data(), 0, bytes);
+}
+
+void SimulatedDevice::fill_in_order(DeviceSlot id, uint64_t offset, const std::byte* source, uint64_t bytes) {
+  const std::span<std::byte> memory = table_->idle_memory(id, offset, bytes, "fill");
+  if (bytes > 0) std::memcpy(memory.data(), source, bytes);
 }
 
 // Operations are over when they return, so there is nothing to wait for but `after`, and nobody asks for it.
@@ -180,7 +185,7 @@ void SimulatedDevice::end_fill(DeviceSlot id) noexcept {
 }
 
 void SimulatedDevice::poison(DeviceSlot id) {
-  if (options_.strict) fill_with_poison(table_->idle_memory(id, slot_bytes(id), "poison"));
+  if (options_.strict) fill_with_poison(table_->idle_memory(id, 0, slot_bytes(id), "poison"));
 }
 
 const std::byte* SimulatedDevice::home(DeviceSlot slot) const {

@@ -63,7 +63,8 @@ class SimulatedDevice final : public Device {
   void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
                          const Event* after, Event& done) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
-  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
+  void zero_in_order(DeviceSlot slot, uint64_t offset, uint64_t bytes) override;
+  void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
   uint64_t d2h_bytes() const override { return to_host_.copied_bytes(); }
   uint64_t h2d_busy_ns() const override { return to_device_.busy_ns(); }

@@ -16,6 +16,12 @@ void SlotEntry::require_idle(const char* intention) const {
                                   " copies in flight");
 }
 
+void SlotEntry::require_has(uint64_t offset, uint64_t count) const {
+  TERRACE_ASSERT(offset <= bytes && count <= bytes - offset,
+                 "bytes " + std::to_string(offset) + " + " + std::to_string(count) +
+                     " are not in a slot of " + std::to_string(bytes));
+}
+
 SlotTable::SlotTable(uint64_t budget_bytes, uint64_t granularity_bytes)
     : budget_bytes_(budget_bytes), granularity_bytes_(granularity_bytes) {}
 
@@ -93,9 +99,7 @@ void SlotTable::note_detached(DeviceSlot id) {
 std::byte* SlotTable::begin_copy(DeviceSlot id, uint64_t offset, uint64_t bytes, const Event& done) const {
   SlotEntry& slot = at(id);
   TERRACE_ASSERT(!slot.is_attached(), "a copy acts on a detached slot");
-  TERRACE_ASSERT(offset <= slot.bytes && bytes <= slot.bytes - offset,
-                 "bytes " + std::to_string(offset) + " + " + std::to_string(bytes) +
-                     " are not in a slot of " + std::to_string(slot.bytes));
+  slot.require_has(offset, bytes);
   require_begun(done);
   slot.copies_in_flight.fetch_add(1, std::memory_order_relaxed);
   return slot.home + offset;
@@ -168,11 +172,12 @@ void SlotTable::end_fill(DeviceSlot id) const noexcept {
   TERRACE_ASSERT(before > 0, "nobody fills this slot");
 }
 
-std::span<std::byte> SlotTable::idle_memory(DeviceSlot id, uint64_t bytes, const char* intention) const {
+std::span<std::byte> SlotTable::idle_memory(DeviceSlot id, uint64_t offset, uint64_t bytes,
+                                            const char* intention) const {
   const SlotEntry& slot = at(id);
   slot.require_idle(intention);
-  TERRACE_ASSERT(bytes <= slot.bytes, std::to_string(bytes) + " bytes are more than the slot has");
-  return slot.memory().first(bytes);
+  slot.require_has(offset, bytes);
+  return slot.memory().subspan(offset, bytes);
 }
 
 void SlotTable::require_begun(const Event& done) {

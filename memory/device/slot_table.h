@@ -35,6 +35,7 @@ struct SlotEntry {
     return {flat != nullptr ? flat : home, bytes};
   }
   void require_idle(const char* intention) const;
+  void require_has(uint64_t offset, uint64_t count) const;
 };
 
 class SlotTable {
@@ -83,8 +84,9 @@ class SlotTable {
   std::byte* begin_fills(DeviceSlot slot, uint32_t part_count) const;
   void end_fill(DeviceSlot slot) const noexcept;
 
-  // The first `bytes` of the slot, which must be idle, for filling at once on the calling thread.
-  std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;
+  // Bytes of the slot, which must be idle, for filling them in the order of the operations.
+  std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                                   const char* intention) const;
   void require_work_memory(const std::byte* work, uint64_t bytes) const;
 
  private:

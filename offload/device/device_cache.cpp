@@ -169,7 +169,7 @@ void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   decisions_.made(DecisionKind::gradient, index_of(chunk));
   device_.attach(slot.id, gradient_address(chunk));
   entry = {number_of(slot), 0, true};
-  device_.zero_in_order(slot.id, slot_bytes_);
+  device_.zero_in_order(slot.id, 0, slot_bytes_);
   ++gradient_slot_count_;
   note_slot(TraceKind::place, TransferRole::grad, chunk);
 }

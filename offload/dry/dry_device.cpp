@@ -62,7 +62,11 @@ void DryDevice::attach(DeviceSlot slot, std::byte* address) {
   if (record_ != nullptr) record_->add({RecordedEvent::Kind::attach, index_of(slot), place});
 }
 
-void DryDevice::zero_in_order(DeviceSlot slot, uint64_t bytes) {
+void DryDevice::zero_in_order(DeviceSlot slot, uint64_t, uint64_t bytes) {
+  note(RecordedEvent::Kind::clear, slot, bytes);
+}
+
+void DryDevice::fill_in_order(DeviceSlot slot, uint64_t, const std::byte*, uint64_t bytes) {
   note(RecordedEvent::Kind::clear, slot, bytes);
 }
 

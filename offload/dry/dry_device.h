@@ -47,7 +47,8 @@ class DryDevice final : public Device {
   void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
                          const Event* after, Event& done) override;
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
-  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
+  void zero_in_order(DeviceSlot slot, uint64_t offset, uint64_t bytes) override;
+  void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) override;
   // File reads go to a DryEngine, whose requests move nothing.
   std::byte* begin_fills(DeviceSlot slot, uint32_t request_count, const Event* after) override;
   void end_fill(DeviceSlot) noexcept override {}

@@ -149,10 +149,12 @@ std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
   made.arithmetic = make_arithmetic(parts);
   made.places = make_places(parts, *made.arithmetic);
   const std::vector<std::byte*> memory = staging_memory(parts, made.landing_slots);
+  const std::vector<DeviceSlot> handed = run.device.create_slots(
+      run.plan.slot_bytes, run.plan.device_handed_slots, "gradients that are handed over");
   const size_t most_runs = accumulates(run.options) ? parts.runs.most_runs() : 1;
-  made.staging = std::make_unique<GradientStaging>(run.space, run.device, parts.cache,
-                                                   GradientStaging::Slots{memory, most_runs, run.options.dry},
-                                                   make_sum(parts));
+  made.staging = std::make_unique<GradientStaging>(
+      run.space, run.device, parts.cache, GradientStaging::Slots{memory, handed, most_runs, run.options.dry},
+      make_sum(parts));
   return std::make_unique<GradientStore>(run.space, std::move(made));
 }
 

@@ -1,9 +1,10 @@
 // ExchangeOnDevices: the exchange of gradients from device to device, by a communicator that has a way there
 // (exchange_on_devices() of the options). The parts of other ranks leave from the device slot in which leases
-// have written them, and theirs come to work memory; the host sees none of the former. An owner adds the
-// parts of all ranks as they are (rank_parts.h): where its accumulators are on the host, its own part and
-// what has come are copied there first; where they are on the device, the own part is copied beside the
-// others' there, since the slot is taken again before they are added.
+// have written them, or to which what was handed over was copied, and theirs come to work memory; the host
+// sees none of the former. An owner adds the parts of all ranks as they are (rank_parts.h): where its
+// accumulators are on the host, its own part and what has come are copied there first; where they are on the
+// device, the own part is copied beside the others' there, since the slot is taken again before they are
+// added.
 //
 // The slot is free, for whoever takes it next, when the exchange is over.
 #pragma once

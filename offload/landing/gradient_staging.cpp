@@ -22,6 +22,7 @@ GradientStaging::GradientStaging(const FlatSpace& space, Device& device, DeviceC
       sum_(std::move(sum)) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     slots_[s].memory = slots.memory[s];
+    if (!slots.handed.empty()) slots_[s].handed.id = slots.handed[s];
     slots_[s].staged.slot = s;
     slots_[s].staged.runs.reserve(slots.most_runs);
   }
@@ -84,7 +85,12 @@ void GradientStaging::land_within_device(const GradientLanding& landing, const s
 
 // The padding behind the part has no gradient.
 void GradientStaging::land_part(const GradientLanding& landing, const HandedPart& part) {
-  const StagedLanding& staged = take(landing, nullptr).staged;
+  Slot& slot = take(landing, nullptr);
+  const StagedLanding& staged = slot.staged;
+  if (sum_->takes_from_device()) {
+    fill(slot, part);
+    return sum_->send(staged);
+  }
   const uint64_t element_bytes = bytes_of(space_.section_of(landing.chunk).type);
   const GradientRun& run = landing.runs.front();
   std::byte* const to = staged.memory + run.first_element * element_bytes;
@@ -94,6 +100,17 @@ void GradientStaging::land_part(const GradientLanding& landing, const HandedPart
                 (run.element_count - part.element_count) * element_bytes);
   }
   sum_->send(staged);
+}
+
+// Nothing reads the slot any more: its last landing was handed on. Copies of it, and so what RankSum sends,
+// are behind the operation that has made the part and this one.
+void GradientStaging::fill(Slot& slot, const HandedPart& part) {
+  const GradientRun& run = slot.staged.runs.front();
+  const uint64_t element_bytes = bytes_of(space_.section_of(slot.staged.landing.chunk).type);
+  const uint64_t first = run.first_element * element_bytes, bytes = part.element_count * element_bytes;
+  device_.fill_in_order(slot.handed.id, first, part.gradient, bytes);
+  device_.zero_in_order(slot.handed.id, first + bytes, run.element_count * element_bytes - bytes);
+  slot.staged.source = &slot.handed;
 }
 
 // A tensor's micro-batches are added in their order, so older landings come first.

@@ -1,6 +1,7 @@
 // GradientStaging: the landings that are on their way to the place where gradients are added up. A landing is
 // copied from its device slot to host memory, and handed on from there in the order of landings, when RankSum
-// has all parts of it. Without slots a landing is handed on at once, as it lies on the device.
+// has all parts of it. Without slots a landing is handed on at once, as it lies on the device. Where RankSum
+// takes landings from the device, what is handed over there is copied to a device slot first.
 //
 // The step thread uses it; it allocates in its constructor only.
 #pragma once
@@ -29,6 +30,8 @@ class GradientStaging {
     // Each has room for a chunk's gradient, or for what the sum takes from the device. They may be null where
     // land() is always given another place.
     std::span<std::byte* const> memory;
+    std::span<const DeviceSlot> handed =
+        {};                // for parts that are handed over on the device, as many; or none
     size_t most_runs = 1;  // the largest number of runs in a landing
     bool dry = false;      // no memory is touched
   };
@@ -49,7 +52,8 @@ class GradientStaging {
   // whole gradient belongs, and is copied to; null: it is added there. A gradient that lies at its place on
   // the device stays in its slot.
   void land(const GradientLanding& landing, std::byte* place, Add add);
-  // Takes a part that was handed over, for other ranks. The part's memory is not used after the call.
+  // Takes a part that was handed over, for other ranks. The part's memory is not used after the call or, on
+  // the device, by operations that are asked for later.
   void land_part(const GradientLanding& landing, const HandedPart& part);
 
   // Hand on the landings up to the chunk's last one, or all.
@@ -67,11 +71,13 @@ class GradientStaging {
   struct Slot {
     StagedLanding staged;
     std::byte* memory = nullptr;
+    CacheSlot handed;   // of the device, for what is handed over there
     DeviceCopy copied;  // out of the device, where other ranks have a part in the sum
   };
   Slot& take(const GradientLanding& landing, std::byte* memory);
   // The slot of a landing; the oldest one has the age 0.
   Slot& slot_of(size_t age) { return slots_[(oldest_ + age) % slots_.size()]; }
+  void fill(Slot& slot, const HandedPart& part);
   void hand_on_oldest(Add add);
   void land_within_device(const GradientLanding& landing, const std::byte* place, Add add);
 

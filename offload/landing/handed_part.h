@@ -1,4 +1,5 @@
-// HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program.
+// HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program, on the host
+// or on the device (GradientOrigin::handed_over_on_device).
 #pragma once
 
 #include <cstddef>

@@ -28,6 +28,8 @@ enum class GradientOrigin : uint8_t {
   // Everything that is trained lies in the program (TensorHome::caller), a step has one micro-batch, and
   // updates do not run in the next forward pass.
   borrowed,
+  // As handed_over, and that memory is the device's. Ranks exchange on devices (exchange_on_devices()).
+  handed_over_on_device,
 };
 
 // What an update does with tensors that had no gradient in the step.
@@ -116,7 +118,7 @@ struct OffloadOptions {
   bool exchanges_by_copies = false;
   // So do parameters that ranks gather, through slots in host memory. Without it these come together in slots
   // of the device, and where the host cannot reach them, the communicator moves them from device to device
-  // (gather_on_devices()), and so it does with gradients that leases write (exchange_on_devices()).
+  // (gather_on_devices()), and so it does with gradients that are made there (exchange_on_devices()).
   bool gathers_by_copies = false;
   // Gathers and exchanges are on their way while the step goes on. false: the step waits for each of them
   // where it asks for it. No number depends on this.
@@ -189,9 +191,11 @@ inline bool gather_on_devices(const OffloadOptions& options) {
   return options.ranks > 1 && options.exchanges_by_copies && !options.gathers_by_copies;
 }
 
-// True if the gradients that ranks exchange do so, too: from the slots in which leases have written them.
+// True if the gradients that ranks exchange do so, too: from the slots in which leases have written them, or
+// to which they are copied within the device when they are handed over.
 inline bool exchange_on_devices(const OffloadOptions& options) {
-  return gather_on_devices(options) && options.gradients == GradientOrigin::leases;
+  return gather_on_devices(options) && (options.gradients == GradientOrigin::leases ||
+                                        options.gradients == GradientOrigin::handed_over_on_device);
 }
 
 // True if the shares of ranks are the parameters' home on the device.

@@ -52,6 +52,7 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
                    {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
                    {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes},
                    {"gradients of other ranks", plan.device_incoming_bytes},
+                   {"gradients that leave for other ranks", plan.device_handed_bytes()},
                    {"buffers of updates on the device", plan.device_lanes_bytes()},
                    {"activation checkpoints that the host has no room for, and the slots before them",
                     needed_bytes - plan.device_minimum_bytes}}),

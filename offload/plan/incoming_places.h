@@ -1,4 +1,5 @@
-// Places of parts of gradients on the device, each of the size of a share.
+// Places on the device for gradients that ranks exchange: of parts, each of the size of a share, and of what
+// is handed over there.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,15 @@ inline uint64_t device_incoming_bytes(const OffloadOptions& options, const Memor
   if (exchange_on_devices(options))
     return uint64_t{landings} * (options.ranks - (adds_there ? 0 : 1)) * plan.share_bytes;
   return adds_there && options.exchanges_by_copies ? std::max(plan.share_bytes, plan.group_sum_bytes) : 0;
+}
+
+// `landings` are on their way at once, in `trained` chunks.
+inline void plan_exchanged_gradients(const OffloadOptions& options, uint32_t trained, uint32_t landings,
+                                     MemoryPlan& plan) {
+  if (options.ranks == 1 || trained == 0) return;
+  plan.device_incoming_bytes =
+      round_up(device_incoming_bytes(options, plan, landings), plan.device_granularity_bytes);
+  if (options.gradients == GradientOrigin::handed_over_on_device) plan.device_handed_slots = landings;
 }
 
 }  // namespace terrace

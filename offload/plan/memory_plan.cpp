@@ -161,8 +161,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
     plan.device_record_slots = counts.trainable_chunks;
     if (accumulates(options)) plan.device_accumulator_slots = counts.trainable_chunks;
   }
-  if (options.ranks > 1 && counts.trainable_chunks > 0)
-    plan.device_incoming_bytes = whole(device_incoming_bytes(options, plan, kLandingSlots));
+  plan_exchanged_gradients(options, counts.trainable_chunks, kLandingSlots, plan);
   if (has_shares_on_device(options)) plan.device_share_bytes = whole(counts.param_bytes);
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
@@ -174,8 +173,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   // An update of states on the device writes the parameters of one chunk into a slot of its own before they
   // leave for their home below.
   const uint32_t output_slots = states_there && options.parameters != Placement::none ? 1 : 0;
-  // A gradient that is handed over passes through a slot on its way to an accumulator on the device.
-  const uint32_t handed_slots = handed_over && states_there && !stay ? 1 : 0;
+  // A gradient that is handed over on the host passes through a slot on its way to an accumulator there.
+  const bool passes = handed_over && states_there && !stay && plan.device_handed_slots == 0;
+  const uint32_t handed_slots = passes ? 1 : 0;
   if (handed_over) plan.device_gradient_slots = stay ? counts.trainable_chunks : handed_slots;
   plan.device_slots_minimum =
       std::max({demand.slots, counts.chunks > 0 ? 1u : 0u,
@@ -186,7 +186,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
       std::max(plan.device_slots_minimum, counts.chunks + gradient_slots + output_slots);
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
-                         plan.device_share_bytes + plan.device_incoming_bytes + plan.device_lanes_bytes();
+                         plan.device_share_bytes + plan.device_exchange_bytes() + plan.device_lanes_bytes();
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
   // If the device budget is below the device's minimum, the host's need is computed beside that minimum.
   const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
@@ -491,7 +491,7 @@ DataType held_gradient_type(const Section& section, const OffloadOptions& option
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
          plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_share_bytes +
-         plan.device_incoming_bytes + plan.device_lanes_bytes() +
+         plan.device_exchange_bytes() + plan.device_lanes_bytes() +
          round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
                   plan.device_granularity_bytes) +
          plan.device_slots_useful * plan.slot_bytes;

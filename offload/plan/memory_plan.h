@@ -71,6 +71,11 @@ struct MemoryPlan {
   // where gradients go from device to device, those of every landing that is on its way: of the other ranks,
   // and the own one too where they are added on the device.
   uint64_t device_incoming_bytes = 0;
+  // Slots of a chunk for gradients that are handed over on the device and leave for other ranks, one for each
+  // landing slot.
+  uint32_t device_handed_slots = 0;
+  uint64_t device_handed_bytes() const { return device_handed_slots * slot_bytes; }
+  uint64_t device_exchange_bytes() const { return device_incoming_bytes + device_handed_bytes(); }
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 

@@ -71,6 +71,17 @@ void require_borrowed(const SpaceLayout& space, const OffloadOptions& options) {
   }
 }
 
+void require_handed_over_on_device(const OffloadOptions& options) {
+  if (options.gradients != GradientOrigin::handed_over_on_device) return;
+  if (exchange_on_devices(options) && !pulls(options)) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot take gradients", "that are handed over on the device",
+       options.ranks == 1 ? "one rank takes them from the host" : "the ranks exchange them on the host",
+       "copy them to the host and set " + Option::gradients +
+           " to handed_over, or let several ranks exchange by NCCL (" + Option::transport + ")"});
+}
+
 void require_masters_in_parameters(const SpaceLayout& space, const OffloadOptions& options) {
   const auto refuse = [](std::string what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {"cannot keep masters in the parameters", std::move(what),
@@ -196,6 +207,7 @@ void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
   require_comparable(options);
   require_caller_tensors(space, options);
   require_borrowed(space, options);
+  require_handed_over_on_device(options);
   require_possible_ranks(space, options);
   require_possible_pulls(options);
   require_possible_rounding(space, options);

@@ -18,7 +18,7 @@ void StepRecorder::describe(const TierStores& tiers) const {
   facts.device_other_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                              plan.device_accumulator_slots * plan.accumulator_slot_bytes +
                              plan.device_activation_bytes() + plan.device_share_bytes +
-                             plan.device_incoming_bytes + plan.device_lanes_bytes();
+                             plan.device_exchange_bytes() + plan.device_lanes_bytes();
   facts.device_budget_bytes = run_.options.device_budget_bytes;
   facts.host_budget_bytes = run_.options.host_budget_bytes;
   facts.ring_slot_count = plan.ring_slots;

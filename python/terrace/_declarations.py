@@ -15,7 +15,7 @@ ENUMS = {
     "terrace_placement": {"device": 0, "cpu": 1, "nvme": 2},
     "terrace_optimizer_kind": {"adamw": 0, "adam": 1, "adagrad": 2, "lion": 3, "sgd": 4},
     "terrace_update_when": {"after_backward": 0, "next_forward": 1, "during_backward": 2},
-    "terrace_gradient_origin": {"leased": 0, "handed_over": 1, "borrowed": 2},
+    "terrace_gradient_origin": {"leased": 0, "handed_over": 1, "borrowed": 2, "handed_over_on_device": 3},
     "terrace_masters": {"whole": 0, "compact": 1, "parameter": 2},
     "terrace_unused_gradients": {"zero": 0, "skip": 1},
     "terrace_io_engine": {"best": 0, "uring": 1, "libaio": 2, "threads": 3},

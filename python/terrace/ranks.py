@@ -26,7 +26,7 @@ class Ranks:
     ranks: the first that has it tells the user, and each process exits with the worst status of all.
 
     Without a launcher give `rank`, `count` and `place`, "HOST:PORT" or the path of a socket. `transport` is "auto",
-    "host" (sockets of one host), "mpi" or "nccl" (parameters go from GPU to GPU). Ranks that have not come after
+    "host" (sockets of one host), "mpi" or "nccl" (parameters, and gradients that lie there, go from GPU to GPU). Ranks that have not come after
     `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a second after another has
     died or failed, and has not been told of it by a call, ends too; with "with_store" it does while a store is divided
     over the ranks. `log` is given a level and a line; without it warnings and errors go to stderr.
@@ -56,6 +56,7 @@ class Ranks:
         )
         if place is not None:
             given.place = raw_of(place, "place")
+        self.transport = transport
         self._kept = given  # what C calls has to live as long as the ranks
         self._doing = ""
         self._lib = library()

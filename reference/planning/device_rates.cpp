@@ -32,7 +32,7 @@ class DeviceMeasurement {
 
   double clear() {
     return rate(static_cast<double>(slot_bytes_),
-                [&] { computing_.device().zero_in_order(slot_, slot_bytes_); });
+                [&] { computing_.device().zero_in_order(slot_, 0, slot_bytes_); });
   }
   double sums() {
     const DataType type = question_.parameter_type;

@@ -13,6 +13,7 @@ std::vector<TierUse> device_ledger(const MemoryPlan& plan) {
   add("optimizer states", plan.device_record_slots * plan.record_slot_bytes);
   add("gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes);
   add("gradients of other ranks", plan.device_incoming_bytes);
+  add("gradients that leave for other ranks", plan.device_handed_bytes());
   if (plan.device_lanes > 0) add("buffers of updates on the device", plan.device_lanes_bytes());
   return uses;
 }

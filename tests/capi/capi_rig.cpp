@@ -1,6 +1,5 @@
 #include "capi/capi_rig.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +14,8 @@
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/offloader.h>
+
+#include "capi/played_gpu.h"
 
 namespace terrace::capi {
 
@@ -179,6 +180,7 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   options.accumulation_steps = c.accumulation;
   options.layer_major = c.layer_major ? 1 : 0;
   options.gradients = c.gradients;
+  if (c.gradients == TERRACE_HANDED_OVER_ON_DEVICE) options.work_bytes = 32 << 10;  // for any of them
   options.unused_gradients = c.unused;
   options.update_when = c.update_when;
   options.threads = 2;
@@ -257,14 +259,39 @@ const void* Training::parameters(uint32_t tensor) {
   return leased;
 }
 
+void* Training::compute_stream() {
+  void* stream = nullptr;
+  is_well(terrace_compute_stream(store_, &stream));
+  return stream;
+}
+
 // Memory of the played driver is this machine's, and what it was asked for goes on beside this thread.
 void Training::wait_for_gpu() {
   if (case_.gpu < 0) return;
-  void* stream = nullptr;
-  is_well(terrace_compute_stream(store_, &stream));
-  using Wait = int (*)(void*);
-  const auto wait = reinterpret_cast<Wait>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamSynchronize"));
-  ASSERT_EQ(wait(stream), 0);
+  ASSERT_EQ(driver_call<int(void*)>("cuStreamSynchronize")(compute_stream()), 0);
+  on_their_way_.clear();
+}
+
+// On the GPU nothing waits: a gradient comes to its memory behind what is under way there, and is gone from
+// there behind the call.
+void Training::hand_over(uint32_t tensor, std::vector<std::byte> gradient) {
+  const auto type = static_cast<uint32_t>(specs()[tensor].type);
+  if (case_.gradients != TERRACE_HANDED_OVER_ON_DEVICE) {
+    is_well(terrace_hand_over(store_, tensor, gradient.data(), type, 0));
+    return;
+  }
+  void* place = nullptr;
+  uint64_t bytes = 0;
+  is_well(terrace_work_memory(store_, &place, &bytes));
+  ASSERT_GE(bytes, gradient.size());
+  const auto address = reinterpret_cast<uint64_t>(place);
+  const CurrentGpu current(case_.gpu);
+  const std::vector<std::byte>& source = on_their_way_.emplace_back(std::move(gradient));
+  const auto copy = driver_call<int(uint64_t, const void*, size_t, void*)>("cuMemcpyHtoDAsync_v2");
+  ASSERT_EQ(copy(address, source.data(), source.size(), compute_stream()), 0);
+  is_well(terrace_hand_over(store_, tensor, place, type, 0));
+  const auto fill = driver_call<int(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
+  ASSERT_EQ(fill(address, 0x7f, source.size(), compute_stream()), 0);
 }
 
 void Training::fill() {
@@ -282,7 +309,7 @@ terrace_update_settings Training::settings(uint64_t number) {
 
 void Training::use(uint64_t number, uint32_t micro_batch, uint32_t kind, const std::vector<uint32_t>& tensors,
                    const std::string& key, const Between& between) {
-  const bool hands_over = case_.gradients == TERRACE_HANDED_OVER;
+  const bool hands_over = case_.gradients != TERRACE_LEASED;
   const bool backward = kind == TERRACE_BACKWARD;
   std::vector<uint32_t> leased;
   std::ranges::copy_if(tensors, std::back_inserter(leased), [&](uint32_t t) { return memory_[t].empty(); });
@@ -298,8 +325,7 @@ void Training::use(uint64_t number, uint32_t micro_batch, uint32_t kind, const s
     std::vector<std::byte> gradient(bytes_of_tensor(tensor));
     make_gradient(tensor, number, micro_batch * case_.rank_count + case_.rank, values, gradient.data());
     if (hands_over) {
-      is_well(
-          terrace_hand_over(store_, tensor, gradient.data(), static_cast<uint32_t>(specs()[tensor].type), 0));
+      hand_over(tensor, std::move(gradient));
       continue;
     }
     terrace_gradient_view view = TERRACE_INIT(terrace_gradient_view);

@@ -106,9 +106,12 @@ class Training {
   void use(uint64_t number, uint32_t micro_batch, uint32_t kind, const std::vector<uint32_t>& tensors,
            const std::string& key, const Between& between);
   const void* parameters(uint32_t tensor);
+  void hand_over(uint32_t tensor, std::vector<std::byte> gradient);
+  void* compute_stream();
   void wait_for_gpu();
   const Case case_;
   std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::vector<std::byte>> on_their_way_;  // to the GPU
   terrace_store* store_ = nullptr;
   std::vector<terrace_optimizer> groups_;
   std::vector<float> norms_;

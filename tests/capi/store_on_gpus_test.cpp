@@ -1,5 +1,5 @@
-// A store over ranks in processes, each on a GPU of the played driver: parameters, and gradients that leases
-// write, go from GPU to GPU by a played NCCL, or through host memory, and no bit depends on that.
+// A store over ranks in processes, each on a GPU of the played driver: parameters, and gradients that lie on
+// GPUs, go from GPU to GPU by a played NCCL, or through host memory, and no bit depends on that.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ std::string text_of(const Case& c) {
                      c.divided ? " divided" : "", c.states, c.gradients, c.update_when);
 }
 
-// Each way in which parameters come to a GPU, with each mode of the update, and both ways of gradients.
+// Each way in which parameters come to a GPU, with each mode of the update, and all ways of gradients.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const uint32_t parameters : {TERRACE_DEVICE, TERRACE_CPU, TERRACE_NVME}) {
@@ -67,13 +67,20 @@ std::vector<Case> cases() {
       const bool leased = (update == TERRACE_NEXT_FORWARD) == (parameters == TERRACE_CPU);
       c.gradients = update == TERRACE_DURING_BACKWARD || leased ? TERRACE_LEASED : TERRACE_HANDED_OVER;
       c.update_when = update;
-      all.push_back(c);
+      Case on_device = c;
+      on_device.gradients = TERRACE_HANDED_OVER_ON_DEVICE;
+      all.insert(all.end(), {c, on_device});
       if (parameters != TERRACE_DEVICE) continue;
-      c.divided = true;
-      all.push_back(c);
+      c.divided = on_device.divided = true;
+      all.insert(all.end(), {c, on_device});
     }
   }
   return all;
+}
+
+Case without_gpu(Case c) {
+  if (c.gradients == TERRACE_HANDED_OVER_ON_DEVICE) c.gradients = TERRACE_HANDED_OVER;
+  return c;
 }
 
 class CStoreOnGpus : public ::testing::Test {
@@ -94,7 +101,7 @@ int train(RankProgram& program, const Case& c, const std::filesystem::path& fold
 
 TEST_F(CStoreOnGpus, HasTheBitsOfOneRankWhateverGoesFromGpuToGpu) {
   for (const Case& c : cases()) {
-    const std::string alone = train_alone(c);
+    const std::string alone = train_alone(without_gpu(c));
     for (const uint32_t count : {2u, 3u}) {
       SCOPED_TRACE(fmt::format("{} ranks, {}", count, text_of(c)));
       const RankNotes notes;
@@ -113,11 +120,17 @@ TEST_F(CStoreOnGpus, HasTheBitsOfOneRankWhateverGoesFromGpuToGpu) {
 TEST_F(CStoreOnGpus, NeedsLessHostMemoryThanWhatPassesThroughIt) {
   const RankNotes notes;
   const ScratchFolder folder;
-  for (const uint32_t transport : {TERRACE_TRANSPORT_AUTO, TERRACE_TRANSPORT_NCCL}) {
+  struct Way {
+    uint32_t transport, gradients;
+  };
+  for (const Way& way :
+       {Way{TERRACE_TRANSPORT_AUTO, TERRACE_LEASED}, Way{TERRACE_TRANSPORT_NCCL, TERRACE_LEASED},
+        Way{TERRACE_TRANSPORT_AUTO, TERRACE_HANDED_OVER},
+        Way{TERRACE_TRANSPORT_NCCL, TERRACE_HANDED_OVER_ON_DEVICE}}) {
     const ForkedRanks ranks(2, [&](uint32_t rank) {
       if (!load_played("libcuda.so.1")) return kUnexpected;
-      RankProgram program(notes, rank, 2, transport);
-      const Case c{.parameters = TERRACE_CPU};
+      RankProgram program(notes, rank, 2, way.transport);
+      const Case c{.parameters = TERRACE_CPU, .gradients = way.gradients};
       const Arguments arguments(on_gpu(c, program, rank, 2), folder.path());
       terrace_plan_result plan = TERRACE_INIT(terrace_plan_result);
       program.take(arguments.plan(&plan));
@@ -127,12 +140,36 @@ TEST_F(CStoreOnGpus, NeedsLessHostMemoryThanWhatPassesThroughIt) {
     EXPECT_THAT(ranks.ends(), Each(0)) << notes.of(0);
   }
   std::istringstream words(notes.of(0));
-  uint64_t by_copies = 0, by_nccl = 0;
-  words >> by_copies >> by_nccl;
   // Slots of a chunk of 4096 elements, which is a share too: those in which chunks come together, and the own
   // place among those of each of two landings.
   constexpr uint64_t kStages = 4, kLandings = 2, kWidestBytes = 4;
-  EXPECT_EQ(by_copies, by_nccl + (kStages + kLandings) * 4096 * kWidestBytes) << notes.of(0);
+  for (const char* const gradients : {"leased", "handed over"}) {
+    uint64_t by_copies = 0, by_nccl = 0;
+    words >> by_copies >> by_nccl;
+    EXPECT_EQ(by_copies, by_nccl + (kStages + kLandings) * 4096 * kWidestBytes) << gradients << notes.of(0);
+  }
+}
+
+// The host would have to read them.
+TEST_F(CStoreOnGpus, IsRefusedGradientsThatAreHandedOverOnTheGpuWhereNobodyTakesThemThere) {
+  for (const uint32_t count : {1u, 2u}) {
+    const RankNotes notes;
+    const ScratchFolder folder;
+    const ForkedRanks ranks(count, [&](uint32_t rank) {
+      if (!load_played("libcuda.so.1")) return kUnexpected;
+      RankProgram program(notes, rank, count);
+      const Case c{.gradients = TERRACE_HANDED_OVER_ON_DEVICE};
+      const Arguments arguments(on_gpu(c, program, rank, count), folder.path());
+      terrace_store* store = nullptr;
+      terrace_error* const error = arguments.create(&store);
+      program.note(terrace_error_text(error));
+      capi::expect_kind(TERRACE_CONFIG, error);
+      return program.end();
+    });
+    EXPECT_THAT(ranks.ends(), Each(0));
+    EXPECT_THAT(notes.of(0), HasSubstr(count == 1 ? "one rank takes them from the host"
+                                                  : "the ranks exchange them on the host"));
+  }
 }
 
 struct Ends {
@@ -140,16 +177,37 @@ struct Ends {
   std::vector<std::string> said;
 };
 
-// Three ranks train until something is wrong, which `wrong` says (played_libnccl.cpp). `backward`: with
-// gradients, that go from GPU to GPU too.
-Ends train_until(const std::string& wrong, uint32_t parameters, bool backward = false) {
+// Where the gradients come from that go from GPU to GPU beside parameters; none do.
+enum class Moves : uint8_t { parameters, leased, handed_over };
+
+// Goes backward in a micro-batch.
+void make_gradients(RankProgram& program, terrace_store* store, Moves moves) {
+  void* work = nullptr;
+  uint64_t bytes = 0;
+  program.take(terrace_work_memory(store, &work, &bytes));
+  for (const uint32_t tensor : {0u, 1u}) {
+    if (moves == Moves::handed_over) {
+      const auto type = static_cast<uint32_t>(capi::specs()[tensor].type);
+      if (!program.take(terrace_hand_over(store, tensor, work, type, 0))) return;
+    } else if (moves == Moves::leased) {
+      uint64_t lease = 0;
+      if (!program.take(terrace_lease(store, "op", TERRACE_BACKWARD, &tensor, 1, &lease))) return;
+      program.take(terrace_release(store, lease));
+    }
+  }
+}
+
+// Three ranks train until something is wrong, which `wrong` says (played_libnccl.cpp).
+Ends train_until(const std::string& wrong, uint32_t parameters, Moves moves = Moves::parameters) {
   const RankNotes notes;
   const ScratchFolder folder;
   const ForkedRanks ranks(3, [&](uint32_t rank) {
     setenv("TERRACE_PLAYED_NCCL", wrong.c_str(), 1);
     if (!load_played("libcuda.so.1") || !load_played("libnccl.so.2")) return kUnexpected;
     RankProgram program(notes, rank, 3, TERRACE_TRANSPORT_NCCL);
-    const Arguments arguments(on_gpu({.parameters = parameters}, program, rank, 3), folder.path());
+    Case c{.parameters = parameters};
+    if (moves == Moves::handed_over) c.gradients = TERRACE_HANDED_OVER_ON_DEVICE;
+    const Arguments arguments(on_gpu(c, program, rank, 3), folder.path());
     terrace_store* store = nullptr;
     program.take(arguments.create(&store));
     program.take(terrace_fill_with(
@@ -160,16 +218,13 @@ Ends train_until(const std::string& wrong, uint32_t parameters, bool backward = 
       terrace_update_settings settings = TERRACE_INIT(terrace_update_settings);
       settings.groups = groups, settings.group_count = 2, settings.step = step;
       if (!program.take(terrace_begin_step(store))) break;
-      const auto use = [&](uint32_t kind) {
-        for (const uint32_t tensor : {0u, 1u}) {
-          uint64_t lease = 0;
-          if (!program.take(terrace_lease(store, "op", kind, &tensor, 1, &lease))) return;
-          program.take(terrace_release(store, lease));
-        }
-      };
-      use(TERRACE_FORWARD);
+      for (const uint32_t tensor : {0u, 1u}) {
+        uint64_t lease = 0;
+        if (!program.take(terrace_lease(store, "op", TERRACE_FORWARD, &tensor, 1, &lease))) break;
+        program.take(terrace_release(store, lease));
+      }
       for (uint32_t m = 0; m < kMicroBatches / 3; ++m) {
-        if (backward) use(TERRACE_BACKWARD);
+        make_gradients(program, store, moves);
         program.take(terrace_end_micro_batch(store));
       }
       program.take(terrace_update(store, &settings, nullptr));
@@ -184,8 +239,8 @@ Ends train_until(const std::string& wrong, uint32_t parameters, bool backward = 
 // The others wait for it on their GPUs, where nobody tells them.
 TEST_F(CStoreOnGpus, NamesARankThatIsKilledWhileBytesAreUnderWay) {
   for (const uint32_t parameters : {TERRACE_DEVICE, TERRACE_CPU}) {
-    for (const bool backward : {false, true}) {
-      const Ends ends = train_until("kill 1 20", parameters, backward);
+    for (const Moves moves : {Moves::parameters, Moves::leased, Moves::handed_over}) {
+      const Ends ends = train_until("kill 1 20", parameters, moves);
       EXPECT_EQ(ends.statuses, (std::vector<int>{5, -SIGKILL, 5}));
       for (const uint32_t rank : {0u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
       EXPECT_THAT(ends.said[0], HasSubstr("died"));
@@ -205,11 +260,13 @@ TEST_F(CStoreOnGpus, NamesARankWhoseNcclFails) {
 
 // Parameters that live on the GPU are gathered behind an update; what goes before are gradients.
 TEST_F(CStoreOnGpus, NamesARankWhoseNcclFailsWhateverIsUnderWay) {
-  for (const uint32_t nth : {1, 5, 9, 13}) {
-    SCOPED_TRACE(nth);
-    const Ends ends = train_until(fmt::format("ncclSend 1 {}", nth), TERRACE_DEVICE, true);
-    EXPECT_THAT(ends.statuses, Each(5));
-    for (const uint32_t rank : {0u, 1u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
+  for (const Moves moves : {Moves::leased, Moves::handed_over}) {
+    for (const uint32_t nth : {1, 5, 9, 13}) {
+      SCOPED_TRACE(fmt::format("{} {}", moves == Moves::leased ? "leased" : "handed over", nth));
+      const Ends ends = train_until(fmt::format("ncclSend 1 {}", nth), TERRACE_DEVICE, moves);
+      EXPECT_THAT(ends.statuses, Each(5));
+      for (const uint32_t rank : {0u, 1u, 2u}) EXPECT_THAT(ends.said[rank], HasSubstr("rank 1")) << rank;
+    }
   }
 }
 

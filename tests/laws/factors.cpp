@@ -94,7 +94,7 @@ constexpr std::array<std::string_view, 4> kHostCounts = {"1", "2", "3", "4"};
 // late; "peers": by reads of each other's memory, and word of them over that port.
 // "copies": as peers, and what they exchange passes through host memory by copies, as it does for GPUs.
 // "nccl": on one host, what they exchange goes from device to device by a played NCCL, but for gradients that
-// are handed over: these pass through host memory.
+// are handed over on the host: these pass through host memory.
 // "waiting": as threads, each transfer is waited for where it is asked for, and what came is compared; and
 // what has come from other hosts is kept before optimizer states are.
 // "pulled": as peers, and each rank reads what it needs when it needs it, where that is possible.
@@ -114,6 +114,7 @@ constexpr std::array<std::string_view, 4> kRoundings = {"none", "gradients", "pa
 // What the offloader is told of the first step. "otherwise": uses go backward in another order than that.
 constexpr std::array<std::string_view, 2> kTraces = {"as told", "otherwise"};
 
+// "handed_over_on_device" is handed_over where what ranks exchange does not go from device to device.
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
 constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
@@ -187,6 +188,7 @@ AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
   }
   // Most laws are about one offloader.
   allowed[kParameters].pop_back();
+  allowed[kGradients].pop_back();
   allowed[kRanks] = {level_index(kRanks, "1")};
   allowed[kBackEnd] = {level_index(kBackEnd, "threads")};
   allowed[kHosts] = {level_index(kHosts, "1")};
@@ -371,7 +373,8 @@ std::vector<Combination> covering_array_over_ranks(Strength strength) {
                                    {kHosts, {kHostCounts.begin(), kHostCounts.end()}},
                                    {kBackEnd, {kBackEnds.begin(), kBackEnds.end()}},
                                    {kAccumulation, {"1", "3", "4", "8"}},
-                                   {kGroup, {"1", "2", "4"}}});
+                                   {kGroup, {"1", "2", "4"}},
+                                   {kGradients, {kGradientOrigins.begin(), kGradientOrigins.end()}}});
 }
 
 std::vector<Combination> covering_array_of_parameter_masters(std::vector<OnlyLevels> only) {

@@ -37,7 +37,15 @@ uint32_t gradient_bits_of(const Combination& c) {
   return level_of(c, kRounding) == "gradients" ? 8 : level_of(c, kRounding) == "both" ? 4 : 0;
 }
 
+// What ranks exchange goes from device to device.
+bool moves_by_nccl(const Combination& c) {
+  const StepRounds rounds = rounds_of(c);
+  return rounds.ranks > 1 && rounds.hosts == 1 && level_of(c, kBackEnd) == "nccl";
+}
+
 GradientOrigin gradients_of(const Combination& c) {
+  if (level_of(c, kGradients) == "handed_over_on_device" && !moves_by_nccl(c))
+    return GradientOrigin::handed_over;
   if (level_of(c, kGradients) != "borrowed") return static_cast<GradientOrigin>(c[kGradients]);
   const bool borrows = has_callers(c) && number_of(c, kAccumulation) == 1 && number_of(c, kRanks) == 1 &&
                        gradient_bits_of(c) == 0;
@@ -146,8 +154,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.hooks.step_events = surroundings.step_events;
   testing::set_ranks(options, surroundings.ranks);
   options.gathers_by_copies = options.ranks > 1 && level_of(c, kBackEnd) == "copies";
-  const bool by_nccl = options.ranks > 1 && options.hosts == 1 && level_of(c, kBackEnd) == "nccl";
-  options.exchanges_by_copies = options.gathers_by_copies || by_nccl;
+  options.exchanges_by_copies = options.gathers_by_copies || moves_by_nccl(c);
   if (options.ranks > 1 && level_of(c, kBackEnd) == "pulled" && can_pull(c, options))
     options.rank_exchange = RankExchange::pulled;
   if (options.ranks > 1 && level_of(c, kBackEnd) == "waiting") {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "laws/law_training.h"
 #include "laws/placement_law.h"
 #include "support/sanitized.h"
@@ -85,6 +87,30 @@ TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
   }
   EXPECT_GE(runs, kRunsOfEach * 16);
   EXPECT_GE(law.keeping_runs(), 12u);
+}
+
+// From slots of leases, and from those to which what is handed over on the device was copied.
+TEST(PlacementLaw, HoldsWhereGradientsGoFromDeviceToDevice) {
+  constexpr std::array<std::string_view, 4> kRankCounts = {"2", "3", "5", "12"};
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  uint64_t runs = 0;
+  for (const std::string_view parameters : factors()[kParameters].levels) {
+    for (const std::string_view states : factors()[kStates].levels) {
+      for (const std::string_view gradients : {"leases", "handed_over_on_device", "handed_over_on_device"}) {
+        ++runs;
+        if (testing::kSanitized && runs % 6 != 0) continue;
+        Combination combination = product_element(runs * (full_product_size() / 37) + runs);
+        set_level(combination, kParameters, parameters);
+        set_level(combination, kStates, states);
+        set_level(combination, kGradients, gradients);
+        set_level(combination, kBackEnd, "nccl");
+        set_level(combination, kRanks, kRankCounts[runs % kRankCounts.size()]);
+        set_level(combination, kHosts, "1");
+        expect_holds(law, combination);
+      }
+    }
+  }
 }
 
 TEST(PlacementLaw, HoldsWhereMastersAreTheProgramsParameters) {

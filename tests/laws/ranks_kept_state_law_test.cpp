@@ -32,14 +32,31 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kTrained = 4;  // steps
 
-const std::vector<Combination>& combinations() {
-  static const std::vector<Combination> list = covering_array_with_commits(
+// Of several ranks, and a few more with what pairs hardly ever have together: gradients that are handed over
+// on the device where ranks exchange there.
+std::vector<Combination> all_combinations() {
+  constexpr size_t kMore = 4;
+  std::vector<Combination> list = covering_array_with_commits(
       {{kParameters, {"none", "cpu", "nvme", "divided"}},
        {kRanks, {"2", "3", "4"}},
        {kHosts, {"1", "2", "3"}},
        {kBackEnd, {"threads", "messages", "peers", "copies", "nccl", "waiting", "pulled"}},
        {kPolicy, {"opt"}},
-       {kChunk, {"4096", "12288", "65536"}}});
+       {kChunk, {"4096", "12288", "65536"}},
+       {kGradients, {"leases", "handed_over", "borrowed", "handed_over_on_device"}}});
+  const size_t pairs = list.size();
+  for (size_t more = 0; more < kMore; ++more) {
+    Combination c = list[more * pairs / kMore];
+    set_level(c, kBackEnd, "nccl");
+    set_level(c, kHosts, "1");
+    set_level(c, kGradients, "handed_over_on_device");
+    list.push_back(c);
+  }
+  return list;
+}
+
+const std::vector<Combination>& combinations() {
+  static const std::vector<Combination> list = all_combinations();
   return list;
 }
 

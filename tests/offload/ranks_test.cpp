@@ -31,7 +31,11 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome train_rank(const Case& c) {
+// One rank takes from the device nothing that is handed over.
+Outcome train_rank(Case c) {
+  const bool is_alone = c.ranks == nullptr || c.ranks->size() == 1;
+  if (is_alone && c.gradients == GradientOrigin::handed_over_on_device)
+    c.gradients = GradientOrigin::handed_over;
   const ScratchFolder folder;
   ToyRig rig(c, {folder.path()});
   Outcome outcome;
@@ -76,9 +80,16 @@ std::vector<Case> cases() {
         c.by_copies = way > 0;
         c.gather_on_devices = way > 1;
         all.push_back(c);
+        if (way == 2 && parameters == Placement::cpu) {
+          all.push_back(c);
+          all.back().gradients = GradientOrigin::handed_over_on_device;
+        }
         if (parameters != Placement::none) continue;
         Case divided = c;
         divided.divided = true;
+        all.push_back(divided);
+        if (way < 2) continue;
+        divided.gradients = GradientOrigin::handed_over_on_device;
         all.push_back(divided);
       }
     }
@@ -89,9 +100,10 @@ std::vector<Case> cases() {
 std::string text_of(const Case& c) {
   return fmt::format("parameters {}{}, states {}{}", name_of(c.parameters), c.divided ? " in shares" : "",
                      name_of(c.states),
-                     c.gather_on_devices ? ", gathered on devices"
-                     : c.by_copies       ? ", by copies"
-                                         : "");
+                     c.gradients != GradientOrigin::leases ? ", on devices, handed over"
+                     : c.gather_on_devices                 ? ", on devices"
+                     : c.by_copies                         ? ", by copies"
+                                                           : "");
 }
 
 // Five ranks over chunks of four tiles and three micro-batches: some own no tile, and some have no data.

@@ -231,8 +231,8 @@ class RanksTest(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("TERRACE_PLAYED_CUDA"), "TERRACE_PLAYED_CUDA does not name a played driver")
     def test_on_gpus_have_the_bits_of_one_rank_too(self):
-        """Each rank has a GPU of the played driver of its own, and hands over gradients that have come to the host.
-        Parameters pass through the host, or go from GPU to GPU by a played NCCL."""
+        """Each rank has a GPU of the played driver of its own, and hands over gradients that have come to the host, or
+        lie on the GPU. Parameters and these pass through the host, or go from GPU to GPU by a played NCCL."""
         script = """
             import array, ctypes
             from support import MIB, fill, hash_of, tensors
@@ -246,11 +246,24 @@ class RanksTest(unittest.TestCase):
                 if ON_GPUS:
                     ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(ctypes.c_void_p(store.compute_stream))
                 return ctypes.c_float.from_address(store.parameter_address(name)).value
+
+            def handed_over(store, name, values):
+                if GRADIENTS == "handed_over":
+                    return store.hand_over(name, values)
+                place, size = store.work_memory
+                driver, on = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(store.compute_stream)
+                data = values.tobytes()
+                assert size >= len(data)
+                ctypes.memmove(place, data, len(data))  # nothing is under way there
+                store.hand_over(name, place)
+                driver.cuMemsetD8Async(ctypes.c_uint64(place), ctypes.c_ubyte(0x7F), ctypes.c_size_t(len(data)), on)
+                driver.cuStreamSynchronize(on)
+
             with joined(transport=TRANSPORT) as ranks:
                 gpu = terrace.CudaDevice(MIB, ranks.rank) if ON_GPUS else terrace.SimulatedDevice(MIB)
                 kept, count = 6, ranks.count
                 store = terrace.Store(
-                    tensors(), gpu, ranks=ranks, accumulation_steps=kept // count, gradients="handed_over", threads=2,
+                    tensors(), gpu, ranks=ranks, accumulation_steps=kept // count, gradients=GRADIENTS, threads=2, work_bytes=8192,
                     parameters=PARAMETERS, divide_parameters=DIVIDES, update_when=WHEN, host_bytes=8 * MIB, unused_gradients="skip")
                 print(store.cuda_ordinal == (ranks.rank if ON_GPUS else None))
                 store.fill_with(fill)
@@ -264,7 +277,7 @@ class RanksTest(unittest.TestCase):
                         number_of_lease = leased(store, "backward")
                         for name, elements in (("weight", 48 * 32), ("bias", 32)):
                             values = [hash_of(len(name) + at + 1000 * number + step) - used for at in range(elements)]
-                            store.hand_over(name, array.array("f", values))
+                            handed_over(store, name, array.array("f", values))
                         store.close_lease(number_of_lease)
                         store.end_micro_batch()
                     print(store.update(terrace.Optimizer(lr=0.01), step).gradient_norm.hex())
@@ -280,14 +293,16 @@ class RanksTest(unittest.TestCase):
         ):
             said = f"PARAMETERS, DIVIDES, WHEN = {parameters!r}, {divides}, {when!r}\n"
             found = set()
-            for on_gpus, count, way in (
-                (False, 1, "auto"),
-                (True, 1, "auto"),
-                (True, 2, "auto"),
-                (True, 2, "nccl"),
-                (True, 3, "nccl"),
+            for on_gpus, count, way, gradients in (
+                (False, 1, "auto", "handed_over"),
+                (True, 1, "auto", "handed_over"),
+                (True, 2, "auto", "handed_over"),
+                (True, 2, "nccl", "handed_over"),
+                (True, 3, "nccl", "handed_over"),
+                (True, 2, "nccl", "handed_over_on_device"),
+                (True, 3, "nccl", "handed_over_on_device"),
             ):
-                words = f"ON_GPUS, TRANSPORT = {on_gpus}, {way!r}\n{said}"
+                words = f"ON_GPUS, TRANSPORT, GRADIENTS = {on_gpus}, {way!r}, {gradients!r}\n{said}"
                 statuses, outputs, errors = self.together(count, words + textwrap.dedent(script), self.on_played_gpus)
                 self.assertEqual(set(statuses), {0}, errors)
                 self.assertTrue(all(output.startswith("True\n") for output in outputs))

@@ -178,7 +178,9 @@ class HandingAccess final : public ParameterAccess {
     if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
   void hand_over(TensorId tensor) {
+    const TensorSpec& spec = specs_[index_of(tensor)];
     std::vector<std::byte>& gradient = gradients_[index_of(tensor)];
+    gradient.resize(spec.element_count() * bytes_of(spec.type));  // nobody has made it where none is read
     hand_over_(tensor, gradient);
     if (!lends_) gradient.assign(gradient.size(), kSpent);
     uses_[index_of(tensor)] = 0;

@@ -66,6 +66,7 @@ class Store:
         self.pulls = self.ranks is not None and options.get("rank_exchange") == "pulled"
         self.tells: Callable[..., object] | None = None  # of each read before it, where others have to take part
         self._cuda_ordinal = device.ordinal if isinstance(device, CudaDevice) else None
+        self.takes_from_gpu = options.get("gradients") == "handed_over_on_device"
         self._c_lease, self._c_release = undeclared("terrace_lease"), undeclared("terrace_release")
         self._number = ctypes.c_uint64()
         self._number_at = ctypes.byref(self._number)
@@ -359,15 +360,14 @@ class Store:
         return bool(self._gradient_view(self.index(tensor)).accumulate)
 
     def hand_over(self, tensor: TensorKey, gradient: Source, type: str | None = None, flags: int = 0) -> None:
-        """The complete gradient of a tensor in this micro-batch, a buffer or an address, in the tensor's type."""
+        """The complete gradient of a tensor in this micro-batch, a buffer or an address, in the tensor's type. With
+        gradients="handed_over_on_device" it is an address on the GPU, and what was asked for on the stream before the
+        call has made it."""
         spec = self._spec(tensor)
         type_ = type or spec.type
         address, memory = memory_for(gradient, type_, spec.elements, "cannot hand over a gradient", spec.name)
-        check(
-            self._lib.terrace_hand_over(
-                self._handle, self.index(tensor), address, value_of("terrace_type", type_, spec.name), flags
-            )
-        )
+        number, type_number = self.index(tensor), value_of("terrace_type", type_, spec.name)
+        check(self._lib.terrace_hand_over(self._handle, number, address, type_number, flags))
         if self._borrowed is not None:
             self._borrowed.append(memory)
 

@@ -180,8 +180,8 @@ void run_against_model(DeviceRig& rig, bool strict, uint64_t seed, uint64_t slot
         d2h += slot_bytes;
         break;
       case 3:
-        device->zero_in_order(slots[s], bytes);
-        std::fill_n(expected.content.begin(), bytes, std::byte{0});
+        device->zero_in_order(slots[s], offset, bytes);
+        std::fill_n(expected.content.begin() + static_cast<ptrdiff_t>(offset), bytes, std::byte{0});
         break;
     }
     ASSERT_EQ(device->h2d_bytes(), h2d);
@@ -234,12 +234,22 @@ TEST_P(DeviceSuite, ZerosASlotAttachedOrNot) {
   const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
   std::byte* const flat = device->reserve_addresses(page);
   write_slot(*device, slot, 0, Bytes(page, std::byte{5}));
-  device->zero_in_order(slot, 100);
+  device->zero_in_order(slot, 0, 100);
   device->attach(slot, flat);
   EXPECT_EQ(rig().peek(flat + 99, 2), (Bytes{std::byte{0}, std::byte{5}}));
-  device->zero_in_order(slot, page);
+  device->zero_in_order(slot, 0, page);
   EXPECT_EQ(rig().peek(flat, page), Bytes(page));
   EXPECT_EQ(device->h2d_bytes(), page);
+}
+
+TEST_P(DeviceSuite, FillsASlotInTheOrderOfOperations) {
+  const auto device = rig().make(3 * page);
+  const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
+  std::byte* const source = device->allocate_work_memory(2 * page).data();
+  rig().poke(source, Bytes(page, std::byte{7}));
+  device->fill_in_order(slot, 24, source, 500);
+  device->copy_work_in_order(source, source + page, page);
+  EXPECT_EQ(read_slot(*device, slot, 24, 500), Bytes(500, std::byte{7}));
 }
 
 TEST_P(DeviceSuite, CopiesWorkMemoryBothWaysAndWithin) {
@@ -350,7 +360,7 @@ TEST_P(DeviceSuite, ServesThreadsThatComeAndGo) {
   on_a_thread([&] { work = device->allocate_work_memory(2 * page); });
   for (int round = 0; round < 3; ++round) {
     on_a_thread([&] { device->poison(slots[0]); });
-    on_a_thread([&] { device->zero_in_order(slots[1], page); });
+    on_a_thread([&] { device->zero_in_order(slots[1], 0, page); });
     on_a_thread([&] { write_slot(*device, slots[0], 0, host); });
     on_a_thread([&] { device->attach(slots[0], flat); });
     on_a_thread([&] { device->detach(slots[0]); });

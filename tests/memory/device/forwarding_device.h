@@ -52,7 +52,12 @@ class ForwardingDevice : public Device {
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override {
     device_.copy_work_in_order(to, from, bytes);
   }
-  void zero_in_order(DeviceSlot slot, uint64_t bytes) override { device_.zero_in_order(slot, bytes); }
+  void zero_in_order(DeviceSlot slot, uint64_t offset, uint64_t bytes) override {
+    device_.zero_in_order(slot, offset, bytes);
+  }
+  void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) override {
+    device_.fill_in_order(slot, offset, source, bytes);
+  }
   uint64_t h2d_bytes() const override { return device_.h2d_bytes(); }
   uint64_t d2h_bytes() const override { return device_.d2h_bytes(); }
   uint64_t h2d_busy_ns() const override { return device_.h2d_busy_ns(); }

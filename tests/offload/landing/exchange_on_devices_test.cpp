@@ -17,6 +17,7 @@ namespace {
 
 constexpr ChunkId kChunk{1};
 constexpr uint64_t kGradientBytes = kTileElements * sizeof(Bf16);
+constexpr uint64_t kHandedElements = kTileElements - 5;  // with padding behind them
 enum class Added : uint8_t { on_host, on_device };
 
 // Chunks of one tile: the first rank owns all of them.
@@ -29,9 +30,11 @@ struct Rank {
     memory.on_device = rig.device.allocate_work_memory(2 * communicator.size() * share);
     if (added_ == Added::on_host) memory.on_host = {rig.take(others * share), rig.take(others * share)};
     slots = {rig.take(share), rig.take(share)};
-    exchange =
-        std::make_unique<GradientStaging>(rig.space, rig.device, *rig.cache, GradientStaging::Slots{slots},
-                                          std::make_unique<ExchangeOnDevices>(ranks, memory, 1));
+    handed = rig.device.create_slots(rig.plan.slot_bytes, 2, "gradients that are handed over");
+    program = rig.device.allocate_work_memory(kGradientBytes).data();
+    exchange = std::make_unique<GradientStaging>(rig.space, rig.device, *rig.cache,
+                                                 GradientStaging::Slots{slots, handed},
+                                                 std::make_unique<ExchangeOnDevices>(ranks, memory, 1));
   }
   static SimulatedDeviceOptions with_budget(SimulatedDeviceOptions device) {
     device.budget_bytes = 8 * kMiB;
@@ -41,6 +44,14 @@ struct Rank {
   void land(uint32_t round, uint32_t rounds, float value, ChunkId chunk = kChunk) {
     make_gradient(*rig.cache, chunk, value);
     exchange->land(rig.landing(chunk, round, rounds), nullptr, adding);
+  }
+  // The program makes all but the last elements of the gradient on the device, and others there afterwards.
+  void hand_over(uint32_t round, uint32_t rounds, float value, ChunkId chunk = kChunk) {
+    auto* const gradient = reinterpret_cast<Bf16*>(program);
+    std::fill_n(gradient, kTileElements, to_bf16(value));
+    exchange->make_room(adding);
+    exchange->land_part(rig.landing(chunk, round, rounds), {TensorId{0}, 0, program, kHandedElements});
+    std::fill_n(gradient, kTileElements, to_bf16(-1));
   }
   // What was added: micro-batches and the first and the last element of their gradients; none where nothing
   // is in the own tiles.
@@ -62,6 +73,8 @@ struct Rank {
   GradientRig rig;
   const ChunkShards shards;
   std::vector<std::byte*> slots;
+  std::vector<DeviceSlot> handed;
+  std::byte* program = nullptr;
   std::unique_ptr<GradientStaging> exchange;
 };
 
@@ -115,6 +128,35 @@ TEST(ExchangeOnDevices, KeepsASlotUntilTheOthersHaveWhatIsInIt) {
     for (uint32_t m = 0; m < 8 && communicator.rank() == 0; ++m)
       EXPECT_EQ(rank.added[m].last, static_cast<float>(m + 1));
   });
+}
+
+// What is handed over is copied at once, with zeros for the padding behind it, to the slot of a landing that
+// the others have; there are two, and the others are late.
+TEST(ExchangeOnDevices, TakesWhatIsHandedOverOnTheDevice) {
+  for (const bool slow : {false, true}) {
+    CommFaults late({}, 3'000'000, 4);
+    ThreadWorld world({.ranks = 3, .hook = &late});
+    on_ranks(world, [&](Communicator& communicator, Added added) {
+      Rank rank(communicator, added, 11,
+                {.strict = true,
+                 .d2h_bytes_per_second = slow ? 300 * kGradientBytes : 0,
+                 .caller_makes_small_copies = !slow});
+      const float mine = static_cast<float>(communicator.rank());
+      for (uint32_t round = 0; round < 4; ++round)
+        rank.hand_over(round, 4, static_cast<float>(3 * round + 1) + mine);
+      rank.exchange->finish_all(rank.adding);
+      ASSERT_EQ(rank.added.size(), 11u);
+      const bool owns = communicator.rank() == 0;
+      for (uint32_t m = 0; m < 11; ++m) {
+        const Rank::Addition expected{m, m == 10, owns ? static_cast<float>(m + 1) : 0, 0};
+        EXPECT_EQ(rank.added[m], expected) << m;
+      }
+      const uint64_t copied = owns && added == Added::on_host ? 11 * kGradientBytes : 0;
+      EXPECT_EQ(rank.exchange->d2h_bytes(), copied);
+      EXPECT_EQ(rank.rig.device.d2h_bytes(), copied);
+      EXPECT_EQ(rank.rig.device.h2d_bytes(), 0u);
+    });
+  }
 }
 
 // A rank copies its own part and those that are for it, and nothing of what it sends.

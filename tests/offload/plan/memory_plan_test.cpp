@@ -92,6 +92,14 @@ TEST(MemoryPlan, HasRoomForGradientsThatGoFromDeviceToDevice) {
     const MemoryPlan handed = testing::plan_roomy(options, space, {});
     EXPECT_EQ(handed.device_incoming_bytes, by_host.device_incoming_bytes);
     EXPECT_EQ(handed.incoming_slots * handed.incoming_slot_bytes, 2 * 3 * kShare);
+    options.gradients = GradientOrigin::handed_over_on_device;  // they leave slots of their own
+    const MemoryPlan on_device = testing::plan_roomy(options, space, {});
+    EXPECT_EQ(on_device.device_incoming_bytes, plan.device_incoming_bytes);
+    EXPECT_EQ(on_device.device_handed_bytes(), 2 * kChunk);
+    EXPECT_EQ(on_device.device_gradient_slots, 0u);
+    EXPECT_EQ(on_device.device_minimum_bytes - on_device.device_slots_minimum * kChunk,
+              plan.device_minimum_bytes - plan.device_slots_minimum * kChunk + 2 * kChunk);
+    EXPECT_EQ(on_device.host_minimum_bytes, plan.host_minimum_bytes);
     options.gradients = GradientOrigin::leases;
   }
 }

@@ -1,13 +1,15 @@
 """How gradients of a GPU come to the store, on copies that are played: each ends at any time, at the latest when somebody
-waits for it."""
+waits for it; and on streams that are played, where the store takes them from the GPU."""
 
 import collections
+import contextlib
 import ctypes
 import random
 import unittest
+from unittest import mock
 
 from support_torch import torch
-from terrace.torch.engine.passes.landing import Landing
+from terrace.torch.engine.passes.landing import DirectLanding, GpuStreams, Landing, LandingOnGpu, landing_for
 
 Tracked = collections.namedtuple("Tracked", "number parameter")
 
@@ -97,6 +99,78 @@ class Landings(unittest.TestCase):
         landing.take(tracked[1], torch.ones(100))
         landing.finish()
         self.assertEqual([number for number, _ in self.taken], [1])
+
+
+class PlayedStream:
+    def __init__(self, cuda_stream):
+        self.cuda_stream = cuda_stream
+
+
+class PlayedGradient:
+    """On a GPU."""
+
+    device = "cuda:1"
+
+    def __init__(self, address, said):
+        self.address, self.said = address, said
+
+    def data_ptr(self):
+        return self.address
+
+    def record_stream(self, stream):
+        self.said.append(("kept for", stream.cuda_stream))
+
+
+class PlayedStore:
+    def __init__(self, said, cuda_ordinal=1, takes_from_gpu=True):
+        self.said, self.cuda_ordinal, self.takes_from_gpu = said, cuda_ordinal, takes_from_gpu
+        self.compute_stream = 7
+
+    def use_stream(self, stream):
+        self.said.append(("behind", stream))
+        self.compute_stream = stream
+
+
+class LandingsOnTheGpu(unittest.TestCase):
+    def setUp(self):
+        self.said = []
+        self.store = PlayedStore(self.said)
+        self.landing = LandingOnGpu(GpuStreams(self.store), self.hand_over)
+
+    def hand_over(self, one, address):
+        self.said.append((one, address, self.store.compute_stream))
+
+    @contextlib.contextmanager
+    def on_stream(self, number):
+        def current_stream(device):
+            self.assertEqual(device, PlayedGradient.device)
+            return PlayedStream(number)
+
+        with mock.patch.object(torch.cuda, "current_stream", current_stream):
+            yield
+
+    def test_hand_over_at_once_behind_the_stream_that_made_the_gradient(self):
+        with self.on_stream(9):
+            for number in (1, 2):
+                self.landing.take(number, PlayedGradient(100 * number, self.said))
+        each = [[("behind", 9), (one, 100 * one, 9), ("kept for", 9), ("behind", 7)] for one in (1, 2)]
+        self.assertEqual(self.said, each[0] + each[1])
+        self.landing.finish()
+        self.landing.drop()
+        self.assertEqual(self.store.compute_stream, 7)
+
+    def test_leave_the_stream_as_it_was_where_the_store_refuses(self):
+        def refuse(one, address):
+            raise ValueError(one)
+
+        with self.on_stream(9), self.assertRaises(ValueError):
+            LandingOnGpu(GpuStreams(self.store), refuse).take(1, PlayedGradient(100, self.said))
+        self.assertEqual(self.store.compute_stream, 7)
+
+    def test_are_for_stores_that_take_gradients_from_the_gpu(self):
+        self.assertIs(type(landing_for(self.store, [], self.hand_over)), LandingOnGpu)
+        on_host = PlayedStore(self.said, cuda_ordinal=None, takes_from_gpu=False)
+        self.assertIs(type(landing_for(on_host, [], self.hand_over)), DirectLanding)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import tempfile
 import unittest
+from types import SimpleNamespace
 
 import terrace
 from support_torch import MIB, Gpt, config_of, seeded, torch
@@ -51,6 +52,18 @@ class OfAModel(unittest.TestCase):
         options = self.planned().options
         self.assertEqual((options["gradients"], options["unused_gradients"]), ("handed_over", "skip"))
         self.assertEqual((options["optimizer"], options["sgd_momentum"]), ("adamw", False))
+
+    def test_gradients_are_handed_over_where_they_are_exchanged(self):
+        for transport, count, expected in (
+            ("nccl", 2, "handed_over_on_device"),
+            ("nccl", 1, "handed_over"),
+            ("auto", 2, "handed_over"),
+        ):
+            ranks = SimpleNamespace(transport=transport, count=count, local_count=count, all_of=lambda mine: [mine])
+            model = seeded(Gpt)
+            groups = [{"params": list(model.parameters())}]
+            parameters = Parameters(model, read_config(config_of()), groups, 0, torch.device("cpu"))
+            self.assertEqual(options_of(parameters, "adamw", groups, None, ranks)["gradients"], expected)
 
     def test_without_nvme_there_is_nothing_to_resume(self):
         planned = self.planned(device=terrace.SimulatedDevice(8 * MIB))

@@ -94,9 +94,11 @@ class Planned:
 def options_of(
     parameters: Parameters, kind: str, groups: list[Named], log: Log | None, ranks: Ranks | None = None, **more: Any
 ) -> Named:
-    """The options of a store that the passes of a model hand gradients over to. The ranks of a host share its memory."""
+    """The options of a store that the passes of a model hand gradients over to. The ranks of a host share its memory. By
+    NCCL they exchange gradients where torch has made them."""
     config = parameters.config
     shared: Named = {}
+    moves_by_nccl = ranks is not None and ranks.count > 1 and ranks.transport == "nccl"
     if ranks is not None:
         budget = config.store_options["host_bytes"]
         if not config.values.get("terrace.host_memory"):
@@ -104,7 +106,7 @@ def options_of(
         shared = {"ranks": ranks, "host_bytes": least_of(ranks, budget)}
     return dict(
         config.store_options,
-        gradients="handed_over",
+        gradients="handed_over_on_device" if moves_by_nccl else "handed_over",
         unused_gradients="skip",
         optimizer=kind,
         log=log,

@@ -1,12 +1,15 @@
-"""Landing: the way of gradients to the store, which takes them from host memory.
+"""Landing: the way of gradients to the store, which takes them from host memory or, where ranks exchange them there, from
+the GPU.
 
-On a GPU a gradient is copied to page-locked memory on a stream of its own, behind the operation that made it, and handed over
-when its copy has ended: with one that comes later, or with finish(). Backward passes do not wait for copies."""
+On the way to host memory a gradient is copied from the GPU to page-locked memory on a stream of its own, behind the operation
+that made it, and handed over when its copy has ended: with one that comes later, or with finish(). Backward passes do not wait
+for copies."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,9 +25,13 @@ if TYPE_CHECKING:
     HandOver = Callable[[Tracked, int], None]
 
 
-def landing_for(store: Store, tracked: Sequence[Tracked], hand_over: HandOver) -> DirectLanding | Landing:
+def landing_for(
+    store: Store, tracked: Sequence[Tracked], hand_over: HandOver
+) -> DirectLanding | LandingOnGpu | Landing:
     if store.cuda_ordinal is None:
         return DirectLanding(hand_over)
+    if store.takes_from_gpu:
+        return LandingOnGpu(GpuStreams(store), hand_over)
     return Landing(tracked, GpuCopies(store.cuda_ordinal), hand_over)
 
 
@@ -36,6 +43,44 @@ class DirectLanding:
 
     def take(self, one: Tracked, gradient: torch.Tensor) -> None:
         self._hand_over(one, gradient.data_ptr())
+
+    def finish(self) -> None:
+        pass
+
+    def drop(self) -> None:
+        pass
+
+
+class GpuStreams:
+    """The store's operations on a GPU, and those of torch."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @contextlib.contextmanager
+    def behind(self, gradient: torch.Tensor) -> Iterator[None]:
+        """What the store reads within is behind the operation that made the gradient, whose memory is not used again
+        before. torch may have made it on another stream than the store's."""
+        current = torch.cuda.current_stream(gradient.device)
+        before = self._store.compute_stream
+        self._store.use_stream(current.cuda_stream)
+        try:
+            yield
+        finally:
+            gradient.record_stream(current)
+            self._store.use_stream(before)
+
+
+class LandingOnGpu:
+    """Of gradients that the store takes from the GPU, each at once: ranks hand them over in one order with their leases.
+    Members as of Landing."""
+
+    def __init__(self, streams: GpuStreams, hand_over: HandOver) -> None:
+        self._streams, self._hand_over = streams, hand_over
+
+    def take(self, one: Tracked, gradient: torch.Tensor) -> None:
+        with self._streams.behind(gradient):
+            self._hand_over(one, gradient.data_ptr())
 
     def finish(self) -> None:
         pass
