@@ -216,6 +216,26 @@ TEST_F(CudaDeviceTest, CopiesWorkMemoryBehindTheOperationsBeforeIt) {
   EXPECT_EQ(back[9], std::byte{9});
 }
 
+// The program's operation may still make what a slot is filled with, and another one writes over it
+// afterwards.
+TEST_F(CudaDeviceTest, FillsASlotBehindTheOperationsBeforeItAndBeforeThoseOfLater) {
+  make({.budget_bytes = 2 * kPage});
+  const DeviceSlot slot = device().create_slots(kPage, 1, "gradients")[0];
+  std::byte* const work = device().allocate_work_memory(kPage).data();
+  driver_.run_operation(device().compute_stream(), [work] { work[9] = std::byte{9}; });
+  device().fill_in_order(slot, 0, work, 100);
+  driver_.run_kernel(device().compute_stream(), [work] { work[9] = std::byte{10}; });
+  Bytes back(kPage);
+  Event done;
+  done.begin();
+  device().copy_to_host(back.data(), slot, 0, kPage, nullptr, done);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(done.done());
+  driver_.release_operations();
+  done.wait();
+  EXPECT_EQ(back[9], std::byte{9});
+}
+
 // What runs on the stream of before comes first, and a copy comes behind what runs on the new one.
 TEST_F(CudaDeviceTest, GoesOnOnAStreamOfTheProgram) {
   make({.budget_bytes = kPage});

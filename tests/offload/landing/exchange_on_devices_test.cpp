@@ -5,10 +5,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <map>
+#include <thread>
+
 #include <terrace/offload/landing/gradient_staging.h>
 
 #include "comm/comm_faults.h"
 #include "comm/thread_world.h"
+#include "memory/device/forwarding_device.h"
 #include "offload/landing/gradient_rig.h"
 #include "support/rank_threads.h"
 
@@ -20,19 +25,55 @@ constexpr uint64_t kGradientBytes = kTileElements * sizeof(Bf16);
 constexpr uint64_t kHandedElements = kTileElements - 5;  // with padding behind them
 enum class Added : uint8_t { on_host, on_device };
 
+// What the program has made is late: it comes to its slot beside the step thread, as on a GPU, and copies of
+// the slot wait for it.
+class LateFills final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  ~LateFills() override {
+    if (thread_.joinable()) thread_.join();
+  }
+  void fill_in_order(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes) override {
+    if (thread_.joinable()) thread_.join();
+    Event& filled = filled_[index_of(slot)];
+    filled.begin();
+    auto* const to = const_cast<std::byte*>(home(slot)) + offset;
+    thread_ = std::thread([&filled, to, content = std::vector<std::byte>(source, source + bytes)] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::ranges::copy(content, to);
+      filled.complete_one();
+    });
+  }
+  void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                    const Event* after, Event& done, const CopyNote& note) override {
+    ForwardingDevice::copy_to_host(destination, slot, offset, bytes, behind(slot, after), done, note);
+  }
+  void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                         const Event* after, Event& done) override {
+    ForwardingDevice::copy_slot_to_work(work, slot, offset, bytes, behind(slot, after), done);
+  }
+
+ private:
+  const Event* behind(DeviceSlot slot, const Event* after) {
+    return after != nullptr ? after : &filled_[index_of(slot)];
+  }
+  std::map<uint32_t, Event> filled_;  // by slot
+  std::thread thread_;
+};
+
 // Chunks of one tile: the first rank owns all of them.
 struct Rank {
-  Rank(Communicator& communicator, Added added_, uint32_t micro_batches, SimulatedDeviceOptions device = {})
-      : rig(with_budget(device)), shards(rig.space, communicator.rank(), communicator.size()) {
+  Rank(Communicator& communicator, Added added_, uint32_t micro_batches, SimulatedDeviceOptions options = {})
+      : rig(with_budget(options)), shards(rig.space, communicator.rank(), communicator.size()) {
     const ExchangeRanks ranks{shards, communicator, rig.watch, {micro_batches, communicator.size()}};
     const uint64_t share = rig.plan.share_bytes, others = communicator.size() - 1;
-    ExchangeOnDevices::Memory memory{rig.device, {}, {}, share, 2};
+    ExchangeOnDevices::Memory memory{device, {}, {}, share, 2};
     memory.on_device = rig.device.allocate_work_memory(2 * communicator.size() * share);
     if (added_ == Added::on_host) memory.on_host = {rig.take(others * share), rig.take(others * share)};
     slots = {rig.take(share), rig.take(share)};
     handed = rig.device.create_slots(rig.plan.slot_bytes, 2, "gradients that are handed over");
     program = rig.device.allocate_work_memory(kGradientBytes).data();
-    exchange = std::make_unique<GradientStaging>(rig.space, rig.device, *rig.cache,
+    exchange = std::make_unique<GradientStaging>(rig.space, device, *rig.cache,
                                                  GradientStaging::Slots{slots, handed},
                                                  std::make_unique<ExchangeOnDevices>(ranks, memory, 1));
   }
@@ -71,6 +112,7 @@ struct Rank {
       };
 
   GradientRig rig;
+  LateFills device{rig.device};
   const ChunkShards shards;
   std::vector<std::byte*> slots;
   std::vector<DeviceSlot> handed;
