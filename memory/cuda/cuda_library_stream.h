@@ -31,7 +31,7 @@ class CudaLibraryStream {
 
  private:
   struct State;
-  const CudaGpu& gpu_;
+  [[maybe_unused]] const CudaGpu& gpu_;  // of builds with CUDA
   std::unique_ptr<State> state_;
 };
 
