@@ -45,6 +45,14 @@ class Notebooks(unittest.TestCase):
     def test_prove_it(self):
         self.assertEqual(form_of(self.run_notebook("prove_it.ipynb")), form_of(said(NOTEBOOKS / "prove_it.ipynb")))
 
+    def test_the_half_of_terrace_of_from_deepspeed_zero3(self):
+        if importlib.util.find_spec("deepspeed"):
+            self.skipTest("DeepSpeed is installed, and its half compiles its optimizer for minutes")
+        here, there = self.run_notebook("from_deepspeed_zero3.ipynb"), said(NOTEBOOKS / "from_deepspeed_zero3.ipynb")
+        self.assertEqual(form_of(here)[1:], form_of(there)[6:])
+        in_memory, in_files = map(float, re.findall(r"^after: peak (\d+) MiB", here, re.M))
+        self.assertLess(in_files, in_memory - 300)
+
 
 if __name__ == "__main__":
     unittest.main()
