@@ -35,7 +35,7 @@ std::string write_commit_text(const CommitText& text) {
 }
 
 CommitText read_commit_text(std::string_view info) {
-  const CommitText all_text{.text = std::string(info)};
+  CommitText all_text{.text = std::string(info)};
   CommitText found;
   std::string_view rest = info;
   const bool has_head = take(rest, kFirstHead, found.chunk_elements) ||

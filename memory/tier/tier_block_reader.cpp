@@ -77,7 +77,7 @@ TierBlockReader::Block TierBlockReader::block(size_t index) const {
 Reason TierBlockReader::read(size_t index, std::span<std::byte> destination) const {
   const StoredBlock& stored = store_.blocks.at(index);
   if (stored.path == kNoPath) return "it was never written";
-  const Reason trouble = read_all(*files_.at(stored.path), stored.slot * store_.block_bytes, destination);
+  Reason trouble = read_all(*files_.at(stored.path), stored.slot * store_.block_bytes, destination);
   if (!trouble.text.empty()) return trouble;
   const uint64_t found = checksum_of(destination);
   if (found == stored.checksum) return "";
