@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 def get_arguments():
     parser = argparse.ArgumentParser(description="CIFAR")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--pictures", type=int, default=256)
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--stage", type=int, default=0, choices=(0, 1, 2, 3))
@@ -110,7 +110,7 @@ def main(arguments):
     device = deepspeed.get_accelerator().device_name(engine.local_rank)
     dtype = torch.bfloat16 if engine.bfloat16_enabled() else torch.half if engine.fp16_enabled() else torch.float
     criterion = nn.CrossEntropyLoss()
-    for epoch in range(arguments.epochs):
+    for number in range(arguments.passes):
         engine.train()
         running = []
         for data in trainloader:
@@ -119,11 +119,11 @@ def main(arguments):
             engine.backward(loss)
             engine.step()
             running.append(loss.item())
-        deepspeed.utils.log_dist(f"epoch {epoch} ends after {engine.global_steps} steps", ranks=[0])
+        deepspeed.utils.log_dist(f"pass {number} ends after {engine.global_steps} steps", ranks=[0])
         mean = torch.tensor(sum(running) / len(running), device=device)
         deepspeed.comm.all_reduce(mean, op=deepspeed.comm.ReduceOp.AVG)
         if deepspeed.comm.get_rank() == 0:
-            print(f"epoch {epoch}: loss {mean.item():.6f}", flush=True)
+            print(f"pass {number}: loss {mean.item():.6f}", flush=True)
     accuracy = test(engine, device, dtype)
     if deepspeed.comm.get_rank() == 0:
         print(f"accuracy {accuracy:.3f}", flush=True)

@@ -4,7 +4,6 @@ configuration, client_state, a loader of the script's own, and logs of the first
 Nothing below knows Terrace but the import: with `import deepspeed` it is a script of DeepSpeed."""
 
 import argparse
-import os
 
 import terrace.compat.deepspeed as deepspeed
 import torch
@@ -15,8 +14,7 @@ WORDS, TAGS, LENGTH = 256, 8, 12
 
 
 def log_dist(message, ranks=()):
-    rank = int(os.environ.get("RANK", os.environ.get("TERRACE_RANK", "0")))
-    if rank in ranks or not ranks:
+    if not ranks or deepspeed.comm.get_rank() in ranks:
         print(message, flush=True)
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,17 +14,24 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "examples" / "deepspeed"
 SCRIPTS = {
-    "cifar.py": ["--epochs", "3"],
+    "cifar.py": ["--passes", "3"],
     "bert.py": ["--deepspeed", "--deepspeed_config", str(FOLDER / "bert.json"), "--max_steps", "24"],
     "hello.py": ["--checkpoint_dir", "FOLDER", "--num_iterations", "32", "--checkpoint_every", "16"],
 }
-# DeepSpeed shuffles training_data, each release in its own way: both take it in its order here. Its functions that copy
-# between processes are compiled for the processor when they are first called, and one process needs none of them.
+# DeepSpeed shuffles training_data, and Terrace does not: both take it in its order here. What DeepSpeed compiles to copy
+# between processes is left out, because there is one.
 PREFACE = """
-import torch.utils.data, deepspeed.runtime.dataloader as loaders
+import sys, torch.utils.data, deepspeed.runtime.dataloader as loaders
 loaders.RandomSampler = lambda data_source: torch.utils.data.SequentialSampler(data_source)
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 """
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def losses(python, script, arguments, environment):
@@ -49,7 +57,7 @@ def main():
                 arguments.deepspeed_python,
                 script,
                 SCRIPTS[name],
-                {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **ALONE},
+                {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "MASTER_PORT": free_port(), **ALONE},
             )
         ours = losses(sys.executable, str(FOLDER / name), SCRIPTS[name], {"OMP_NUM_THREADS": "1"})
         if len(ours) != len(theirs):

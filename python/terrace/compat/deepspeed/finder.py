@@ -126,7 +126,9 @@ def missing(module: str, name: str) -> str:
     if not near:
         places = [place for place in MODULES if place and name in names_of(place)]
         near = (
-            f"it is in {_PACKAGE}.{places[0]}" if places else "docs/from_deepspeed.md lists what of DeepSpeed is here"
+            f"it is in {_PACKAGE}.{min(places, key=len)}"
+            if places
+            else "docs/from_deepspeed.md lists what of DeepSpeed is here"
         )
     return f"{where} has no {name!r}: {near}"
 

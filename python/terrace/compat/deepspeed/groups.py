@@ -22,7 +22,6 @@ def get_model_parallel_rank() -> int:
 
 _get_data_parallel_group = get_data_parallel_group
 _get_model_parallel_world_size = get_tensor_model_parallel_world_size = get_model_parallel_world_size
-_get_sequence_parallel_world_size = get_sequence_parallel_world_size = get_model_parallel_world_size
-_get_expert_parallel_world_size = get_expert_parallel_world_size = get_model_parallel_world_size
+_get_sequence_parallel_world_size = _get_expert_parallel_world_size = get_model_parallel_world_size
 _get_model_parallel_rank = get_tensor_model_parallel_rank = get_model_parallel_rank
-_get_sequence_parallel_rank = get_sequence_parallel_rank = get_model_parallel_rank
+_get_sequence_parallel_rank = get_model_parallel_rank

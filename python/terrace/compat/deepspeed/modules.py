@@ -95,9 +95,11 @@ WAYS_OF_MODULES = {
     "runtime.bf16_optimizer": _ZERO_OPTIMIZER,
     "runtime.comm": "gradients are exchanged as they are",
     "runtime.data_pipeline": "give a sampler of your own to a torch.utils.data.DataLoader",
-    "runtime.fp16": _FUSED,
+    "runtime.fp16": "set fp16 in the configuration: the engine scales losses",
+    "runtime.fp16.onebit": _FUSED,
     "runtime.hybrid_engine": _GENERATE,
     "runtime.pipe.engine": "initialize makes one kind of engine: deepspeed.DeepSpeedEngine",
+    "runtime.pipe.schedule": _ONE_STAGE,
     "runtime.pipe.topology": _ONE_STAGE,
     "runtime.sequence_parallel": _UNDIVIDED,
     "runtime.tensor_parallel": _UNDIVIDED,
@@ -129,6 +131,9 @@ WAYS = {
     "tp_model_init": _UNDIVIDED,
     "unwrap_model_for_generation": _GENERATE,
 }
+for _name in ("zero2_model_states_mem_needs", "zero3_model_states_mem_needs"):
+    for _end in ("all_live", "all_cold"):
+        WAYS[f"estimate_{_name}_{_end}"] = "terrace.torch.plan_model(model, config) says what a training takes"
 for _name in ("all_to_all", "all_to_all_single", "gather", "irecv", "isend", "new_group", "recv", "scatter", "send"):
     WAYS[_name] = "the engine exchanges parameters and gradients by itself; for what is yours use torch.distributed"
 for _name in ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_fn"):
