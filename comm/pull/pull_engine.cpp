@@ -44,10 +44,10 @@ void PullEngine::end() {
 }
 
 void PullEngine::read(uint32_t owner, uint32_t item, uint64_t version, std::span<std::byte> into,
-                      const Event* after, Event& done) {
+                      const Event* after, Event& done, const CopyNote& note) {
   {
     const MutexLock lock(mutex_);
-    asked_reads_.push_back({owner, item, version, into, after, &done});
+    asked_reads_.push_back({owner, item, version, into, after, {&done, note}});
   }
   wake_();
 }
@@ -61,10 +61,10 @@ void PullEngine::hand_over(uint32_t to, const PullWords& words, std::span<const 
   wake_();
 }
 
-void PullEngine::take(const HandedOver& part, std::span<std::byte> into, Event& done) {
+void PullEngine::take(const HandedOver& part, std::span<std::byte> into, Event& done, const CopyNote& note) {
   {
     const MutexLock lock(mutex_);
-    asked_taking_.push_back({part, into, &done});
+    asked_taking_.push_back({part, into, {&done, note}});
   }
   wake_();
 }
@@ -99,7 +99,7 @@ bool PullEngine::take_commands() {
 bool PullEngine::begin_reads(PullWire& wire) {
   bool moved = false;
   for (size_t i = 0; i < waiting_reads_.size();) {
-    const Read read = waiting_reads_[i];
+    Read read = waiting_reads_[i];
     if (read.after != nullptr && !read.after->done()) {
       ++i;
       continue;
@@ -109,9 +109,10 @@ bool PullEngine::begin_reads(PullWire& wire) {
     moved = true;
     const bool fails = read.after != nullptr && read.after->failed();
     if (fails || read.into.empty()) {
-      read.done->complete_one(fails ? read.after->failure() : nullptr);
+      read.arrival.done->complete_one(fails ? read.after->failure() : nullptr);
       continue;
     }
+    read.arrival.begin();
     PullHeader header;
     header.kind = PullKind::ask;
     header.reply = reads_.add(read);
@@ -156,8 +157,9 @@ bool PullEngine::begin_keeping(PullWire& wire) {
 bool PullEngine::begin_taking(PullWire& wire) {
   const bool moved = !waiting_taking_.empty();
   while (!waiting_taking_.empty()) {
-    const Taking taking = waiting_taking_.back();
+    Taking taking = waiting_taking_.back();
     const HandedOver& part = taking.part;
+    taking.arrival.begin();
     TERRACE_ASSERT(taking.into.size() == part.bytes, "a part is taken whole");
     PullHeader header;
     header.ticket = part.ticket;
@@ -174,13 +176,14 @@ bool PullEngine::begin_taking(PullWire& wire) {
       const Keeping keeping = keeping_.remove(part.ticket);
       std::memcpy(taking.into.data(), keeping.bytes.data(), keeping.bytes.size());
       kept = keeping.taken;
+      taking.arrival.note = {};  // it has not come from another rank
     } else {
       get(wire, part.from, part.address, taking.into);
       header.kind = PullKind::taken;
       wire.send(part.from, header);
     }
     waiting_taking_.pop_back();
-    taking.done->complete_one();
+    taking.arrival.over(part.bytes);
     if (kept != nullptr) kept->complete_one();
   }
   return moved;
@@ -214,13 +217,13 @@ void PullEngine::hear(PullWire& wire, uint32_t from, const PullHeader& header) {
       reads_.remove(header.ticket);
       if (header.follows != 0) {
         in_bytes_.fetch_add(read.into.size(), std::memory_order_relaxed);
-        return moving_.push_back({wire.receive_bytes(from, read.into), read.done, -1});
+        return moving_.push_back({wire.receive_bytes(from, read.into), read.into.size(), read.arrival, -1});
       }
       PullHeader answer;
       answer.kind = PullKind::read;
       answer.words[0] = read.item;
       wire.send(from, answer);
-      return read.done->complete_one();
+      return read.arrival.over(read.into.size());
     }
     case PullKind::read:
       return answering_->close_item(static_cast<uint32_t>(header.words[0]));
@@ -233,13 +236,14 @@ void PullEngine::hear(PullWire& wire, uint32_t from, const PullHeader& header) {
       answer.ticket = header.reply;
       wire.send(from, answer);
       out_bytes_.fetch_add(kept.bytes.size(), std::memory_order_relaxed);
-      return moving_.push_back({wire.send_bytes(from, kept.bytes), kept.taken, -1});
+      return moving_.push_back({wire.send_bytes(from, kept.bytes), kept.bytes.size(), {kept.taken}, -1});
     }
     case PullKind::bytes: {
       const Taking taking = taking_.remove(header.ticket);
       --unanswered_[from];
       in_bytes_.fetch_add(taking.into.size(), std::memory_order_relaxed);
-      return moving_.push_back({wire.receive_bytes(from, taking.into), taking.done, -1});
+      return moving_.push_back(
+          {wire.receive_bytes(from, taking.into), taking.into.size(), taking.arrival, -1});
     }
     case PullKind::taken: {
       const Keeping kept = keeping_.remove(header.ticket);
@@ -270,7 +274,8 @@ bool PullEngine::answer(PullWire& wire, const Asked& asked) {
   header.follows = wire.is_read_by(asked.from, bytes.size()) ? 0 : 1;
   wire.send(asked.from, header);
   out_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  if (header.follows != 0) moving_.push_back({wire.send_bytes(asked.from, bytes), nullptr, asked.item});
+  if (header.follows != 0)
+    moving_.push_back({wire.send_bytes(asked.from, bytes), bytes.size(), {}, asked.item});
   return true;
 }
 
@@ -299,7 +304,7 @@ bool PullEngine::finish_moving(PullWire& wire) {
     }
     moving_[i] = moving_.back();
     moving_.pop_back();
-    if (one.done != nullptr) one.done->complete_one();
+    if (one.arrival.done != nullptr) one.arrival.over(one.bytes);
     if (one.item >= 0) answering_->close_item(static_cast<uint32_t>(one.item));
     moved = true;
   }
@@ -343,16 +348,16 @@ void PullEngine::fail(const std::exception_ptr& failure) {
   }
   take_commands();
   for (const Read& read : reads_.all) {
-    if (read.done != nullptr) read.done->complete_one(failed_);
+    if (read.arrival.done != nullptr) read.arrival.done->complete_one(failed_);
   }
   for (const Keeping& kept : keeping_.all) {
     if (kept.taken != nullptr) kept.taken->complete_one(failed_);
   }
   for (const Taking& taking : taking_.all) {
-    if (taking.done != nullptr) taking.done->complete_one(failed_);
+    if (taking.arrival.done != nullptr) taking.arrival.done->complete_one(failed_);
   }
   for (const Moving& one : moving_) {
-    if (one.done != nullptr) one.done->complete_one(failed_);
+    if (one.arrival.done != nullptr) one.arrival.done->complete_one(failed_);
   }
   waiting_keeping_.erase(waiting_keeping_.begin(),
                          waiting_keeping_.begin() + static_cast<ptrdiff_t>(next_keeping_));
@@ -378,10 +383,10 @@ bool PullEngine::fail_waiting() {
     if (done != nullptr) done->complete_one(after != nullptr && after->failed() ? after->failure() : failed_);
     return true;
   };
-  std::erase_if(waiting_reads_, [&](const Read& read) { return is_over(read.after, read.done); });
+  std::erase_if(waiting_reads_, [&](const Read& read) { return is_over(read.after, read.arrival.done); });
   std::erase_if(waiting_keeping_,
                 [&](const Keeping& keeping) { return is_over(keeping.after, keeping.taken); });
-  std::erase_if(waiting_taking_, [&](const Taking& taking) { return is_over(nullptr, taking.done); });
+  std::erase_if(waiting_taking_, [&](const Taking& taking) { return is_over(nullptr, taking.arrival.done); });
   const size_t left = waiting_reads_.size() + waiting_keeping_.size();
   is_failing_.store(left > 0, std::memory_order_release);
   return left < before;

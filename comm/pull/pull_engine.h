@@ -26,10 +26,10 @@ class PullEngine final : public Pulls {
   void begin(PullHost& host) override;
   void end() override;
   void read(uint32_t owner, uint32_t item, uint64_t version, std::span<std::byte> into, const Event* after,
-            Event& done) override;
+            Event& done, const CopyNote& note) override;
   void hand_over(uint32_t to, const PullWords& words, std::span<const std::byte> bytes, const Event* after,
                  Event* taken) override;
-  void take(const HandedOver& part, std::span<std::byte> into, Event& done) override;
+  void take(const HandedOver& part, std::span<std::byte> into, Event& done, const CopyNote& note) override;
   void wake() override { wake_(); }
   uint64_t in_bytes() const override { return in_bytes_.load(std::memory_order_relaxed); }
   uint64_t out_bytes() const override { return out_bytes_.load(std::memory_order_relaxed); }
@@ -50,12 +50,23 @@ class PullEngine final : public Pulls {
   void fail(const std::exception_ptr& failure);
 
  private:
+  // Who is told of bytes that have come, and from when on they were on their way.
+  struct Arrival {
+    Event* done = nullptr;
+    CopyNote note = {};
+    uint64_t begun_ns = 0;
+    void begin() { begun_ns = note.observer != nullptr ? note.observer->now_ns() : 0; }
+    void over(uint64_t bytes) const {
+      if (note.observer != nullptr) note.observer->copied(note, bytes, begun_ns);
+      done->complete_one();
+    }
+  };
   struct Read {
     uint32_t owner = 0, item = 0;
     uint64_t version = 0;
     std::span<std::byte> into;
     const Event* after = nullptr;
-    Event* done = nullptr;
+    Arrival arrival;
   };
   struct Keeping {
     uint32_t to = 0;
@@ -67,7 +78,7 @@ class PullEngine final : public Pulls {
   struct Taking {
     HandedOver part;
     std::span<std::byte> into;
-    Event* done = nullptr;
+    Arrival arrival;
   };
   struct Asked {  // by another rank
     uint32_t from = 0, item = 0;
@@ -76,7 +87,8 @@ class PullEngine final : public Pulls {
   // Bytes in messages: what happens when they have moved.
   struct Moving {
     uint32_t transfer = 0;
-    Event* done = nullptr;
+    uint64_t bytes = 0;
+    Arrival arrival;    // of bytes that come; for those that leave only its event, or nothing
     int64_t item = -1;  // to be closed
   };
   // Things by a number of their own.

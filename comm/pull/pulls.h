@@ -10,7 +10,8 @@
 // All ranks begin and end together: begin() and end() are called as often on each of them. Between the two
 // every call may be made by any thread. `after` is null or was begun before, and where it failed so does what
 // is behind it. `done` and `taken` were begun by the caller, and memory stays as it is until they are done.
-// Where a rank is lost, all that is not over fails with an error that names it, and so does all later.
+// Where a rank is lost, all that is not over fails with an error that names it, and so does all later. Notes
+// are told of bytes that have come from another rank, before `done` is.
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@
 #include <exception>
 #include <span>
 
+#include <terrace/base/copy_observer.h>
 #include <terrace/base/event.h>
 
 namespace terrace {
@@ -61,12 +63,13 @@ class Pulls {
 
   // An empty `into` asks nobody: `done` follows `after`.
   virtual void read(uint32_t owner, uint32_t item, uint64_t version, std::span<std::byte> into,
-                    const Event* after, Event& done) = 0;
+                    const Event* after, Event& done, const CopyNote& note = {}) = 0;
   // What is handed over to one rank arrives there in the order of these calls, whatever each waits for.
   // `taken` is null where there are no bytes.
   virtual void hand_over(uint32_t to, const PullWords& words, std::span<const std::byte> bytes,
                          const Event* after, Event* taken) = 0;
-  virtual void take(const HandedOver& part, std::span<std::byte> into, Event& done) = 0;
+  virtual void take(const HandedOver& part, std::span<std::byte> into, Event& done,
+                    const CopyNote& note = {}) = 0;
   // An item may be there that was not.
   virtual void wake() = 0;
 

@@ -270,7 +270,8 @@ void PulledGradients::claim() {
     if (part.from != shards_.rank()) in_bytes_.fetch_add(part.bytes, std::memory_order_relaxed);
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
     parts_.erase(parts_.begin() + static_cast<ptrdiff_t>(i));
-    pulls_.pulls().take(part, {claim.memory, part.bytes}, claim.arrived);
+    pulls_.pulls().take(part, {claim.memory, part.bytes}, claim.arrived,
+                        exchanged_note(run_.watch.events(), index_of(claim.landing.chunk)));
     i = 0;  // those behind it may be due now
   }
 }

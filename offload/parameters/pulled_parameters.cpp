@@ -48,7 +48,9 @@ uint32_t PulledParameters::others(ChunkId chunk) const {
 }
 
 // Each rank begins with the next one, so that no owner is everybody's first.
-void PulledParameters::pull(ChunkId chunk, std::byte* memory, const Event* after, Event& done) {
+void PulledParameters::pull(ChunkId chunk, std::byte* memory, TransferReason reason, const Event* after,
+                            Event& done) {
+  const CopyNote note = gathered_note(run_.watch.events(), reason, index_of(chunk));
   const uint32_t ranks = run_.shards.count(), mine = run_.shards.rank();
   if (others(chunk) == 0) return pulls_.pulls().read(mine, index_of(chunk), 0, {}, after, done);
   for (uint32_t i = 1; i < ranks; ++i) {
@@ -58,7 +60,7 @@ void PulledParameters::pull(ChunkId chunk, std::byte* memory, const Event* after
     const uint64_t bytes = tiles.elements() * element_bytes(chunk);
     moved_.in += bytes;
     pulls_.pulls().read(owner, index_of(chunk), version_of(chunk),
-                        {memory + tiles.first_element() * element_bytes(chunk), bytes}, after, done);
+                        {memory + tiles.first_element() * element_bytes(chunk), bytes}, after, done, note);
   }
 }
 
@@ -67,7 +69,7 @@ void PulledParameters::gather(ChunkId chunk, CacheSlot& slot, const HostShare&, 
   if (!stages_.empty()) return gather_by_copies(chunk, slot, reason);
   std::byte* const memory = cache_.begin_filling(slot);
   slot.in.begin({kPulled, index_of(chunk), CopyName::Link::gather}, std::max(others(chunk), 1u));
-  pull(chunk, memory, &share(slot), slot.in);
+  pull(chunk, memory, reason, &share(slot), slot.in);
 }
 
 // Copies to the device keep their order, so the first of them waits for the other ranks, and the second for
@@ -78,7 +80,7 @@ void PulledParameters::gather_by_copies(ChunkId chunk, CacheSlot& slot, Transfer
   stage.arrived.begin(name, std::max(others(chunk), 1u));
   slot.in.begin(name, 2);
   cache_.begin_copying_in(slot);
-  pull(chunk, stage.memory, nullptr, stage.arrived);
+  pull(chunk, stage.memory, reason, nullptr, stage.arrived);
   const CopyNote note = to_device_note(run_.watch.events(), TransferRole::param, reason, index_of(chunk));
   const uint64_t first = run_.shards.first_param_byte(chunk), own = run_.shards.param_bytes(chunk);
   const uint64_t behind = run_.space.param_bytes(chunk) - first - own;

@@ -79,7 +79,7 @@ class PulledParameters final : public Gathers, public ShareSource {
   uint32_t others(ChunkId chunk) const;
   // Reads them to their places in `memory` behind `after`, and completes `done` once for each; if there are
   // none, once behind `after`.
-  void pull(ChunkId chunk, std::byte* memory, const Event* after, Event& done);
+  void pull(ChunkId chunk, std::byte* memory, TransferReason reason, const Event* after, Event& done);
   void gather_by_copies(ChunkId chunk, CacheSlot& slot, TransferReason reason);
   Answer* answer_of(uint32_t chunk);
   // Where the share lies at all times; null: on nvme.

@@ -193,10 +193,14 @@ CopyNote StepEvents::to_device(TransferRole role, TransferReason reason, uint32_
   return note_of(to_device_, role, reason, chunk, id);
 }
 
-CopyNote StepEvents::updated_to_device(uint32_t chunk) {
+CopyNote StepEvents::note_of_updated(Copies& copies, uint32_t chunk) {
   const uint64_t counted_in = step() != 0 ? step() : update_step_.load(std::memory_order_relaxed);
   const uint64_t its_tag = tag_in(counted_in, TransferRole::param, TransferReason::update, chunk);
-  return its_tag == 0 ? CopyNote{} : CopyNote{&to_device_, its_tag, 0};
+  return its_tag == 0 ? CopyNote{} : CopyNote{&copies, its_tag, 0};
+}
+
+CopyNote StepEvents::updated_to_device(uint32_t chunk) {
+  return note_of_updated(to_device_, chunk);
 }
 
 CopyNote StepEvents::from_device(TransferRole role, TransferReason reason, uint32_t chunk) {
@@ -204,6 +208,7 @@ CopyNote StepEvents::from_device(TransferRole role, TransferReason reason, uint3
 }
 
 CopyNote StepEvents::gathered(TransferReason reason, uint32_t chunk) {
+  if (reason == TransferReason::update) return note_of_updated(gathered_, chunk);
   return note_of(gathered_, TransferRole::param, reason, chunk);
 }
 

@@ -87,7 +87,8 @@ class StepEvents {
   // The same for updated parameters whose copy is counted when the step thread asks for it: in the open step,
   // even where the update itself is counted in the next one.
   CopyNote updated_to_device(uint32_t chunk);
-  // The notes that operations of ranks carry: a gather of parameters, an exchange of gradients.
+  // The notes that operations of ranks carry: a gather of parameters, which is counted like that copy if the
+  // update asks for it, and an exchange of gradients.
   CopyNote gathered(TransferReason reason, uint32_t chunk);
   CopyNote exchanged(uint32_t chunk);
   // The file added for a descriptor; without one, path 0 and the role state.
@@ -149,6 +150,7 @@ class StepEvents {
     const TraceLink link_;
   };
   uint64_t tag_in(uint64_t step, TransferRole role, TransferReason reason, uint32_t chunk) const;
+  CopyNote note_of_updated(Copies& copies, uint32_t chunk);
   CopyNote note_of(Copies& copies, TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   bool is_chosen(uint64_t step) const { return step >= first_step_ && step <= last_step_; }
 

@@ -146,7 +146,11 @@ TEST(StepEvents, CountsATransferInTheStepThatAskedForItWheneverItEnds) {
 TEST(StepEvents, CopiesOfUpdatedParametersBelongToTheStepThatAsksForThem) {
   FakeClock clock;
   StepEvents events(clock, {.memory_bytes = kMemory, .first_step = 3, .last_step = 4});
-  const auto step_of_copy = [&] { return StepEvents::event_of(events.updated_to_device(7).tag).step; };
+  const auto step_of_copy = [&] {
+    const uint32_t step = StepEvents::event_of(events.updated_to_device(7).tag).step;
+    EXPECT_EQ(StepEvents::event_of(events.gathered(TransferReason::update, 7).tag).step, step);
+    return step;
+  };
   events.begin_step(3);
   events.begin_update(true);
   EXPECT_EQ(step_of_copy(), 3u);  // counted at once, before the update is
@@ -157,6 +161,7 @@ TEST(StepEvents, CopiesOfUpdatedParametersBelongToTheStepThatAsksForThem) {
   EXPECT_EQ(step_of_copy(), 4u);
   events.end_step();
   EXPECT_EQ(events.updated_to_device(7).tag, 0u);
+  EXPECT_EQ(events.gathered(TransferReason::update, 7).tag, 0u);
 }
 
 TEST(StepEvents, KnowsOperationsAgainAndCountsThoseWithoutRoomForAName) {
