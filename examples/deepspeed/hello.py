@@ -47,7 +47,8 @@ def main(arguments):
     model = Tagger()
     config = {
         "train_micro_batch_size_per_gpu": 8 // count,
-        "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "weight_decay": 0.0, "torch_adam": True}},
+        "gradient_clipping": 1.0,
         "bf16": {"enabled": False},
         "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
     }
