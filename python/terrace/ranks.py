@@ -26,8 +26,8 @@ class Ranks:
     ranks: the first that has it tells the user, and each process exits with the worst status of all.
 
     Without a launcher give `rank`, `count` and `place`, "HOST:PORT" or the path of a socket. `transport` is "auto",
-    "host" (sockets of one host), "mpi" or "nccl" (parameters, and gradients that lie there, go from GPU to GPU). Ranks that have not come after
-    `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a second after another has
+    "host" (sockets of one host), "mpi" or "nccl" (parameters, and gradients that lie there, go from GPU to GPU). Ranks
+    that have not come after `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a second after another has
     died or failed, and has not been told of it by a call, ends too; with "with_store" it does while a store is divided
     over the ranks. `log` is given a level and a line; without it warnings and errors go to stderr.
 
