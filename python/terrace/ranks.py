@@ -27,9 +27,10 @@ class Ranks:
 
     Without a launcher give `rank`, `count` and `place`, "HOST:PORT" or the path of a socket. `transport` is "auto",
     "host" (sockets of one host), "mpi" or "nccl" (parameters, and gradients that lie there, go from GPU to GPU). Ranks
-    that have not come after `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a second after another has
-    died or failed, and has not been told of it by a call, ends too; with "with_store" it does while a store is divided
-    over the ranks. `log` is given a level and a line; without it warnings and errors go to stderr.
+    that have not come after `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a
+    second after another has died or failed, and has not been told of it by a call, ends too; with "with_store" it does
+    while a store is divided over the ranks. `log` is given a level and a line; without it warnings and errors go to
+    stderr.
 
     Every rank makes the same calls in the same order. PeerError names a rank that has died or left.
     """
