@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from .refusals import FP32_STATES, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -19,12 +19,9 @@ def DeepSpeedCPUAdagrad(
     fp32_optimizer_states: bool = True,
 ) -> torch.optim.Optimizer:
     """An optimizer of torch for terrace.initialize, which updates on the processor; by itself it is torch's."""
-    for name, is_asked, advice in (
-        ("amsgrad", amsgrad, "leave it out"),
-        ("fp32_optimizer_states", not fp32_optimizer_states, "set bf16.bf16_optimizer_states in the configuration"),
-    ):
-        if is_asked:
-            raise ConfigError("cannot make an optimizer", name, "torch's Adagrad does not have it", advice)
+    lacks = "torch's Adagrad does not have it"
+    refuse("amsgrad", "leave it out", lacks, amsgrad)
+    refuse(*FP32_STATES, lacks, not fp32_optimizer_states)
     import torch
 
     return torch.optim.Adagrad(model_params, lr=lr, eps=eps, weight_decay=weight_decay)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from .refusals import FP32_STATES, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +22,11 @@ def DeepSpeedCPUAdam(
     fp32_optimizer_states: bool = True,
 ) -> torch.optim.Optimizer:
     """An optimizer of torch for terrace.initialize, which updates on the processor; by itself it is torch's."""
-    for name, value, advice in (
-        ("bias_correction", not bias_correction, "set optimizer.params.bias_correction to false in the configuration"),
-        ("amsgrad", amsgrad, "leave it out, as DeepSpeed asks"),
-        ("fp32_optimizer_states", not fp32_optimizer_states, "set bf16.bf16_optimizer_states in the configuration"),
-    ):
-        if value:
-            raise ConfigError("cannot make an optimizer", name, "torch's Adam does not have it", advice)
+    lacks = "torch's Adam does not have it"
+    set_false = "set optimizer.params.bias_correction to false in the configuration"
+    refuse("bias_correction", set_false, lacks, not bias_correction)
+    refuse("amsgrad", "leave it out, as DeepSpeed asks", lacks, amsgrad)
+    refuse(*FP32_STATES, lacks, not fp32_optimizer_states)
     import torch
 
     kind = torch.optim.AdamW if adamw_mode else torch.optim.Adam

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import ConfigError
+from .refusals import FP32_STATES, refuse
 
 
 class DeepSpeedCPULion(torch.optim.Optimizer):
@@ -22,13 +23,7 @@ class DeepSpeedCPULion(torch.optim.Optimizer):
         weight_decay: float = 0,
         fp32_optimizer_states: bool = True,
     ) -> None:
-        if not fp32_optimizer_states:
-            raise ConfigError(
-                "cannot make an optimizer",
-                "fp32_optimizer_states",
-                "its moment is fp32",
-                "set bf16.bf16_optimizer_states in the configuration",
-            )
+        refuse(*FP32_STATES, "its moment is fp32", not fp32_optimizer_states)
         super().__init__(model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def step(self, closure: object = None) -> NoReturn:

@@ -8,7 +8,6 @@ print(terrace.torch.plan_model(model, {"terrace": {"device_memory": "24GiB", "ho
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 # The nearest to the device first: parameters, optimizer states.
 _PLACES = [("none", "none"), ("none", "cpu"), ("cpu", "cpu"), ("none", "nvme"), ("cpu", "nvme"), ("nvme", "nvme")]
-_UNITS = {"": 1, "B": 1, **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}}
-_UNITS.update({f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)})
 _WHAT = "cannot plan the training of a model"
 
 
@@ -150,10 +147,14 @@ def _no_room(needed: int, room: int) -> CapacityError:
 
 
 def _bytes_of(size: int | str) -> int:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", str(size))
-    if not found or found[2] not in _UNITS:
+    """As the sizes of a configuration are read."""
+    try:
+        found = read_config({"terrace": {"device_memory": size}}).device_memory
+    except ConfigError:
+        found = None
+    if found is None:
         raise ConfigError(_WHAT, "disk", f"{size!r} is no size", 'give bytes, or a text like "2TiB"')
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(found)
 
 
 def _text(size: int) -> str:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     HandOver = Callable[[Tracked, int], None]
 
 
-def landing_for(
-    store: Store, tracked: Sequence[Tracked], hand_over: HandOver
-) -> DirectLanding | LandingOnGpu | Landing:
+def landing_for(store: Store, tracked: Sequence[Tracked], hand_over: HandOver) -> DirectLanding | Landing:
     if store.cuda_ordinal is None:
         return DirectLanding(hand_over)
     if store.takes_from_gpu:
@@ -71,22 +69,17 @@ class GpuStreams:
             self._store.use_stream(before)
 
 
-class LandingOnGpu:
-    """Of gradients that the store takes from the GPU, each at once: ranks hand them over in one order with their leases.
-    Members as of Landing."""
+class LandingOnGpu(DirectLanding):
+    """Of gradients that the store takes from the GPU, each at once: ranks hand them over in one order with their
+    leases."""
 
     def __init__(self, streams: GpuStreams, hand_over: HandOver) -> None:
-        self._streams, self._hand_over = streams, hand_over
+        super().__init__(hand_over)
+        self._streams = streams
 
     def take(self, one: Tracked, gradient: torch.Tensor) -> None:
         with self._streams.behind(gradient):
-            self._hand_over(one, gradient.data_ptr())
-
-    def finish(self) -> None:
-        pass
-
-    def drop(self) -> None:
-        pass
+            super().take(one, gradient)
 
 
 class GpuCopies:
