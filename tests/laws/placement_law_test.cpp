@@ -213,6 +213,20 @@ TEST(PlacementLaw, HoldsWhileStepsAreRecorded) {
   }
 }
 
+TEST(PlacementLaw, HoldsWhileStepsOfRanksThatPullAreRecorded) {
+  constexpr uint64_t kRuns = 24;
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  law.record_steps();
+  for (uint64_t r = 0; r < kRuns; ++r) {
+    Combination combination = product_element(r * (full_product_size() / kRuns) + 5 * r);
+    set_level(combination, kBackEnd, "pulled");
+    set_level(combination, kRanks, r % 2 == 0 ? "2" : "3");
+    set_level(combination, kHosts, "1");
+    expect_holds(law, combination);
+  }
+}
+
 // With accumulators on the device no gradient slot comes free during the update, and all fresh parameters
 // leave through the one slot that the plan keeps for them.
 TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
