@@ -263,7 +263,7 @@ int Plan::run() {
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   const ComputeChoice compute(options.config, console_);
   Workers workers = make_compute_threads(options.config.terrace);
-  if (is_elsewhere() && leaves_placement_open(flags_)) {
+  if (is_elsewhere() && leaves_placement_open(options.config)) {
     const PlacementSearch search{vocabulary, compute.device(), disk_bytes_};
     console_.info(choose_placement(search, workers, flags_));
     options = resolve_training(flags_, vocabulary);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -47,8 +48,12 @@ std::string_view reason_of(Fit fit) {
 
 }  // namespace
 
-bool leaves_placement_open(const TrainFlags& flags) {
-  return flags.config.empty() && flags.given(kParameters).empty() && flags.given(kStates).empty();
+bool leaves_placement_open(const TrainConfig& config) {
+  return std::ranges::none_of(config.resolved, [](const ResolvedValue& line) {
+    const bool is_device = line.key == "zero_optimization.offload_param.device" ||
+                           line.key == "zero_optimization.offload_optimizer.device";
+    return is_device && line.origin != "default";
+  });
 }
 
 std::string choose_placement(const PlacementSearch& search, Workers& workers, TrainFlags& flags) {

@@ -13,7 +13,7 @@
 namespace terrace {
 
 // Whether neither a file nor a flag says where parameters and states are.
-bool leaves_placement_open(const TrainFlags& flags);
+bool leaves_placement_open(const TrainConfig& config);
 
 struct PlacementSearch {
   std::optional<uint32_t> vocabulary;  // of the data
