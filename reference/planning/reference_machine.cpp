@@ -13,7 +13,7 @@ constexpr const char* kAssumed = "assumed";
 // Multiplications and additions per second, of a thread and of a GPU.
 constexpr double kThreadFlops = 45e9;
 constexpr double kGpuFlops = 50e12;
-// What a chunk takes of a step beside its bytes, in whole steps of many sizes of chunks (docs/planning.md).
+// What a chunk takes of a step beside its bytes, in whole steps of many sizes (docs/planning_measured.md).
 constexpr double kChunkSeconds = 55e-6;
 
 void take_drives(const PlacementConfig& placement, MachineRates& rates) {

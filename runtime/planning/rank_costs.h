@@ -1,6 +1,6 @@
 // What it costs ranks to bring a chunk together and to exchange its gradients: an alpha-beta model of the
 // messages that the communicator sends, and of what other ways to do it would cost. Pure arithmetic; the
-// formulas are those of docs/planning.md.
+// formulas are those of docs/benchmarks_ranks.md.
 #pragma once
 
 #include <cstdint>

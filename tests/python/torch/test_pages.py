@@ -30,8 +30,8 @@ class Pages(unittest.TestCase):
         said = self.run_here(folder, "-c", program)
         self.assertLess(float(re.search(r"^loss ([0-9.]+)", said).group(1)), 0.05, said)
 
-    def test_the_programs_of_the_page_on_python_learn(self):
-        programs = programs_of("python.md")
+    def test_the_programs_of_the_pages_on_python_learn(self):
+        programs = programs_of("python.md") + programs_of("python_without_engine.md")
         self.assertEqual(len(programs), 3)
         for program in programs:
             with self.subTest(program.splitlines()[1]), tempfile.TemporaryDirectory() as folder:
