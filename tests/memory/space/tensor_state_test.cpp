@@ -214,26 +214,24 @@ TEST(TensorState, PrintsOneTableRowPerTransition) {
 }
 
 // Beside this file's folder in the source tree.
-std::string architecture_document() {
+std::string tensors_page() {
   const std::string here = __FILE__;
   const std::string root = here.substr(0, here.rfind("/tests/memory/"));
-  std::ifstream file(root + "/docs/architecture.md");
+  std::ifstream file(root + "/docs/architecture_tensors.md");
   EXPECT_TRUE(file.is_open()) << root;
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
-TEST(TensorState, HasItsTransitionTableInTheArchitectureDocument) {
+TEST(TensorState, HasItsTransitionTableInThePageOfTensors) {
   const std::string table = markdown(kTransitions);
-  EXPECT_NE(architecture_document().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n"
-                                                                                    << table;
+  EXPECT_NE(tensors_page().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n" << table;
 }
 
-TEST(ChunkState, HasItsTransitionTableInTheArchitectureDocument) {
+TEST(ChunkState, HasItsTransitionTableInThePageOfTensors) {
   const std::string table = markdown(kChunkTransitions);
-  EXPECT_NE(architecture_document().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n"
-                                                                                    << table;
+  EXPECT_NE(tensors_page().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n" << table;
 }
 
 }  // namespace
