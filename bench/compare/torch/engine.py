@@ -4,12 +4,14 @@ are asked for, DeepSpeed ZeRO-3 and PyTorch's FSDP2 on one rank, both with CPU o
     python bench/compare/torch/engine.py                    # 148 leaf modules, 3 M parameters, batch 1 x 32
     python bench/compare/torch/engine.py --size 100 --steps 12 --peers deepspeed fsdp
     python bench/compare/torch/engine.py --size 100 --steps 8 --peers deepspeed --nvme /mnt/nvme
+    python bench/compare/torch/engine.py --size 14 --steps 40 --peers deepspeed fsdp --parts
 
 All models are in one process and take steps by turns. Processor time is that of the calling thread, which runs the
 hooks, for forward and backward, and that of the whole process for steps. What hooks cost is what forward and
 backward take beyond torch's, divided by the leaf modules; the library's leases and hand-overs are part of it.
 "A third" is a device with a third of the memory that the parameters take. DeepSpeed's is the default accelerator
-for CPUs, whose parameters and states are offloaded to the same memory.
+for CPUs, whose parameters and states are offloaded to the same memory. --parts adds where the processor time of a step
+goes, which other work on the machine changes little: the table of docs/step_time.md that docs/pictures/make draws.
 """
 
 import argparse
@@ -197,14 +199,19 @@ def contenders(flags):
 
 
 def timed(one, tokens):
-    """Microseconds of forward and backward, and then of a whole step: by the wall, and of processors."""
-    wall, thread, process = time.perf_counter(), time.thread_time(), time.process_time()
+    """Microseconds of forward and backward, and then of a whole step, by the wall and of processors; behind them those of
+    processors in forward, backward and the rest."""
+    wall, thread, process = time.perf_counter(), time.thread_time(), [time.process_time()]
     loss = F.cross_entropy(one.run(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    process.append(time.process_time())
     one.backward(loss)
     passes = time.perf_counter() - wall, time.thread_time() - thread
+    process.append(time.process_time())
     one.step()
-    step = time.perf_counter() - wall, time.process_time() - process
-    return [1e6 * value for value in passes + step], loss.item()
+    step = time.perf_counter() - wall, time.process_time() - process[0]
+    process.append(time.process_time())
+    parts = [end - begin for begin, end in zip(process, process[1:])]
+    return [1e6 * value for value in (*passes, *step, *parts)], loss.item()
 
 
 def median(values):
@@ -226,7 +233,7 @@ def print_table(found, leaves):
         f"{'hooks, us: least':>18}{'median':>9}{'processor: least':>18}{'median':>9}{'(spread)':>14}"
     )
     for name, rows in found.items():
-        passes, thread, step, process = zip(*rows)
+        passes, thread, step, process = list(zip(*rows))[:4]
         ratio = median(process) / median(plain[3])
         line = f"{min(step) / 1e3:16.1f}{median(step) / 1e3:9.1f}{median(process) / 1e3:11.1f}{ratio:10.2f}"
         if name != "torch fused":
@@ -239,6 +246,16 @@ def print_table(found, leaves):
         print(f"{name:22}{line}")
 
 
+def print_parts(found):
+    """A table of Markdown, of medians in milliseconds: the parts add up to the step but for their noise."""
+    print("| | forward | backward | clipping and optimizer | step |\n|---|---|---|---|---|")
+    for name, rows in found.items():
+        *_, step, forward, backward, rest = zip(*rows)
+        print(
+            f"| {name} | " + " | ".join(f"{median(part) / 1e3:.0f}" for part in (forward, backward, rest, step)) + " |"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
@@ -248,6 +265,9 @@ def main():
     parser.add_argument("--peers", nargs="*", choices=("deepspeed", "fsdp"), default=())
     parser.add_argument("--nvme", help="a folder on a drive, for parameters and states of Terrace and DeepSpeed")
     parser.add_argument("--host-mib", type=int, help="host memory of Terrace with --nvme; default: what it plans")
+    parser.add_argument(
+        "--parts", action="store_true", help="the processor time of a step's parts, as a table of Markdown"
+    )
     flags = parser.parse_args()
 
     torch.set_num_threads(flags.torch_threads)
@@ -269,6 +289,8 @@ def main():
         f"{flags.steps} steps, load {os.getloadavg()[0]:.1f}"
     )
     print_table(found, leaves)
+    if flags.parts:
+        print_parts(found)
     print("last loss: " + ", ".join(f"{name} {loss:.6f}" for name, loss in losses.items()))
 
 
