@@ -1,4 +1,5 @@
-"""What the site adds to docs/: its order from the tables of docs/README.md, and the reference of the package of Python."""
+"""What the site adds to docs/: its order from the tables of docs/README.md, the reference of the package of Python, and
+pictures in the colours that its reader has chosen."""
 
 from __future__ import annotations
 
@@ -23,6 +24,11 @@ MEMBERS = {
     "terrace.safetensors": [],
     "terrace.errors": [],
 }
+# As docs/pictures/make has it.
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]*)">\s*'
+    r'<img src="(?P<light>[^"]*)" alt="(?P<alt>[^"]*)">\s*</picture>'
+)
 
 
 def on_config(config: Any) -> Any:
@@ -57,5 +63,11 @@ def _reference() -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What lies outside of docs/ is not on the site: its name stays, without a link."""
-    return re.sub(r"\[((?:[^\]\[]|\[[^\]]*\])*)\]\(\.\./(?!docs/)[^)]*\)", r"\1", markdown)
+    """What lies outside of docs/ is not on the site: its name stays, without a link. Of a picture in two colours the theme
+    shows that of its switch, where the page leaves it to the system's."""
+    markdown = re.sub(r"\[((?:[^\]\[]|\[[^\]]*\])*)\]\(\.\./(?!docs/)[^)]*\)", r"\1", markdown)
+    return PICTURE.sub(lambda found: _in_both_colours(**found.groupdict()), markdown)
+
+
+def _in_both_colours(dark: str, light: str, alt: str) -> str:
+    return f"![{alt}]({light}#only-light)\n![{alt}]({dark}#only-dark)"
