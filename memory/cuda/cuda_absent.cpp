@@ -46,6 +46,14 @@ CudaGpu::~CudaGpu() {
   unreachable();
 }
 
+CudaContext::CudaContext(const CudaGpu& gpu) : gpu_(gpu) {
+  unreachable();
+}
+
+CudaContext::~CudaContext() {
+  unreachable();
+}
+
 std::unique_ptr<Device> make_cuda_device(const CudaGpu&, CudaDeviceOptions) {
   unreachable();
 }
