@@ -65,7 +65,9 @@ function(terrace_add_module name)
     # GCC warns of members of a source's own types where that source is included by another one.
     target_compile_options(terrace_${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
-  if(TERRACE_PRECOMPILE_HEADERS)
+  # Few units read the headers sooner than they are precompiled.
+  list(LENGTH sources source_count)
+  if(TERRACE_PRECOMPILE_HEADERS AND NOT (TERRACE_UNITY_BUILD AND NOT arg_APART AND source_count LESS_EQUAL 32))
     set(known "")
     foreach(header IN LISTS shown_headers)
       list(APPEND known "<${header}>")

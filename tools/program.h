@@ -1,0 +1,10 @@
+// The terrace program as one function, which main() is all but.
+#pragma once
+
+namespace terrace {
+
+// Runs what the command line says and returns the exit status: 0, 1 for a failure, 2 for wrong usage, or what the
+// subcommand says. Prints every error to stderr. Call it once in a process, as its first thing: it sets a signal handler.
+int run_program(int argc, const char* const* argv);
+
+}  // namespace terrace
