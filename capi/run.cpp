@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/capi/errors.h>
 #include <terrace/capi/structs.h>
@@ -26,11 +27,27 @@ MonitorTarget monitor_in(const char* folder) {
   return {.enabled = true, .output_path = folder, .job_name = ""};
 }
 
+// Tags are literals, so that each ends with a zero.
+void tell_scalars(terrace_run_scalars_fn hear, void* context, const ScalarEvent& event) {
+  std::vector<const char*> tags;
+  std::vector<double> values;
+  for (const Scalar& scalar : event.scalars) {
+    tags.push_back(scalar.tag.data());
+    values.push_back(scalar.value);
+  }
+  hear(context, event.samples, tags.data(), values.data(), static_cast<uint32_t>(tags.size()));
+}
+
 std::optional<MonitorSettings> monitor_settings_of(const terrace_run_options& options) {
-  if (options.tensorboard == nullptr && options.csv == nullptr) return std::nullopt;
-  return MonitorSettings{{monitor_in(options.tensorboard), monitor_in(options.csv)},
-                         options.has_loss_scale != 0,
-                         options.has_times != 0};
+  if (options.tensorboard == nullptr && options.csv == nullptr && options.scalars == nullptr)
+    return std::nullopt;
+  MonitorSettings settings{{monitor_in(options.tensorboard), monitor_in(options.csv)},
+                           options.has_loss_scale != 0,
+                           options.has_times != 0};
+  if (options.scalars != nullptr)
+    settings.listener = [hear = options.scalars, context = options.scalars_context](
+                            const ScalarEvent& event) { tell_scalars(hear, context, event); };
+  return settings;
 }
 
 RunHeader header_of(const terrace_run_options& options, const std::string& model) {

@@ -252,6 +252,12 @@ typedef enum terrace_kept { TERRACE_KEPT_COMMIT = 1, TERRACE_KEPT_CHECKPOINT = 2
  */
 typedef uint32_t (*terrace_run_save_fn)(void* context);
 
+/* The scalars of an update, or of an evaluation, as the files of monitors get them: `count` values, each
+ * under its tag, after so many sequences. Called within terrace_run_step_done and terrace_run_evaluated, on
+ * the thread that trains; tags and values are there until it returns. */
+typedef void (*terrace_run_scalars_fn)(void* context, uint64_t samples, const char* const* tags,
+                                       const double* values, uint32_t count);
+
 typedef struct terrace_run_options {
   uint32_t size;
   uint32_t is_resumed;      /* the run goes on: monitors take up the files that are there */
@@ -275,6 +281,8 @@ typedef struct terrace_run_options {
   void* save_context;
   terrace_log_fn log; /* NULL: nothing is said */
   void* log_context;
+  terrace_run_scalars_fn scalars; /* NULL: nobody hears them but the files */
+  void* scalars_context;
 } terrace_run_options;
 /* Opens the files and the socket. A socket that cannot be opened is a warning. */
 TERRACE_C_API terrace_error* terrace_run_begin(terrace_store* store, const terrace_run_options* options,

@@ -143,7 +143,7 @@ def declarations(reader):
         lines.append(f"{name} = CFUNCTYPE({', '.join(kinds)})")
     for name, members in reader.structs.items():
         lines += ["", "", f"class {name}(Structure):", "    _fields_ = ["]
-        lines += [f'        ("{member}", {reader.type_of(kind, True)}),' for kind, member in members]
+        lines += wrapped([f'("{member}", {reader.type_of(kind, True)})' for kind, member in members], "        ")
         lines.append("    ]")
     lines += ["", "", "# The result and the arguments of each function.", "FUNCTIONS = {"]
     for name, (result, arguments) in reader.functions.items():

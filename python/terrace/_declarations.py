@@ -35,343 +35,192 @@ ENUMS = {
 terrace_log_fn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
 terrace_fill_fn = CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint64, c_uint64, c_void_p)
 terrace_run_save_fn = CFUNCTYPE(c_uint32, c_void_p)
+terrace_run_scalars_fn = CFUNCTYPE(None, c_void_p, c_uint64, c_void_p, c_void_p, c_uint32)
 
 
 class terrace_error_parts(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("kind", c_uint32),
-        ("what_failed", c_char_p),
-        ("subject", c_char_p),
-        ("reason", c_char_p),
-        ("advice", c_char_p),
-        ("least_bytes", c_uint64),
-        ("least_device_bytes", c_uint64),
-        ("least_host_bytes", c_uint64),
-        ("least_nvme_bytes", c_uint64),
+        ("size", c_uint32), ("kind", c_uint32), ("what_failed", c_char_p), ("subject", c_char_p),
+        ("reason", c_char_p), ("advice", c_char_p), ("least_bytes", c_uint64), ("least_device_bytes", c_uint64),
+        ("least_host_bytes", c_uint64), ("least_nvme_bytes", c_uint64),
     ]
 
 
 class terrace_simulated_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("strict", c_uint32),
-        ("budget_bytes", c_uint64),
-        ("h2d_bytes_per_second", c_uint64),
+        ("size", c_uint32), ("strict", c_uint32), ("budget_bytes", c_uint64), ("h2d_bytes_per_second", c_uint64),
         ("d2h_bytes_per_second", c_uint64),
     ]
 
 
 class terrace_cuda_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("ordinal", c_uint32),
-        ("budget_bytes", c_uint64),
-        ("strict", c_uint32),
+        ("size", c_uint32), ("ordinal", c_uint32), ("budget_bytes", c_uint64), ("strict", c_uint32),
         ("reserved", c_uint32),
     ]
 
 
 class terrace_tensor(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("rank", c_uint32),
-        ("name", c_char_p),
-        ("shape", POINTER(c_uint64)),
-        ("type", c_uint32),
-        ("frozen", c_uint32),
-        ("group", c_uint32),
-        ("backward_uses", c_uint32),
+        ("size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("shape", POINTER(c_uint64)),
+        ("type", c_uint32), ("frozen", c_uint32), ("group", c_uint32), ("backward_uses", c_uint32),
         ("address", c_void_p),
     ]
 
 
 class terrace_use(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("kind", c_uint32),
-        ("key", c_char_p),
-        ("tensors", POINTER(c_uint32)),
-        ("tensor_count", c_uint32),
-        ("micro_batch", c_uint32),
-        ("encloses", c_uint32),
-        ("reserved", c_uint32),
+        ("size", c_uint32), ("kind", c_uint32), ("key", c_char_p), ("tensors", POINTER(c_uint32)),
+        ("tensor_count", c_uint32), ("micro_batch", c_uint32), ("encloses", c_uint32), ("reserved", c_uint32),
     ]
 
 
 class terrace_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("parameters", c_uint32),
-        ("states", c_uint32),
-        ("nvme_path_count", c_uint32),
-        ("nvme_paths", POINTER(c_char_p)),
-        ("tier_name", c_char_p),
-        ("host_bytes", c_uint64),
-        ("work_bytes", c_uint64),
-        ("chunk_elements", c_uint64),
-        ("accumulation_steps", c_uint32),
-        ("layer_major", c_uint32),
-        ("gradients", c_uint32),
-        ("unused_gradients", c_uint32),
-        ("update_when", c_uint32),
-        ("threads", c_uint32),
-        ("optimizer", c_uint32),
-        ("sgd_momentum", c_uint32),
-        ("moment_type", c_uint32),
-        ("masters", c_uint32),
-        ("accumulation_type", c_uint32),
-        ("durable", c_uint32),
-        ("retained_commits", c_uint32),
-        ("resume", c_uint32),
-        ("discard_commits", c_uint32),
-        ("io_engine", c_uint32),
-        ("no_host_lock", c_uint32),
-        ("no_checksums", c_uint32),
-        ("log", terrace_log_fn),
-        ("log_context", c_void_p),
-        ("ranks", c_void_p),
-        ("divide_parameters", c_uint32),
+        ("size", c_uint32), ("parameters", c_uint32), ("states", c_uint32), ("nvme_path_count", c_uint32),
+        ("nvme_paths", POINTER(c_char_p)), ("tier_name", c_char_p), ("host_bytes", c_uint64),
+        ("work_bytes", c_uint64), ("chunk_elements", c_uint64), ("accumulation_steps", c_uint32),
+        ("layer_major", c_uint32), ("gradients", c_uint32), ("unused_gradients", c_uint32),
+        ("update_when", c_uint32), ("threads", c_uint32), ("optimizer", c_uint32), ("sgd_momentum", c_uint32),
+        ("moment_type", c_uint32), ("masters", c_uint32), ("accumulation_type", c_uint32), ("durable", c_uint32),
+        ("retained_commits", c_uint32), ("resume", c_uint32), ("discard_commits", c_uint32),
+        ("io_engine", c_uint32), ("no_host_lock", c_uint32), ("no_checksums", c_uint32), ("log", terrace_log_fn),
+        ("log_context", c_void_p), ("ranks", c_void_p), ("divide_parameters", c_uint32),
         ("rank_exchange", c_uint32),
     ]
 
 
 class terrace_plan_result(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("fits", c_uint32),
-        ("chunk_elements", c_uint64),
-        ("parameter_count", c_uint64),
-        ("trainable_count", c_uint64),
-        ("device_least_bytes", c_uint64),
-        ("host_least_bytes", c_uint64),
-        ("device_bytes", c_uint64),
-        ("host_bytes", c_uint64),
-        ("device_useful_bytes", c_uint64),
-        ("file_bytes", c_uint64),
-        ("chunk_count", c_uint32),
-        ("keeps_commits", c_uint32),
+        ("size", c_uint32), ("fits", c_uint32), ("chunk_elements", c_uint64), ("parameter_count", c_uint64),
+        ("trainable_count", c_uint64), ("device_least_bytes", c_uint64), ("host_least_bytes", c_uint64),
+        ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("device_useful_bytes", c_uint64),
+        ("file_bytes", c_uint64), ("chunk_count", c_uint32), ("keeps_commits", c_uint32),
     ]
 
 
 class terrace_array(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("tensor", c_uint32),
-        ("data", c_void_p),
-        ("type", c_uint32),
-        ("reserved", c_uint32),
+        ("size", c_uint32), ("tensor", c_uint32), ("data", c_void_p), ("type", c_uint32), ("reserved", c_uint32),
     ]
 
 
 class terrace_file_part(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("tensor", c_uint32),
-        ("path", c_char_p),
-        ("offset", c_uint64),
-        ("type", c_uint32),
+        ("size", c_uint32), ("tensor", c_uint32), ("path", c_char_p), ("offset", c_uint64), ("type", c_uint32),
         ("reserved", c_uint32),
     ]
 
 
 class terrace_gradient_view(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("accumulate", c_uint32),
-        ("data", c_void_p),
+        ("size", c_uint32), ("accumulate", c_uint32), ("data", c_void_p),
     ]
 
 
 class terrace_optimizer(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("kind", c_uint32),
-        ("lr", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
-        ("eps", c_double),
-        ("weight_decay", c_double),
-        ("momentum", c_double),
-        ("dampening", c_double),
-        ("nesterov", c_uint32),
-        ("no_bias_correction", c_uint32),
-        ("exact", c_uint32),
-        ("reserved", c_uint32),
+        ("size", c_uint32), ("kind", c_uint32), ("lr", c_double), ("beta1", c_double), ("beta2", c_double),
+        ("eps", c_double), ("weight_decay", c_double), ("momentum", c_double), ("dampening", c_double),
+        ("nesterov", c_uint32), ("no_bias_correction", c_uint32), ("exact", c_uint32), ("reserved", c_uint32),
     ]
 
 
 class terrace_update_settings(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("group_count", c_uint32),
-        ("groups", POINTER(terrace_optimizer)),
-        ("step", c_uint64),
-        ("clip_norm", c_double),
-        ("loss_scale", c_double),
+        ("size", c_uint32), ("group_count", c_uint32), ("groups", POINTER(terrace_optimizer)), ("step", c_uint64),
+        ("clip_norm", c_double), ("loss_scale", c_double),
     ]
 
 
 class terrace_update_result(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("applied", c_uint32),
-        ("gradient_norm", c_double),
-        ("partly_applied", c_uint32),
+        ("size", c_uint32), ("applied", c_uint32), ("gradient_norm", c_double), ("partly_applied", c_uint32),
         ("reserved", c_uint32),
     ]
 
 
 class terrace_counter(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("unit", c_uint32),
-        ("key", c_char_p),
-        ("name", c_char_p),
+        ("size", c_uint32), ("unit", c_uint32), ("key", c_char_p), ("name", c_char_p),
     ]
 
 
 class terrace_config_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("brings_optimizer", c_uint32),
-        ("path", c_char_p),
-        ("text", c_char_p),
-        ("total_steps", c_uint64),
-        ("brings_schedule", c_uint32),
-        ("document_only", c_uint32),
-        ("ranks", c_uint32),
-        ("reserved", c_uint32),
-        ("met", c_void_p),
+        ("size", c_uint32), ("brings_optimizer", c_uint32), ("path", c_char_p), ("text", c_char_p),
+        ("total_steps", c_uint64), ("brings_schedule", c_uint32), ("document_only", c_uint32), ("ranks", c_uint32),
+        ("reserved", c_uint32), ("met", c_void_p),
     ]
 
 
 class terrace_scheduled(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("sets_betas", c_uint32),
-        ("lr", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
+        ("size", c_uint32), ("sets_betas", c_uint32), ("lr", c_double), ("beta1", c_double), ("beta2", c_double),
     ]
 
 
 class terrace_loss_scale_state(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("hysteresis", c_uint32),
-        ("scale", c_double),
-        ("good_steps", c_uint64),
-        ("skipped_steps", c_uint64),
-        ("skipped_in_a_row", c_uint32),
-        ("reserved", c_uint32),
+        ("size", c_uint32), ("hysteresis", c_uint32), ("scale", c_double), ("good_steps", c_uint64),
+        ("skipped_steps", c_uint64), ("skipped_in_a_row", c_uint32), ("reserved", c_uint32),
     ]
 
 
 class terrace_state_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("file_count", c_uint32),
-        ("folder", c_char_p),
-        ("name", c_char_p),
-        ("files", POINTER(c_char_p)),
-        ("log", terrace_log_fn),
-        ("log_context", c_void_p),
-        ("is_checkpoint", c_uint32),
-        ("reserved", c_uint32),
+        ("size", c_uint32), ("file_count", c_uint32), ("folder", c_char_p), ("name", c_char_p),
+        ("files", POINTER(c_char_p)), ("log", terrace_log_fn), ("log_context", c_void_p),
+        ("is_checkpoint", c_uint32), ("reserved", c_uint32),
     ]
 
 
 class terrace_checkpoint(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("precision", c_uint32),
-        ("run", c_uint64),
-        ("step", c_uint64),
-        ("samples", c_uint64),
-        ("model", c_char_p),
-        ("optimizer", c_uint32),
-        ("reserved", c_uint32),
-        ("loss_scale", POINTER(terrace_loss_scale_state)),
-        ("architecture", c_char_p),
+        ("size", c_uint32), ("precision", c_uint32), ("run", c_uint64), ("step", c_uint64), ("samples", c_uint64),
+        ("model", c_char_p), ("optimizer", c_uint32), ("reserved", c_uint32),
+        ("loss_scale", POINTER(terrace_loss_scale_state)), ("architecture", c_char_p),
     ]
 
 
 class terrace_run_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("is_resumed", c_uint32),
-        ("steps", c_uint64),
-        ("completed_steps", c_uint64),
-        ("samples", c_uint64),
-        ("model", c_char_p),
-        ("config", c_char_p),
-        ("log_path", c_char_p),
-        ("tensorboard", c_char_p),
-        ("csv", c_char_p),
-        ("has_loss_scale", c_uint32),
-        ("has_times", c_uint32),
-        ("no_control", c_uint32),
-        ("no_stall_warnings", c_uint32),
-        ("stall_warning_seconds", c_uint32),
-        ("micro_batches", c_uint32),
-        ("control_folder", c_char_p),
-        ("save", terrace_run_save_fn),
-        ("save_context", c_void_p),
-        ("log", terrace_log_fn),
-        ("log_context", c_void_p),
+        ("size", c_uint32), ("is_resumed", c_uint32), ("steps", c_uint64), ("completed_steps", c_uint64),
+        ("samples", c_uint64), ("model", c_char_p), ("config", c_char_p), ("log_path", c_char_p),
+        ("tensorboard", c_char_p), ("csv", c_char_p), ("has_loss_scale", c_uint32), ("has_times", c_uint32),
+        ("no_control", c_uint32), ("no_stall_warnings", c_uint32), ("stall_warning_seconds", c_uint32),
+        ("micro_batches", c_uint32), ("control_folder", c_char_p), ("save", terrace_run_save_fn),
+        ("save_context", c_void_p), ("log", terrace_log_fn), ("log_context", c_void_p),
+        ("scalars", terrace_run_scalars_fn), ("scalars_context", c_void_p),
     ]
 
 
 class terrace_run_step(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("skipped", c_uint32),
-        ("step", c_uint64),
-        ("tokens", c_uint64),
-        ("samples", c_uint64),
-        ("loss", c_double),
-        ("learning_rate", c_double),
-        ("gradient_norm", c_double),
-        ("loss_scale", c_double),
-        ("next_loss_scale", c_double),
-        ("forward_ns", c_uint64),
-        ("update_ns", c_uint64),
+        ("size", c_uint32), ("skipped", c_uint32), ("step", c_uint64), ("tokens", c_uint64), ("samples", c_uint64),
+        ("loss", c_double), ("learning_rate", c_double), ("gradient_norm", c_double), ("loss_scale", c_double),
+        ("next_loss_scale", c_double), ("forward_ns", c_uint64), ("update_ns", c_uint64),
     ]
 
 
 class terrace_ranks_options(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("transport", c_uint32),
-        ("rank", c_uint32),
-        ("count", c_uint32),
-        ("timeout_seconds", c_uint32),
-        ("ends_process", c_uint32),
-        ("place", c_char_p),
-        ("log", terrace_log_fn),
+        ("size", c_uint32), ("transport", c_uint32), ("rank", c_uint32), ("count", c_uint32),
+        ("timeout_seconds", c_uint32), ("ends_process", c_uint32), ("place", c_char_p), ("log", terrace_log_fn),
         ("log_context", c_void_p),
     ]
 
 
 class terrace_ranks_facts(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("rank", c_uint32),
-        ("count", c_uint32),
-        ("local_rank", c_uint32),
-        ("local_count", c_uint32),
-        ("reserved", c_uint32),
-        ("host", c_char_p),
-        ("launcher", c_char_p),
+        ("size", c_uint32), ("rank", c_uint32), ("count", c_uint32), ("local_rank", c_uint32),
+        ("local_count", c_uint32), ("reserved", c_uint32), ("host", c_char_p), ("launcher", c_char_p),
     ]
 
 
 class terrace_patience(Structure):
     _fields_ = [
-        ("size", c_uint32),
-        ("stall_warning_seconds", c_uint32),
-        ("stall_abort_seconds", c_uint32),
+        ("size", c_uint32), ("stall_warning_seconds", c_uint32), ("stall_abort_seconds", c_uint32),
         ("reserved", c_uint32),
     ]
 

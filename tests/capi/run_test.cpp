@@ -1,4 +1,5 @@
 // terrace_run.h: a training through C that is followed.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,12 +26,13 @@ using capi::expect_kind;
 using capi::is_well;
 using ::testing::HasSubstr;
 
-static_assert(sizeof(terrace_run_options) == 136);
+static_assert(sizeof(terrace_run_options) == 152);
 static_assert(offsetof(terrace_run_options, steps) == 8);
 static_assert(offsetof(terrace_run_options, model) == 32);
 static_assert(offsetof(terrace_run_options, has_loss_scale) == 72);
 static_assert(offsetof(terrace_run_options, control_folder) == 96);
 static_assert(offsetof(terrace_run_options, log) == 120);
+static_assert(offsetof(terrace_run_options, scalars) == 136);
 static_assert(sizeof(terrace_run_step) == 88);
 static_assert(offsetof(terrace_run_step, loss) == 32);
 static_assert(offsetof(terrace_run_step, forward_ns) == 72);
@@ -122,6 +124,27 @@ TEST(CRun, TellsTheLogAndTheMonitors) {
   EXPECT_THAT(lines[3], HasSubstr("\"h2d_bytes\": "));
   EXPECT_THAT(lines[3], ::testing::Not(HasSubstr("\"h2d_bytes\": 0,")));
   EXPECT_FALSE(std::filesystem::is_empty(followed.csv));
+}
+
+TEST(CRun, TellsAProgramTheScalarsOfTheFiles) {
+  const ScratchFolder folder;
+  Followed followed(folder.path());
+  followed.options.csv = nullptr;
+  std::vector<std::string> heard;
+  followed.options.scalars_context = &heard;
+  followed.options.scalars = [](void* context, uint64_t samples, const char* const* tags,
+                                const double* values, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i)
+      static_cast<std::vector<std::string>*>(context)->push_back(
+          fmt::format("{} {} {}", samples, tags[i], values[i]));
+  };
+  ASSERT_TRUE(followed.begin());
+  followed.training.step(1);
+  followed.tell(1);
+  EXPECT_TRUE(is_well(terrace_run_evaluated(followed.run, 1, 0.25)));
+  EXPECT_THAT(heard,
+              ::testing::ElementsAre("2 Train/Samples/train_loss 1.5", "2 Train/Samples/lr 0.5",
+                                     "2 Train/Samples/gradient_norm nan", "2 Validation/Samples/loss 0.25"));
 }
 
 TEST(CRun, AnswersOverItsSocket) {

@@ -9,7 +9,7 @@ import weakref
 from typing import Any, Callable
 
 from .. import _declarations as c
-from .._lib import check, library, new, raw_of
+from .._lib import check, library, new, raw_of, text_of
 from ..errors import ConfigError, did_you_mean
 from .request import log_function
 from .store import Store
@@ -19,7 +19,7 @@ _TEXTS = ("model", "config", "log_path", "tensorboard", "csv", "control_folder")
 _OPTIONS = [
     field[0]
     for field in c.terrace_run_options._fields_
-    if field[0] not in ("size", "save", "save_context", "log", "log_context")
+    if field[0] not in ("size", "save", "save_context", "log", "log_context", "scalars", "scalars_context")
 ]
 
 
@@ -27,8 +27,9 @@ class Run:
     """`with Run(store, steps=1000, log_path="steps.jsonl") as run:` tell it of every step. End it before the store.
 
     `options` are the members of terrace_run_options. `save` is called where somebody asks for a checkpoint, and returns
-    the words of what it has begun, of "commit" and "checkpoint". `log` is given a level and a line. All calls come
-    from the thread that trains, between two steps.
+    the words of what it has begun, of "commit" and "checkpoint". `log` is given a level and a line, and `scalars` what
+    the files of monitors get: the sequences so far, and the values by their tags. All calls come from the thread that
+    trains, between two steps.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Run:
         *,
         save: Callable[[], list[str]] | None = None,
         log: Callable[[str, str], None] | None = None,
+        scalars: Callable[[int, dict[str, float]], None] | None = None,
         **options: Any,
     ) -> None:
         given = new(c.terrace_run_options)
@@ -56,6 +58,9 @@ class Run:
         if log is not None:
             given.log = log_function(log)
             self._kept.append(given.log)
+        if scalars is not None:
+            given.scalars = c.terrace_run_scalars_fn(lambda _, *event: self._heard(scalars, *event))
+            self._kept.append(given.scalars)
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(self._lib.terrace_run_begin(store._handle, given, ctypes.byref(self._handle)))
@@ -67,6 +72,16 @@ class Run:
         except BaseException as error:  # step_done() raises it
             self._failure = error
             return 0
+
+    def _heard(
+        self, scalars: Callable[[int, dict[str, float]], None], samples: int, tags: int, values: int, count: int
+    ) -> None:
+        names = (ctypes.c_char_p * count).from_address(tags)
+        numbers = (ctypes.c_double * count).from_address(values)
+        try:
+            scalars(samples, {text_of(name): value for name, value in zip(names, numbers)})
+        except BaseException as error:  # the call that told of it raises it
+            self._failure = error
 
     def step_done(
         self,
@@ -101,14 +116,19 @@ class Run:
         )
         stops = ctypes.c_uint32()
         check(self._lib.terrace_run_step_done(self._handle, told, ctypes.byref(stops)))
+        self._raise()
+        return bool(stops.value)
+
+    def _raise(self) -> None:
+        """What has gone wrong in the program, which C called."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return bool(stops.value)
 
     def evaluated(self, step: int, loss: float) -> None:
         """A held-out loss after so many steps."""
         check(self._lib.terrace_run_evaluated(self._handle, step, loss))
+        self._raise()
 
     def kept(self, step: int, folder: Any = None) -> None:
         """A commit of that step is durable, or a checkpoint in `folder` is whole."""

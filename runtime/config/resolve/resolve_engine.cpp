@@ -52,6 +52,7 @@ TrainConfig Resolver::resolve_for_engine(const EngineConfigOptions& options) {
   resolve_store();
   resolve_durability();
   resolve_monitor();
+  resolve_services();
   resolve_engine_keys();
   order_resolved();
   return std::move(config_);
@@ -90,6 +91,21 @@ void Resolver::require_one_space() {
   if (placement.parameter_paths == placement.state_paths) return;
   problems_.add(*given(kStatePath), fmt::format("{} is another one than that of offload_param", kStatePath),
                 "name the same folders for both");
+}
+
+// Services that monitors send scalars to. What is not given is theirs to know.
+void Resolver::resolve_services() {
+  boolean("wandb.enabled", false);
+  text("wandb.project", "deepspeed");
+  for (const std::string_view key : {"wandb.group", "wandb.team"}) text(key, "");
+  boolean("comet.enabled", false);
+  integer("comet.samples_log_interval", 100);
+  for (const std::string_view key :
+       {"comet.project", "comet.workspace", "comet.api_key", "comet.experiment_name", "comet.experiment_key"})
+    text(key, "");
+  text("comet.mode", "get_or_create");
+  const ConfigEntry* const online = given("comet.online");
+  record("comet.online", online == nullptr ? "null" : json_text(online->value));
 }
 
 void Resolver::resolve_engine_keys() {

@@ -322,13 +322,17 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
     read_section_list(*row, given);
   } else if (row->type == ValueType::section && member.value.is(Kind::object)) {
     const size_t known_before = without_effect_.size();
-    const std::string target =
-        row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for);
-    sections_.emplace(target, given.origin);
-    read_section(target, member.value, given.key);
-    if (row->effect == KeyEffect::without_effect && user_ == ConfigUser::program) {
+    const SchemaKey& target = target_of(*row);
+    sections_.emplace(target.path(), given.origin);
+    read_section(target.path(), member.value, given.key);
+    if (target.effect == KeyEffect::without_effect && user_ == ConfigUser::program) {
+      const bool is_missed = target.limits.warns_if_enabled && switch_of(given.value) == SectionSwitch::on;
       without_effect_.resize(known_before);
-      without_effect_.push_back({given.key, "", "", row});
+      without_effect_.push_back(
+          {given.key, "",
+           is_missed ? fmt::format("{}: {} works in Python only: {}", given.origin, given.key, target.note)
+                     : "",
+           &target});
     }
   } else {
     read_value(*row, given);
@@ -352,12 +356,7 @@ void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) 
   }
   if (is_auto(given.value) && user_ == ConfigUser::engine) return;
   if (row.effect == KeyEffect::without_effect) {
-    const bool is_missed = row.limits.warns_if_enabled && given.value.is(Kind::object) &&
-                           switch_of(given.value) == SectionSwitch::on;
-    without_effect_.push_back(
-        {given.key, "",
-         is_missed ? fmt::format("{}: {} is not supported: {}", given.origin, given.key, row.note) : "",
-         &row});
+    without_effect_.push_back({given.key, "", "", &row});
     return;
   }
   // A switch or a text in the place of the object is as good as nothing unless it asks for something.

@@ -32,6 +32,21 @@ constexpr auto kEngineKeys = std::to_array<EngineKey>({
     {"aio.use_gds", Effect::refused, "leave it out"},
     {"aio", Effect::idle},
     {"activation_checkpointing", Effect::idle},
+    {"wandb.enabled", Effect::honoured, "Needs the package (pip install wandb), and a login (wandb login) unless WANDB_MODE is offline. Without the package: refused."},
+    {"wandb.group", Effect::honoured, "The group of the run."},
+    {"wandb.team", Effect::honoured, "The team or user whose run it is, which wandb calls entity."},
+    {"wandb.project", Effect::honoured, "The project of the run."},
+    {"wandb", Effect::honoured, "The scalars of tensorboard go to Weights & Biases, from the first rank."},
+    {"comet.enabled", Effect::honoured, "Needs the package (pip install comet_ml), and an API key unless online is false. Without the package: refused."},
+    {"comet.samples_log_interval", Effect::honoured, "A scalar is sent again after so many sequences."},
+    {"comet.project", Effect::honoured, "The project. What is not given here or below comes from comet's own configuration."},
+    {"comet.workspace", Effect::honoured, "The workspace of the project."},
+    {"comet.api_key", Effect::honoured, "The API key. Terrace writes it to no log; COMET_API_KEY and comet login keep it out of the file too."},
+    {"comet.experiment_name", Effect::honoured, "The name of the experiment."},
+    {"comet.experiment_key", Effect::honoured, "The key of the experiment that goes on, or of the new one."},
+    {"comet.online", Effect::honoured, "false: an offline experiment, which comet upload sends later."},
+    {"comet.mode", Effect::honoured, "get: the experiment of experiment_key goes on. create: a new one. get_or_create: whichever is possible."},
+    {"comet", Effect::honoured, "The scalars of tensorboard go to Comet, from the first rank."},
     {"comms_logger", Effect::idle},
     {"terrace.device", Effect::as_program, "Where the model computes unless the call names a device: on the processor, with host memory (simulated, and auto), or on the first GPU (cuda)."},
     {"terrace.update", Effect::as_program, "As in the program, but auto is after_backward."},
@@ -61,8 +76,9 @@ SchemaKey engine_row(SchemaKey row, const EngineKey& key) {
   row.note = key.note;
   if (!key.default_text.empty()) row.default_text = key.default_text;
   if (key.effect != Effect::honoured) return row;
-  row.type = ValueType::choice;
   row.effect = KeyEffect::honoured;
+  if (key.allowed.empty()) return row;
+  row.type = ValueType::choice;
   row.limits = {.allowed = key.allowed};
   return row;
 }

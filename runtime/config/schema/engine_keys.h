@@ -14,7 +14,7 @@ enum class ConfigUser : uint8_t { program, engine };
 
 enum class EngineEffect : uint8_t {
   as_program,  // but with the note, and with the default if there is one
-  honoured,    // a choice that the program refuses
+  honoured,    // the program refuses it, or has no use for it
   refused,     // unless it has its default; the note says what to do instead
   idle,        // the program alone has a use for it
 };
@@ -24,7 +24,7 @@ struct EngineKey {
   EngineEffect effect;
   std::string_view note = "";
   std::string_view default_text = "";
-  std::string_view allowed = "";  // of a key that only the engine honours
+  std::string_view allowed = "";  // of a choice that only the engine honours
 };
 
 // Returns the row of the table for a key or for a section around it; null if it is as the program has it.

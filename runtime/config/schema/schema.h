@@ -45,9 +45,9 @@ struct KeyLimits {
   std::string_view instead = "";     // choices: "theirs=ours|...", for values that other programs have
   bool boolean_texts = false;        // "true" and "false" as texts are accepted
   std::string_view stands_for = "";  // another key, with its section, that takes the value
-  bool warns_if_enabled = false;  // open sections without effect: "enabled": true gets a warning of its own
-  bool divides_model = false;     // open sections: a degree of parallelism above 1 is refused
-  bool has_new_name = false;      // a name that DeepSpeed itself has given up; a reader is told the new one
+  bool warns_if_enabled = false;     // sections for Python alone: "enabled": true gets a warning of its own
+  bool divides_model = false;        // open sections: a degree of parallelism above 1 is refused
+  bool has_new_name = false;  // a name that DeepSpeed itself has given up; a reader is told the new one
 };
 
 struct SchemaKey {

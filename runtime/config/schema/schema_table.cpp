@@ -4,6 +4,7 @@
 
 #include <terrace/aio/engine_limits.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
+#include <terrace/runtime/config/schema/internal/replacements.h>
 #include <terrace/runtime/config/schema/schema.h>
 
 namespace terrace {
@@ -45,7 +46,9 @@ constexpr std::string_view kLiveBytes =
 constexpr std::string_view kPersistentBytes =
     "What is used next stays as far as terrace.device_memory has room: 2 bytes more for each bf16 or fp16 "
     "parameter that is to stay, 4 in fp32.";
-constexpr std::string_view kMonitor = "Scalars go to tensorboard, to csv_monitor and to the log of steps.";
+constexpr std::string_view kService =
+    "Scalars of the program go to tensorboard, to csv_monitor and to the log of steps.";
+constexpr std::string_view kUnread = "The program does not read it.";
 constexpr std::string_view kOutputPath = "The folder that has a folder per job; empty: the working folder.";
 constexpr std::string_view kJobName = "A folder in output_path.";
 constexpr std::string_view kMonitorSection = "Some files have it here; it belongs to the top level.";
@@ -60,20 +63,6 @@ constexpr std::string_view kPeftName = "The name that PEFT has for it.";
 constexpr std::string_view kSwitchedOff = "enabled: false";
 constexpr std::string_view kNoStage3 = "The same key without its stage3_ prefix, as some files have it.";
 constexpr std::string_view kOldAio = "An older name of intra_op_parallelism, which DeepSpeed ignores today.";
-
-// What there is here in the place of optimizers and schedulers of DeepSpeed, torch and Hugging Face. Without
-// compressed communication, which one process does not need, 1-bit and 0/1 Adam are Adam.
-constexpr std::string_view kOtherOptimizers =
-    "OneBitAdam=Adam|ZeroOneAdam=Adam|OneBitLamb=AdamW|Lamb=AdamW|Muon=AdamW|MuAdam=Adam|MuAdamW=AdamW|"
-    "MuSGD=SGD|FusedAdam=Adam|DeepSpeedCPUAdam=Adam|CPUAdam=Adam|FusedLion=Lion|FusedLamb=AdamW|"
-    "torch.optim.Adam=Adam|torch.optim.AdamW=AdamW|torch.optim.SGD=SGD|adamw_torch=AdamW|"
-    "adamw_torch_fused=AdamW|adamw_hf=AdamW|Adam8bit=AdamW|AdamW8bit=AdamW|adamw_bnb_8bit=AdamW|"
-    "Adafactor=AdamW|RAdam=AdamW|NAdam=AdamW|RMSprop=AdamW|LARS=SGD";
-constexpr std::string_view kOtherSchedulers =
-    "CosineAnnealingLR=WarmupCosineLR|cosine=WarmupCosineLR|cosine_with_restarts=WarmupCosineLR|"
-    "CosineLR=WarmupCosineLR|LinearLR=WarmupDecayLR|polynomial=WarmupDecayLR|"
-    "PolynomialLR=WarmupDecayLR|constant_with_warmup=WarmupLR|constant=WarmupLR|ConstantLR=WarmupLR|"
-    "OneCycleLR=OneCycle|CyclicLR=OneCycle";
 
 // "AdamW|Adam|...", which the table of optimizers has.
 constexpr auto kOptimizerKeysText = [] {
@@ -361,19 +350,32 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"tensorboard", "enabled", boolean, "false", honoured, "Write event files."},
     {"tensorboard", "output_path", text, "", honoured, kOutputPath},
     {"tensorboard", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
-    {"", "wandb", open_section, "", without_effect, kMonitor, warned_of},
+    {"", "wandb", section, "", without_effect, kService, warned_of},
+    {"wandb", "enabled", boolean, "false", without_effect, kUnread},
+    {"wandb", "group", text, "", without_effect, kUnread},
+    {"wandb", "team", text, "", without_effect, kUnread},
+    {"wandb", "project", text, "deepspeed", without_effect, kUnread},
     {"", "csv_monitor", section, "", honoured, "The same scalars as one CSV file per tag."},
     {"csv_monitor", "enabled", boolean, "false", honoured, "Write CSV files."},
     {"csv_monitor", "output_path", text, "", honoured, kOutputPath},
     {"csv_monitor", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
-    {"", "comet", open_section, "", without_effect, kMonitor, warned_of},
+    {"", "comet", section, "", without_effect, kService, warned_of},
+    {"comet", "enabled", boolean, "false", without_effect, kUnread},
+    {"comet", "samples_log_interval", integer, "100", without_effect, kUnread, elements},
+    {"comet", "project", text, "", without_effect, kUnread},
+    {"comet", "workspace", text, "", without_effect, kUnread},
+    {"comet", "api_key", text, "", without_effect, kUnread},
+    {"comet", "experiment_name", text, "", without_effect, kUnread},
+    {"comet", "experiment_key", text, "", without_effect, kUnread},
+    {"comet", "online", boolean, "", without_effect, kUnread},
+    {"comet", "mode", choice, "get_or_create", without_effect, kUnread, one_of("get|create|get_or_create")},
     {"", "monitor", section, "", honoured, "DeepSpeed does not read it; its sections stand for those of the top level."},
     {"monitor", "tensorboard", section, "", mapped, kMonitorSection, same_as("tensorboard")},
     {"monitor", "csv_monitor", section, "", mapped, kMonitorSection, same_as("csv_monitor")},
     {"monitor", "enabled", boolean, "", without_effect, "Each of its sections has a switch of its own."},
     {"monitor", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
-    {"monitor", "wandb", open_section, "", without_effect, kMonitor, warned_of},
-    {"monitor", "comet", open_section, "", without_effect, kMonitor, warned_of},
+    {"monitor", "wandb", section, "", mapped, kMonitorSection, same_as("wandb")},
+    {"monitor", "comet", section, "", mapped, kMonitorSection, same_as("comet")},
     {"", "monitor_config", section, "", mapped, "Another name of monitor.", same_as("monitor")},
     {"", "timers", section, "", without_effect, kTimers},
     {"timers", "throughput", section, "", without_effect, kTimers},

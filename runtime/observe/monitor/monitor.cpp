@@ -41,7 +41,7 @@ std::filesystem::path make_folder(const MonitorTarget& target) {
 }  // namespace
 
 MonitorSettings monitor_settings(const TrainConfig& config) {
-  return {config.monitor, config.precision == DataType::fp16, config.wall_clock_breakdown};
+  return {config.monitor, config.precision == DataType::fp16, config.wall_clock_breakdown, nullptr};
 }
 
 void require_empty_monitors(const MonitorConfig& monitor) {
@@ -50,7 +50,10 @@ void require_empty_monitors(const MonitorConfig& monitor) {
 }
 
 Monitor::Monitor(const MonitorSettings& settings, const MonitorStart& start)
-    : start_(start), has_loss_scale_(settings.has_loss_scale), has_times_(settings.has_times) {
+    : start_(start),
+      has_loss_scale_(settings.has_loss_scale),
+      has_times_(settings.has_times),
+      listener_(settings.listener) {
   const MonitorConfig& wanted = settings.targets;
   if (wanted.csv.enabled) csv_ = std::make_unique<CsvFiles>(make_folder(wanted.csv), start);
   if (wanted.tensorboard.enabled)
@@ -84,6 +87,7 @@ void Monitor::evaluation(uint64_t samples, double loss, double wall_seconds) {
 void Monitor::write(const ScalarEvent& event) {
   if (events_) events_->write(event);
   if (csv_) csv_->write(event);
+  if (listener_) listener_(event);
 }
 
 }  // namespace terrace

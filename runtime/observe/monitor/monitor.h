@@ -1,8 +1,9 @@
 // Monitor shows every update as the configuration asks: in TensorBoard's event files and in CSV files under
-// <output_path>/<job_name>, with DeepSpeed's tags and with the sequences seen as the step.
+// <output_path>/<job_name>, and to a listener, with DeepSpeed's tags and with the sequences seen as the step.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <terrace/runtime/config/train_config.h>
@@ -28,8 +29,9 @@ struct UpdateScalars {
 
 struct MonitorSettings {
   MonitorConfig targets;
-  bool has_loss_scale = false;  // of a run in fp16
-  bool has_times = false;       // with wall_clock_breakdown
+  bool has_loss_scale = false;                                 // of a run in fp16
+  bool has_times = false;                                      // with wall_clock_breakdown
+  std::function<void(const ScalarEvent&)> listener = nullptr;  // hears what the files get; may be null
 };
 MonitorSettings monitor_settings(const TrainConfig& config);
 
@@ -46,7 +48,7 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  // These return when the values are in the files. They throw Error(io).
+  // These return when the values are in the files and the listener has heard them. They throw Error(io).
   void update(const UpdateScalars& scalars, double wall_seconds);
   // An evaluation at the start of a resumed run is skipped: the earlier run has written it.
   void evaluation(uint64_t samples, double loss, double wall_seconds);
@@ -57,6 +59,7 @@ class Monitor {
   MonitorStart start_;
   bool has_loss_scale_;
   bool has_times_;
+  std::function<void(const ScalarEvent&)> listener_;
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<CsvFiles> csv_;
 };

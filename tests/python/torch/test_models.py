@@ -324,14 +324,14 @@ class Models(EngineTest):
         config = dict(
             config_of(accumulation=2),
             train_micro_batch_size_per_gpu=4,
-            wandb={"enabled": True},
+            flops_profiler={"enabled": True},
             scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}},
         )
         data = [torch.randn(32) for _ in range(16)]
         engine, optimizer, loader, scheduler = terrace.initialize(
             model=seeded(Mlp), config=config, training_data=data, log=lambda level, line: said.append(line)
         )
-        self.assertTrue(any("wandb" in line for line in said))
+        self.assertTrue(any("flops_profiler" in line for line in said))
         self.assertIsInstance(optimizer, torch.optim.Optimizer)
         boundaries = []
         for batch in loader:

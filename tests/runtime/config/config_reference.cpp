@@ -47,7 +47,7 @@ is written from the table that the parser uses (`runtime/config/schema/schema_ta
 | groups of weights with settings of their own | `terrace.parameter_groups` |
 | several ranks | `zero_optimization.overlap_comm`, `mics_shard_size`, the keys of [ZeRO++](#zero) ([ranks.md](ranks.md)) |
 | reading and writing of files | `aio.block_size`, `aio.queue_depth` ([aio](#aio)) |
-| what a run reports | `steps_per_print`, `tensorboard`, `csv_monitor`, `wall_clock_breakdown` |
+| what a run reports | `steps_per_print`, `tensorboard`, `csv_monitor`, `wall_clock_breakdown`; in Python `wandb`, `comet` |
 
 Effects: **honoured** keys do here what they do in DeepSpeed, or what the note says; **mapped** keys stand for another
 key; keys **without effect** are accepted; **refused** keys are an error unless they have a value that changes nothing,

@@ -69,6 +69,26 @@ TEST(EngineConfig, KnowsTheKeysOfItsTable) {
   EXPECT_EQ(row_for(ConfigUser::engine, *find_path("gradient_clipping")).default_text, "0");
 }
 
+// What is not given is the service's to know.
+TEST(EngineConfig, HasTheServicesThatTheProgramLeavesOut) {
+  const EngineConfig read = parse(
+      R"({"wandb": {"enabled": true, "team": "t"}, "monitor": {"comet": {"online": false, "mode": "GET"}}})");
+  const JsonNode root = parse_json(read.json, "out");
+  const JsonNode& values = member(root, "values");
+  EXPECT_TRUE(member(values, "wandb.enabled").boolean);
+  EXPECT_EQ(member(values, "wandb.project").text, "deepspeed");
+  EXPECT_EQ(member(values, "wandb.team").text, "t");
+  EXPECT_TRUE(member(values, "wandb.group").is(JsonNode::Kind::null));
+  EXPECT_FALSE(member(values, "comet.enabled").boolean);
+  EXPECT_EQ(member(values, "comet.samples_log_interval").number, 100);
+  EXPECT_EQ(member(values, "comet.mode").text, "get");
+  EXPECT_EQ(json_text(member(values, "comet.online")), "false");
+  EXPECT_TRUE(
+      member(member(parse_json(parse("{}").json, "out"), "values"), "comet.online").is(JsonNode::Kind::null));
+  EXPECT_TRUE(member(root, "without_effect").items.empty());
+  EXPECT_EQ(refusal(R"({"comet": {"mode": "creat"}})").advice, "did you mean \"create\"?");
+}
+
 TEST(EngineConfig, GivesWhatItHasResolvedAsJson) {
   const EngineConfig read = parse(
       R"({"train_batch_size": "auto", "bf16": {"enabled": true}, "steps_per_print": 5,

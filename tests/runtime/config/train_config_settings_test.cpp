@@ -190,11 +190,15 @@ TEST(TrainConfigSettings, ReadsMonitorsWhereverFilesHaveThem) {
 
 // Somebody will look for these curves after the run.
 TEST(TrainConfigSettings, WarnsByItselfOfAMonitorThatIsWanted) {
-  const TrainConfig config = parse(R"({"wandb": {"enabled": true, "project": "p"}, "dump_state": true})");
-  EXPECT_THAT(config.warnings,
-              ElementsAre(HasSubstr("ds.json:1:2: wandb is not supported: Scalars go to tensorboard"),
-                          HasSubstr("dump_state")));
-  EXPECT_THAT(config.warnings[1], Not(HasSubstr("wandb")));
+  const TrainConfig config = parse(R"({"wandb": {"enabled": true, "project": "p"}, "dump_state": true,
+                                       "monitor": {"comet": {"enabled": true}}})");
+  EXPECT_THAT(
+      config.warnings,
+      ElementsAre(
+          HasSubstr("ds.json:1:2: wandb works in Python only: Scalars of the program go to tensorboard"),
+          HasSubstr("monitor.comet works in Python only"), HasSubstr("dump_state")));
+  EXPECT_THAT(config.warnings[2], AllOf(Not(HasSubstr("wandb")), Not(HasSubstr("comet"))));
+  EXPECT_THAT(problem(R"({"wandb": {"enable": true}})"), HasSubstr("did you mean \"enabled\"?"));
 }
 
 TEST(TrainConfigSettings, SaysOneMisunderstandingOnce) {

@@ -83,7 +83,7 @@ WAYS_OF_MODULES = {
     "linear": "use peft: frozen weights may be on nvme",
     "module_inject": _GENERATE,
     "moe": _EXPERTS,
-    "monitor": "switch tensorboard or csv_monitor on in the configuration, or give step_log= to initialize",
+    "monitor": "switch tensorboard, csv_monitor, wandb or comet on in the configuration, or give step_log= to initialize",
     "nebula": "use engine.save_checkpoint, or engine.commit, which goes on beside the training",
     "nvme": "terrace bench and terrace tune measure drives",
     "ops.aio": "the engine reads and writes nvme by itself, as the section aio says",

@@ -43,7 +43,7 @@ WAYS = {
     "deepspeed_io": "give training_data= to terrace.initialize, or make a torch.utils.data.DataLoader",
     "empty_partition_cache": "parameters leave device memory by themselves, within terrace.device_memory",
     "flops_profiler": "use torch.profiler, or torch.utils.flop_counter",
-    "monitor": "switch tensorboard or csv_monitor on in the configuration, or give step_log to terrace.initialize",
+    "monitor": "switch tensorboard, csv_monitor, wandb or comet on in the configuration, or give step_log to terrace.initialize",
     "offload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
     "reload_states": "states are where the configuration places them (offload_optimizer, offload_param)",
     "timers": _TIMES,

@@ -15,7 +15,8 @@ import torch
 from ...errors import Error, IoError
 from ...store.run import Run
 from ...system import reason_of
-from .together import in_order_of_micro_batches
+from .services import SECRET, Services, wanted
+from .together import in_order_of_micro_batches, on_all
 
 if TYPE_CHECKING:
     from ..._types import Named, Path
@@ -31,6 +32,7 @@ class Following:
         self._engine = engine
         self.run: Run | None = None
         self._wanted: Named | None = None  # the run that begins with the next step
+        self._services: Services | None = None  # of the first rank
         self._losses: list[torch.Tensor] = []
         self._tokens = self._forward_ns = 0
         self._began_ns, self._loss_scale = 0, 1.0  # of the update
@@ -40,27 +42,24 @@ class Following:
 
     def begin(self, step_log: Path | None, control: bool | Path, total_steps: int | None) -> None:
         """`step_log`: a path, or None. `control`: whether `terrace ctl` reaches the run; or the folder of the socket.
-        A log that cannot be written ends the engine, and leaves the model as it was."""
+        A log that cannot be written and a service that does not answer end the engine, and leave the model as it was."""
         config = self._engine.config
         folders = {name: _folder_of(config.values, section) for name, section in _MONITORS.items()}
-        if step_log is None and not control and not any(folders.values()):
+        if step_log is None and not control and not any(folders.values()) and not wanted(config.values):
             return
         ranks = self._engine.store.ranks
         self.is_shared = ranks is not None
-        if step_log is not None and (ranks is None or ranks.is_first):
-            try:
-                open(step_log, "ab").close()
-            except OSError as error:
-                self._engine.close(keep_values=True)
-                raise IoError(
-                    "cannot open the log of steps", str(step_log), reason_of(error), "give a path that can be written"
-                ) from None
+        try:
+            on_all(ranks, "cannot follow the run", lambda: self._open(step_log))
+        except BaseException:
+            self._engine.close(keep_values=True)
+            raise
         seconds = config.values["terrace.stall_warning_seconds"]
         self._wanted = dict(
             steps=total_steps or 0,
             no_stall_warnings=seconds == 0,
             stall_warning_seconds=seconds,
-            config=json.dumps(config.values),
+            config=json.dumps({name: value for name, value in config.values.items() if name != SECRET}),
             log_path=step_log,
             **folders,
             has_loss_scale=config.precision == "fp16",
@@ -69,6 +68,19 @@ class Following:
             control_folder=None if isinstance(control, bool) else control,
             micro_batches=config.gradient_accumulation_steps,
         )
+
+    def _open(self, step_log: Path | None) -> None:
+        """What may fail outside of this process, before the first step."""
+        if self._is_others():
+            return
+        if step_log is not None:
+            try:
+                open(step_log, "ab").close()
+            except OSError as error:
+                raise IoError(
+                    "cannot open the log of steps", str(step_log), reason_of(error), "give a path that can be written"
+                ) from None
+        self._services = Services(self._engine.config.values, self._engine._say)
 
     def _steps_done(self) -> int:
         """Of the whole run, those included that changed nothing."""
@@ -91,6 +103,7 @@ class Following:
             engine.store,
             save=self._save,
             log=engine._say,
+            scalars=None if self._services is None else self._services.send,
             is_resumed=done > 0,
             completed_steps=done,
             samples=engine.global_samples,
@@ -222,6 +235,14 @@ class Following:
 
     def end(self, failure: BaseException | None) -> None:
         """Before the store is closed."""
+        services, self._services = self._services, None
+        try:
+            self._end_run(failure)
+        finally:
+            if services is not None:
+                services.end(failure is not None)
+
+    def _end_run(self, failure: BaseException | None) -> None:
         run, self.run = self.run, None
         if run is None:
             return

@@ -34,6 +34,7 @@ from .planned import Planned, options_of
 from .replicas import share_replicas
 from .saved.checkpoint import require_same_model
 from .schedule import EngineSchedule
+from .services import require_packages
 from .together import facts_of, on_all, refuse_second_engine
 from .values import has_engine
 
@@ -143,6 +144,8 @@ def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
     )
     if ranks is not None:
         settings.warnings.extend(obey(ranks, settings))
+    if ranks is None or ranks.is_first:
+        require_packages(settings.values)
     require_plain(model)
     _require_all_values(model)
     device = choose_device(settings, given["device"], ranks)

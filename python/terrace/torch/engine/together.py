@@ -10,6 +10,7 @@ import torch
 
 from ...errors import MisuseError, PeerError
 from .replicas import sum_of_ends
+from .services import SECRET
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,6 +30,7 @@ _OWN = {
     "terrace.rank_timeout_seconds",
     "terrace.device_memory",
     "terrace.host_memory",
+    SECRET,
 }
 _MOST_TEXT = 2000
 

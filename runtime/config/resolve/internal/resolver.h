@@ -116,6 +116,7 @@ class Resolver {
   void require_one_space();
   void require_whole_rounds();
   void require_steps(std::optional<uint64_t> total_step_count);
+  void resolve_services();
   void resolve_engine_keys();
 
   void warn_without_effect();

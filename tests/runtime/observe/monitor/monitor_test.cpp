@@ -1,5 +1,6 @@
 #include <terrace/runtime/observe/monitor/monitor.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,8 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/observe/monitor/internal/crc32c.h>
@@ -256,6 +259,25 @@ TEST(Monitor, RefusesToMixTwoRuns) {
     }
     EXPECT_THROW(require_empty_monitors(config.monitor), Error);
   }
+}
+
+TEST(Monitor, TellsAListenerWhatTheFilesGet) {
+  const ScratchFolder folder;
+  std::vector<std::string> heard;
+  MonitorSettings settings = settings_for(folder, false, false);
+  settings.listener = [&](const ScalarEvent& event) {
+    for (const Scalar& scalar : event.scalars)
+      heard.push_back(fmt::format("{} {} {}", event.samples, scalar.tag, scalar.value));
+  };
+  Monitor monitor(settings, {.samples = 4, .resumed = true});
+  monitor.evaluation(4, 0.75, 0);  // the earlier run has told it
+  UpdateScalars skipped = scalars(8);
+  skipped.skipped = true;
+  monitor.update(skipped, 0);
+  monitor.evaluation(8, 0.5, 0);
+  EXPECT_THAT(heard, ElementsAre("8 Train/Samples/train_loss 2.5", "8 Train/Samples/lr 1e-05",
+                                 "8 Validation/Samples/loss 0.5"));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 TEST(Monitor, TouchesNothingWhileItIsSwitchedOff) {
