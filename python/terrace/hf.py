@@ -24,6 +24,7 @@ from transformers import Trainer, TrainingArguments
 from ._types import not_yet
 from .errors import ConfigError
 from .hf_config import config_for, precision_for, require_deepspeed_away
+from .hf_figures import add_figures
 from .hf_ranks import Gathering, Losses, deal, join, refuse_other_engines
 from .torch import initialize
 from .torch.engine.saved.by_first import by_first
@@ -148,6 +149,7 @@ class TerraceMixin(_Trainer):
             self.accelerator.backward = lambda loss, **named: backward(self.engine.scale(loss), **named)
             self.accelerator.clip_grad_norm_ = self._clip_in_update
             self.add_callback(_Watched(self.engine))
+            add_figures(self.callback_handler, self.engine)
         return self.optimizer
 
     def _clip_in_update(self, parameters: object, max_norm: float, norm_type: float = 2) -> torch.Tensor:
@@ -220,10 +222,15 @@ class TerraceTrainer(TerraceMixin, Trainer):
 
 
 class _Watched(transformers.TrainerCallback):
-    """The log of steps hears of evaluations, and the Trainer of `terrace ctl stop`."""
+    """Whoever follows the run hears of evaluations and counts its steps as the Trainer does, which has loaded no step of
+    the engine. The Trainer hears of `terrace ctl stop`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._engine.global_steps + self._engine.skipped_steps == 0:
+            self._engine.global_steps = state.global_step
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
         if metrics and "eval_loss" in metrics:

@@ -80,8 +80,13 @@ def config_for(source: ConfigSource, arguments: Any, optimizer: torch.optim.Opti
     _require_schedule(_found(config, "scheduler.type"), arguments)
     for name in _OF_THE_TRAINER:
         config.pop(name, None)
-    steps = arguments.gradient_accumulation_steps
-    return dict(config, gradient_accumulation_steps=steps, gradient_clipping=0.0, optimizer={"type": "AdamW"})
+    return dict(
+        config,
+        train_micro_batch_size_per_gpu=arguments.per_device_train_batch_size,
+        gradient_accumulation_steps=arguments.gradient_accumulation_steps,
+        gradient_clipping=0.0,
+        optimizer={"type": "AdamW"},
+    )
 
 
 def _expected(config: Named, arguments: Any, optimizer: torch.optim.Optimizer) -> dict[str, tuple[Any, str]]:
