@@ -1,4 +1,5 @@
-// The terrace program: reads the command line and hands over to one subcommand. It decides nothing else.
+#include "program.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -20,7 +21,6 @@
 
 #include "command_line.h"
 #include "help_format.h"
-#include "program.h"
 #include "train/train_ranks.h"
 #include "version.h"
 

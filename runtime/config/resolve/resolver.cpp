@@ -98,7 +98,7 @@ std::optional<uint64_t> Resolver::optional_integer(std::string_view path) {
 
 std::string Resolver::text(std::string_view path, std::string_view by_default) {
   const ConfigEntry* entry = given(path);
-  const std::string value = entry != nullptr ? entry->value.text : std::string(by_default);
+  std::string value = entry != nullptr ? entry->value.text : std::string(by_default);
   record(path, value.empty() ? "null" : json_quoted(value));
   return value;
 }

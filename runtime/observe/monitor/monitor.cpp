@@ -28,7 +28,7 @@ std::filesystem::path folder_of(const MonitorTarget& target) {
 }
 
 std::filesystem::path make_folder(const MonitorTarget& target) {
-  const std::filesystem::path folder = folder_of(target);
+  std::filesystem::path folder = folder_of(target);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {

@@ -41,7 +41,9 @@ class Services(RanksTest):
         with self.engine(seeded(Mlp), config) as engine:
             train(engine, 3)
             engine.following.evaluated(0.5)
-        self.assertEqual([one["given"] for one in played.calls("init")], [{"project": "p", "group": "g", "entity": "t"}])
+        self.assertEqual(
+            [one["given"] for one in played.calls("init")], [{"project": "p", "group": "g", "entity": "t"}]
+        )
         told = [(one["step"], one["scalars"]) for one in played.calls("log")]
         self.assertEqual([step for step, _ in told], [8, 16, 24, 24])  # sequences seen
         tags = {tag for _, scalars in told for tag in scalars}
@@ -101,7 +103,10 @@ class Services(RanksTest):
                 sys.modules.pop(package, None)
                 if is_empty:  # as wandb leaves it in the working folder
                     (self.folder / package).mkdir()
-                    sys.path[:] = ["", *[path for path in sys.path if not os.path.exists(f"{path}/{package}/__init__.py")]]
+                    sys.path[:] = [
+                        "",
+                        *[path for path in sys.path if not os.path.exists(f"{path}/{package}/__init__.py")],
+                    ]
                 else:
                     sys.modules[package] = None  # what cannot be imported, even where it is installed
                 model = seeded(Mlp)
@@ -141,7 +146,10 @@ class Services(RanksTest):
     @isolated
     def test_a_run_that_fails_ends_as_failed_there(self):
         played = self.play()
-        with self.assertRaises(ZeroDivisionError), self.engine(seeded(Mlp), self.config(wandb={"enabled": True})) as engine:
+        with (
+            self.assertRaises(ZeroDivisionError),
+            self.engine(seeded(Mlp), self.config(wandb={"enabled": True})) as engine,
+        ):
             train(engine, 1)
             1 / 0  # noqa: B018
         self.assertEqual([one["exit_code"] for one in played.calls("finish")], [1])
