@@ -40,7 +40,10 @@ def main() -> int:
         print(shlex.join(command), file=sys.stderr)
         # Ctrl-C is the program's, which stops behind a step; this process waits for it.
         signal.signal(signal.SIGINT, lambda *_: None)
-        return subprocess.run(command).returncode
+        status = subprocess.run(command).returncode
+    if "--nvme-path" not in given:
+        print(f"removed {folder}, with the state in it", file=sys.stderr)
+    return status
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

@@ -116,11 +116,14 @@ std::string phase_table(const RunRecord& run) {
   return table.text();
 }
 
+// What is no text has a loss of its own kind.
 std::string losses_text(const RunRecord& run) {
   std::string text;
+  const bool has_tokens = run.all().tokens > 0;
   if (run.last_step())
-    text = fmt::format("training loss of step {}: {} nats per token\n", run.completed_steps(),
-                       loss_text(run.last_step()->loss));
+    text = fmt::format("training loss of step {}: {}{}\n", run.completed_steps(),
+                       loss_text(run.last_step()->loss), has_tokens ? " nats per token" : "");
+  if (run.all().count > 0 && !has_tokens) return text;
   const double unigram = run.header().unigram_loss;
   const std::optional<EvaluationMark>& held_out = run.last_evaluation();
   if (!held_out) {
@@ -268,8 +271,12 @@ std::string steps_text(const RunRecord& run) {
   const double total = seconds(total_ns(run));
   std::string text = planned > 0 ? fmt::format("{} of {} steps done", run.completed_steps(), planned)
                                  : counted(run.completed_steps(), "step") + " done";
-  text += fmt::format(", {} in this run: {} tokens in {}, {:.1f} tokens/s\n", all.count, grouped(all.tokens),
-                      seconds_text(total), per(static_cast<double>(all.tokens), total));
+  text +=
+      all.tokens > 0 || all.count == 0
+          ? fmt::format(", {} in this run: {} tokens in {}, {:.1f} tokens/s\n", all.count,
+                        grouped(all.tokens), seconds_text(total), per(static_cast<double>(all.tokens), total))
+          : fmt::format(", {} in this run: {}, {:.3g} steps/s\n", all.count, seconds_text(total),
+                        per(static_cast<double>(all.count), total));
   if (all.skipped > 0)
     text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(all.skipped));
   return text;

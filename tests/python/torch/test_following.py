@@ -41,6 +41,14 @@ class Following(EngineTest):
         found = [json.loads(line) for line in self.log.read_text().splitlines()]
         return [line for line in found if event is None or line["event"] == event]
 
+    def reported(self, *options):
+        """What `terrace report` says of the log."""
+        program = os.environ.get("TERRACE_PROGRAM", "")
+        if not os.path.exists(program):
+            self.skipTest("TERRACE_PROGRAM does not name the program terrace")
+        command = [program, "report", str(self.log), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
     def durable(self, **section):
         section = {"durable": True, "commit_every_steps": 0, "commit_every_seconds": 0, **section}
         return config_of(states="nvme", folder=self.folder / "nvme", **section)
@@ -67,16 +75,11 @@ class Following(EngineTest):
 
     @isolated
     def test_the_program_makes_the_report_and_the_page_of_the_log(self):
-        program = os.environ.get("TERRACE_PROGRAM", "")
-        if not os.path.exists(program):
-            self.skipTest("TERRACE_PROGRAM does not name the program terrace")
         with engine_of(seeded(Gpt), self.durable(), step_log=self.log, total_steps=9) as engine:
             train(engine, 3, run=engine)
             engine.commit()
         page = self.folder / "run.html"
-        command = [program, "report", str(self.log), "--json", "--page", str(page)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        report = json.loads(done.stdout)
+        report = json.loads(self.reported("--json", "--page", str(page)))
         steps = self.lines("step")
         self.assertEqual((report["steps"], report["planned_steps"], report["completed_steps"]), (3, 9, 3))
         self.assertEqual(report["tokens"], sum(line["tokens"] for line in steps))
@@ -96,6 +99,14 @@ class Following(EngineTest):
         self.assertEqual(data["series"]["loss"]["mean"], [line["loss"] for line in steps])
         self.assertEqual([tier["name"] for tier in data["memory"]["tiers"]], ["device", "host", "nvme"])
         self.assertIn("optimizer.params.lr", [row[0] for row in data["header"]["configuration"]])
+
+    @isolated
+    def test_the_report_of_what_is_no_text_speaks_of_steps(self):
+        with engine_of(seeded(Mlp), step_log=self.log) as engine:
+            train(engine, 2, run=engine)
+        last = self.reported().splitlines()[-2:]
+        self.assertRegex(last[0], r"^2 steps done, 2 in this run: .*, [\d.e+]+ steps/s$")
+        self.assertEqual(last[1], f"training loss of step 2: {self.lines('step')[-1]['loss']:.4f}")
 
     @isolated
     def test_tokens_are_those_of_batches_of_token_ids(self):
