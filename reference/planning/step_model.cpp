@@ -279,7 +279,8 @@ class StepModel::Replay {
       leave_at_ = std::max(leave_at_, slot.free_at);
       return;
     }
-    landings_.push_back({slot.free_at, static_cast<double>(event.amount) / bytes_of(in_.config.precision)});
+    landings_.push_back({slot.free_at, static_cast<double>(event.amount) /
+                                           static_cast<double>(bytes_of(in_.config.precision))});
   }
   // What has left the device goes to its owners, and the own part comes from all that have a micro-batch.
   void exchange(const PlannedStep& step, size_t index) {
@@ -376,8 +377,9 @@ class StepModel::Replay {
   // As DeviceLanes has them.
   void add_copies(UpdateWork& work) const {
     const OffloadOptions& options = in_.setup.offload;
-    const double parameter = bytes_of(in_.config.precision);
-    const double gradient = accumulates(options) ? bytes_of(options.accumulation_type) : parameter;
+    const double parameter = static_cast<double>(bytes_of(in_.config.precision));
+    const double gradient =
+        accumulates(options) ? static_cast<double>(bytes_of(options.accumulation_type)) : parameter;
     const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
     const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
     const double parameters = made_there ? 0 : parameter;
