@@ -36,6 +36,7 @@
   ROW(cuda_budget, TERRACE_NONE, TERRACE_C_MEMBER(terrace_cuda_options, budget_bytes), "budget_bytes of the device", "--device-memory", "terrace.device_memory") \
   ROW(host_budget, TERRACE_MEMBER(OffloadOptions, host_budget_bytes), TERRACE_C_MEMBER(terrace_options, host_bytes), "host_bytes", "--host-memory", "terrace.host_memory") \
   ROW(work_bytes, TERRACE_MEMBER(OffloadOptions, work_bytes), TERRACE_C_MEMBER(terrace_options, work_bytes), "work_bytes", "", "") \
+  ROW(saved_activations, TERRACE_MEMBER(OffloadOptions, saved_activations), TERRACE_C_MEMBER(terrace_options, saved_activations), "saved_activations", "", "terrace.offload_activations") \
   ROW(lock_host_memory, TERRACE_MEMBER(OffloadOptions, lock_host_memory), TERRACE_C_MEMBER(terrace_options, no_host_lock), "no_host_lock", "", "zero_optimization.offload_optimizer.pin_memory") \
   /* steps */ \
   ROW(micro_batches, TERRACE_MEMBER(OffloadOptions, micro_batches), TERRACE_C_MEMBER(terrace_options, accumulation_steps), "accumulation_steps", "--accumulation", "gradient_accumulation_steps") \

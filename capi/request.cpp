@@ -65,7 +65,8 @@ std::vector<TierPath> paths_of(const terrace_options& given, const Subject& acti
     require_pointer(given.nvme_paths[p], action, fmt::format("path {}", p));
     paths.push_back({given.nvme_paths[p]});
   }
-  const bool wants_paths = given.parameters == TERRACE_NVME || given.states == TERRACE_NVME;
+  const bool wants_paths = given.parameters == TERRACE_NVME || given.states == TERRACE_NVME ||
+                           given.saved_activations == TERRACE_NVME;
   if (wants_paths && paths.empty())
     refuse(ErrorKind::config, action, Option::nvme_path,
            "something is placed on nvme, and there are no paths", "name one existing folder at least");
@@ -76,6 +77,8 @@ void read_placement(const terrace_options& given, Request& request, const Subjec
   OffloadOptions& options = request.options;
   require_enum(given.parameters, 3, action, Option::parameters);
   require_enum(given.states, 3, action, Option::states);
+  require_enum(given.saved_activations, 3, action, Option::saved_activations);
+  options.saved_activations = static_cast<Placement>(given.saved_activations);
   options.parameters = static_cast<Placement>(given.parameters);
   options.states = static_cast<Placement>(given.states);
   options.parameter_paths = options.state_paths = paths_of(given, action);

@@ -202,8 +202,7 @@ typedef enum terrace_masters {
   TERRACE_MASTERS_WHOLE,
   TERRACE_MASTERS_COMPACT, /* what lies below bf16 parameters; no bit depends on it */
   /* The parameters are the masters: all that is trained is fp32 and has an address, and a moment is kept.
-   * What the program writes to a parameter counts then. No commits are kept, since they would lack the
-   * masters. */
+   * What the program writes to a parameter counts then. No commits are kept: they would lack masters. */
   TERRACE_MASTERS_PARAMETER
 } terrace_masters;
 
@@ -254,11 +253,12 @@ typedef struct terrace_options {
   uint32_t no_checksums;       /* what is read is not verified */
   terrace_log_fn log;          /* NULL: nothing is said */
   void* log_context;
-  /* The ranks that the store is divided over (terrace_run.h): each holds its share of parameters, of
-   * gradients' sums and of states. NULL: it is of this process alone. */
+  /* Each holds its share of parameters, gradients' sums and states (terrace_run.h). NULL: this process. */
   struct terrace_ranks* ranks;
   uint32_t divide_parameters; /* on TERRACE_DEVICE, too: else every rank has them whole there */
   uint32_t rank_exchange;     /* terrace_rank_exchange (terrace_run.h) */
+  uint32_t saved_activations; /* terrace_placement: by terrace_start_save (terrace_run.h) */
+  uint32_t reserved;          /* 0 */
 } terrace_options;
 
 typedef struct terrace_plan_result {

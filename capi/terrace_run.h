@@ -43,6 +43,39 @@ TERRACE_C_API terrace_error* terrace_has_commit(const terrace_options* options, 
 TERRACE_C_API terrace_error* terrace_gradient_squares(terrace_store* store, uint64_t* limbs, uint32_t count,
                                                       double* not_finite);
 
+/* --- Activations that the program makes --- */
+
+/* Saves bytes of the program, which computes with them on the device, from forward to backward: with
+ * terrace_options.saved_activations TERRACE_CPU in what the plan leaves of host_bytes, with TERRACE_NVME the
+ * first ones on nvme_paths where that is full. Else it is TERRACE_CONFIG. `values` stays as it is until
+ * terrace_finish_save. No room is TERRACE_CAPACITY, with least_host_bytes. Here and in the following calls a
+ * failure leaves everything else as it was, and the store goes on. All may be called within steps and leases.
+ */
+TERRACE_C_API terrace_error* terrace_start_save(terrace_store* store, const void* values, uint64_t bytes,
+                                                uint64_t* saved);
+TERRACE_C_API terrace_error* terrace_finish_save(terrace_store* store, uint64_t saved);
+/* The way back to memory that is left alone until terrace_finish_load; as often as wanted. `has_begun` is
+ * NULL, or set to 0 where others would have to make room for this one: then nothing has begun. */
+TERRACE_C_API terrace_error* terrace_start_load(terrace_store* store, uint64_t saved, void* values,
+                                                uint32_t* has_begun);
+/* TERRACE_IO, or TERRACE_CORRUPT for bytes that are not those that were written. */
+TERRACE_C_API terrace_error* terrace_finish_load(terrace_store* store, uint64_t saved);
+/* Forgets them, whatever of them is on its way. This and terrace_saved_use_of: of a failed store too. */
+TERRACE_C_API terrace_error* terrace_drop_saved(terrace_store* store, const uint64_t* saved, uint32_t count);
+typedef struct terrace_saved_use {
+  uint32_t size;
+  uint32_t reserved;
+  uint64_t saved_count;
+  uint64_t host_bytes;      /* that they take of host_bytes now */
+  uint64_t host_peak_bytes; /* and took at most */
+  uint64_t host_held_bytes; /* of the system's memory, which stays for later ones */
+  uint64_t host_most_bytes; /* what the plan leaves to them */
+  uint64_t nvme_bytes;      /* in files now */
+  uint64_t nvme_peak_bytes; /* and at most */
+  uint64_t file_bytes;      /* of the files */
+} terrace_saved_use;
+TERRACE_C_API terrace_error* terrace_saved_use_of(terrace_store* store, terrace_saved_use* use);
+
 /* --- Optimizers, for bindings --- */
 
 /* The table of optimizers, as JSON that lives for ever: a list in the order of terrace_optimizer_kind, of

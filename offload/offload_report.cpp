@@ -38,6 +38,13 @@ OffloadCounters OffloadReport::counters() const {
     counters.activation_write_bytes = r.activations->write_bytes();
     counters.activation_wait_ns = r.activations->wait_ns();
   }
+  if (r.saved != nullptr) {
+    counters.activation_d2h_bytes += r.saved->d2h_bytes();
+    counters.activation_h2d_bytes += r.saved->h2d_bytes();
+    counters.activation_read_bytes += r.saved->read_bytes();
+    counters.activation_write_bytes += r.saved->write_bytes();
+    counters.activation_wait_ns += r.saved->wait_ns();
+  }
   counters.eviction_count = r.cache.eviction_count();
   counters.h2d_busy_ns = r.device.h2d_busy_ns();
   counters.d2h_busy_ns = r.device.d2h_busy_ns();
@@ -73,6 +80,7 @@ uint64_t OffloadReport::tier_file_bytes() const {
                                   tiers.gradients(), tiers.activations()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
+  if (rooms_.saved != nullptr) bytes += rooms_.saved->use().file_bytes;
   return bytes;
 }
 

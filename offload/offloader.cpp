@@ -36,6 +36,9 @@ std::span<std::byte> Offloader::work_memory() {
 ActivationStore* Offloader::activations() {
   return rooms_->activations.get();
 }
+SavedActivations* Offloader::saved_activations() {
+  return rooms_->saved.get();
+}
 TrainingState& Offloader::state() {
   return rooms_->state;
 }
@@ -60,13 +63,11 @@ const HostBudget& Offloader::budget() const {
 StepWatch& Offloader::watch() {
   return rooms_->watch;
 }
-
 TimeAccount& Offloader::time() {
   return rooms_->account;
 }
 
 namespace {
-
 void throw_failure_of(std::exception_ptr& failure) {
   if (failure != nullptr) std::rethrow_exception(std::exchange(failure, nullptr));
 }
@@ -98,7 +99,6 @@ void count_steps(OffloaderRooms& r) {
     if (r.runs.has_gradient(TensorId{t})) r.steps.note_update(TensorId{t});
   }
 }
-
 }  // namespace
 
 void Offloader::move_caller_tensor(TensorId tensor, std::byte* address) {

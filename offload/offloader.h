@@ -74,6 +74,9 @@ class Offloader final : public ParameterAccess {
   std::span<std::byte> work_memory();
   // The store of options.activation_entries; null when there are none.
   ActivationStore* activations();
+  // Where the program saves activations that it makes itself; null without options.saved_activations, and in
+  // a dry run. It may be used within steps and uses, and none of its failures concerns the training state.
+  SavedActivations* saved_activations();
   // The door through which state is loaded and exported: initial values, checkpoints, weights.
   TrainingState& state();
   const TrainingState& state() const;

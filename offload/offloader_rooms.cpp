@@ -110,6 +110,25 @@ std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const
                                              run.device);
 }
 
+std::unique_ptr<TieredActivations> make_saved(const RunContext& run, TierStores& tiers) {
+  const Placement placement = run.options.saved_activations;
+  if (placement == Placement::none || run.options.dry) return nullptr;
+  TieredActivations::Options options;
+  options.memory.most_bytes = run.plan.saved_activation_bytes;
+  options.memory.lock_pages = run.options.lock_host_memory;
+  options.other_host_bytes = run.plan.host_bytes;
+  std::unique_ptr<SavedDisk> disk;
+  if (placement == Placement::nvme) {
+    options.memory.granule_bytes = SavedDisk::kUnitBytes;
+    disk = std::make_unique<SavedDisk>([&tiers](uint32_t number, uint32_t units) {
+      return tiers.make_saved_store(number, units, SavedDisk::kUnitBytes);
+    });
+    tiers.make_reader();
+  }
+  return std::make_unique<TieredActivations>(options, run.device, run.watch, run.log, std::move(disk),
+                                             tiers.reader());
+}
+
 }  // namespace
 
 OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
@@ -171,7 +190,9 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
           blocks, boundary,
           {.require_frozen_change = [this](std::string_view action) { return require_frozen_change(action); },
            .about_to_load = [this] { commits.forget_cached(); }}),
-      budget(run, {arena, record_arena, records}, boundary, commits, [this] { recorder.host_budget(); }),
+      saved(make_saved(run, tiers)),
+      budget(run, {arena, record_arena, records, saved.get()}, boundary, commits,
+             [this] { recorder.host_budget(); }),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       leases(space),

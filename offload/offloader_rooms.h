@@ -15,6 +15,7 @@
 #include <terrace/memory/space/schedule.h>
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/activations/placed_activations.h>
+#include <terrace/offload/activations/tiered_activations.h>
 #include <terrace/offload/commits/whole_state.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/gradients/gradient_store.h>
@@ -106,6 +107,7 @@ struct OffloaderRooms {
   StateBlocks blocks;
   Commits commits;
   TrainingState state;
+  std::unique_ptr<TieredActivations> saved;  // null where none are
   HostBudget budget;
   std::unique_ptr<PlacedActivations> activations;  // null where all stay in the work memory
 

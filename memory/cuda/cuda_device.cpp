@@ -280,6 +280,16 @@ void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work
   enqueue_work_copy(state_->to_host, state_->table.from_work(destination, work, bytes, after, done, note));
 }
 
+void CudaDevice::copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes,
+                                 const Event* after, Event& done, const CopyNote& note) {
+  enqueue_work_copy(state_->to_device, SlotTable::with_program(program, source, bytes, after, done, note));
+}
+
+void CudaDevice::copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
+                                      const Event* after, Event& done, const CopyNote& note) {
+  enqueue_work_copy(state_->to_host, SlotTable::with_program(destination, program, bytes, after, done, note));
+}
+
 CopyStream& CudaDevice::within() {
   State& state = *state_;
   if (!state.within) {

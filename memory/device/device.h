@@ -106,6 +106,13 @@ class Device {
                             Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note = {}) = 0;
+  // These copy between host memory and memory of the program that operations reach and no budget of the
+  // device counts. They are in order with the copies of work memory, and the program's memory is to be left
+  // alone as a piece of that is.
+  virtual void copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes,
+                               const Event* after, Event& done, const CopyNote& note = {}) = 0;
+  virtual void copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
+                                    const Event* after, Event& done, const CopyNote& note = {}) = 0;
   // Copies from a piece of work memory to a detached slot. The owner's thread asks for such copies; they run
   // in order among themselves, beside those of both directions, with `after` and `done` as these have them.
   // The bytes cross no link. Until `done` is done, operations must not write to the source.

@@ -160,6 +160,19 @@ CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uin
           .note = note};
 }
 
+CopyTask SlotTable::with_program(std::byte* destination, const std::byte* source, uint64_t bytes,
+                                 const Event* after, Event& done, const CopyNote& note) {
+  TERRACE_ASSERT((destination != nullptr && source != nullptr) || bytes == 0,
+                 "a copy of the program's memory has two ends");
+  require_begun(done);
+  return {.destination = destination,
+          .source = source,
+          .bytes = bytes,
+          .after = after,
+          .done = &done,
+          .note = note};
+}
+
 std::byte* SlotTable::begin_fills(DeviceSlot id, uint32_t part_count) const {
   SlotEntry& slot = at(id);
   TERRACE_ASSERT(!slot.is_attached(), "a detached slot is filled");

@@ -22,18 +22,24 @@ std::string memlock_limit_text() {
          (limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(limit.rlim_cur));
 }
 
-PageMapping map_budget(uint64_t budget_bytes, bool dry) {
-  const uint64_t bytes = budget_bytes / HostArena::kAlignment * HostArena::kAlignment;
+PageMapping map_budget(const HostArenaOptions& options) {
+  const uint64_t bytes = options.budget_bytes / HostArena::kAlignment * HostArena::kAlignment;
   if (bytes == 0) return {};
-  if (dry) return PageMapping::inaccessible(bytes);
-  return PageMapping::populated(bytes, bytes >= kHugePageBytes, "the host tier");
+  if (options.dry) return PageMapping::inaccessible(bytes);
+  const bool huge = bytes >= kHugePageBytes;
+  return options.is_empty_at_first ? PageMapping::unpopulated(bytes, huge, "the host tier")
+                                   : PageMapping::populated(bytes, huge, "the host tier");
 }
 
 }  // namespace
 
-HostArena::HostArena(HostArenaOptions options, Log& log)
-    : dry_(options.dry), mapping_(map_budget(options.budget_bytes, dry_)) {
-  if (options.lock_pages && !dry_ && !memory().empty()) lock_pages(options.lock_piece_bytes, log);
+HostArena::HostArena(HostArenaOptions options, Log& log) : dry_(options.dry), mapping_(map_budget(options)) {
+  if (!options.lock_pages || dry_ || memory().empty()) return;
+  if (options.is_empty_at_first) {
+    locked_ = true;  // as far as restore() brings pages
+  } else {
+    lock_pages(options.lock_piece_bytes, log);
+  }
 }
 
 HostArena::~HostArena() = default;

@@ -24,6 +24,8 @@ struct HostArenaOptions {
   // For plans: the arena has addresses without memory. Everything is taken and counted as usual, and any
   // access faults.
   bool dry = false;
+  // No page is there before restore() brings it.
+  bool is_empty_at_first = false;
   // The bytes of one mlock call; some kernels hold a lock of the whole process for its length.
   uint64_t lock_piece_bytes = kGiB;
 };

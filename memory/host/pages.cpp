@@ -67,6 +67,11 @@ const std::vector<uint32_t>& memory_nodes() {
   return nodes;
 }
 
+[[noreturn]] void fail_mapping(uint64_t bytes, std::string_view purpose, int error) {
+  throw Error(ErrorKind::capacity, {"cannot allocate " + format_bytes(bytes) + " for", std::string(purpose),
+                                    system_reason(error), "set a smaller budget, or free memory"});
+}
+
 [[noreturn]] void fail_move(uint64_t bytes, std::string_view call, int error) {
   throw Error(
       ErrorKind::device,
@@ -95,22 +100,26 @@ PageMapping PageMapping::inaccessible(uint64_t bytes) {
 }
 
 PageMapping PageMapping::populated(uint64_t bytes, bool huge, std::string_view purpose) {
+  PageMapping mapping = zeros(bytes, huge, purpose, MAP_PRIVATE | MAP_ANONYMOUS);
+  if (const int error = populate(mapping.memory_); error != 0) fail_mapping(bytes, purpose, error);
+  return mapping;
+}
+
+PageMapping PageMapping::unpopulated(uint64_t bytes, bool huge, std::string_view purpose) {
+  return zeros(bytes, huge, purpose, kBareSpace);
+}
+
+PageMapping PageMapping::zeros(uint64_t bytes, bool huge, std::string_view purpose, int flags) {
   TERRACE_ASSERT(bytes > 0 && bytes % page_bytes() == 0,
                  std::to_string(bytes) + " bytes are not whole pages");
-  const auto fail = [&](int error) {
-    throw Error(ErrorKind::capacity, {"cannot allocate " + format_bytes(bytes) + " for", std::string(purpose),
-                                      system_reason(error), "set a smaller budget, or free memory"});
-  };
-  std::byte* const begin = map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-  if (begin == nullptr) fail(errno);
-  PageMapping mapping({begin, bytes});
+  std::byte* const begin = map_aligned(bytes, PROT_READ | PROT_WRITE, flags);
+  if (begin == nullptr) fail_mapping(bytes, purpose, errno);
   // A kernel without huge pages refuses the advice; everything works without them, so nothing is reported.
   (void)madvise(begin, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   // Threads of all nodes use this memory. If the system refuses, as containers do, pages lie where they are
   // first touched.
   if (memory_nodes().size() > 1) static_cast<void>(interleave_memory(begin, bytes, memory_nodes()));
-  if (const int error = populate(mapping.memory_); error != 0) fail(error);
-  return mapping;
+  return PageMapping({begin, bytes});
 }
 
 void discard_pages(std::span<std::byte> memory) {

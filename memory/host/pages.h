@@ -28,6 +28,10 @@ class PageMapping {
   // Error(capacity) naming `purpose`.
   static PageMapping populated(uint64_t bytes, bool huge, std::string_view purpose);
 
+  // Maps zeros that take no memory before populate_pages() brings them. Throws Error(capacity) naming
+  // `purpose`.
+  static PageMapping unpopulated(uint64_t bytes, bool huge, std::string_view purpose);
+
   PageMapping(PageMapping&& other) noexcept;
   PageMapping& operator=(PageMapping&& other) noexcept;
   ~PageMapping();
@@ -36,6 +40,7 @@ class PageMapping {
 
  private:
   explicit PageMapping(std::span<std::byte> memory) : memory_(memory) {}
+  static PageMapping zeros(uint64_t bytes, bool huge, std::string_view purpose, int flags);
   std::span<std::byte> memory_;
 };
 

@@ -130,6 +130,16 @@ void DryDevice::copy_work_to_host(std::byte*, const std::byte*, uint64_t bytes, 
   note(RecordedEvent::Kind::work_out, DeviceSlot{}, bytes);
 }
 
+void DryDevice::copy_to_program(std::byte*, const std::byte*, uint64_t bytes, const Event* after, Event& done,
+                                const CopyNote&) {
+  copy(h2d_bytes_, bytes, after, done);
+}
+
+void DryDevice::copy_program_to_host(std::byte*, const std::byte*, uint64_t bytes, const Event* after,
+                                     Event& done, const CopyNote&) {
+  copy(d2h_bytes_, bytes, after, done);
+}
+
 // It takes no time beside what it waits for.
 void DryDevice::copy_work_to_slot(DeviceSlot slot, uint64_t, const std::byte*, uint64_t, const Event* after,
                                   Event& done) {

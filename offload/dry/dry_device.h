@@ -42,6 +42,10 @@ class DryDevice final : public Device {
                     const CopyNote& note) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note) override;
+  void copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes, const Event* after,
+                       Event& done, const CopyNote& note) override;
+  void copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
+                            const Event* after, Event& done, const CopyNote& note) override;
   void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                          const Event* after, Event& done) override;
   void copy_slot_to_work(std::byte* work, DeviceSlot slot, uint64_t offset, uint64_t bytes,

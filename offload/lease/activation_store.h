@@ -47,6 +47,45 @@ class ActivationRecorder final : public ActivationStore {
   std::vector<uint32_t> get_order_;
 };
 
+// SavedActivations: activations of a program that makes them itself, between forward and backward. Neither
+// how many there are nor their sizes are known beforehand. Each is saved once, and comes back as often as it
+// is asked for until it is dropped, mostly in the reverse of the order in which they were saved. One thread
+// at a time uses it.
+enum class SavedActivation : uint64_t {};  // counts from 1
+
+struct SavedUse {
+  uint64_t count = 0;            // of those that are saved
+  uint64_t host_bytes = 0;       // that they take of the host budget now
+  uint64_t host_peak_bytes = 0;  // and took at most
+  uint64_t host_held_bytes = 0;  // of the system's memory, which stays for later ones
+  uint64_t host_most_bytes = 0;  // the budget
+  uint64_t nvme_bytes = 0;       // on drives now
+  uint64_t nvme_peak_bytes = 0;
+  uint64_t file_bytes = 0;  // of the files there
+};
+
+class SavedActivations {
+ public:
+  virtual ~SavedActivations() = default;
+
+  // Starts the copy of bytes from memory of the program that operations reach; it stays as it is until
+  // finish_save(). Throws ShortageError where there is no room, with the least host budget that does for
+  // those that are saved and this one, Error(capacity) where a drive has none, and Error(io) where it does
+  // not take one.
+  virtual SavedActivation start_save(const std::byte* source, uint64_t bytes) = 0;
+  // Waits for that copy. Throws its failure.
+  virtual void finish_save(SavedActivation saved) = 0;
+  // Starts the way back to memory of the program, which is left alone until finish_load(). With
+  // Room::must_be_there it returns false, and starts nothing, where others would have to make room.
+  enum class Room : uint8_t { is_made, must_be_there };
+  virtual bool start_load(SavedActivation saved, std::byte* destination, Room room) = 0;
+  // Throws Error(io), or Error(corrupt) for bytes that are not those that were written.
+  virtual void finish_load(SavedActivation saved) = 0;
+  // Forgets one, whatever of it is on its way.
+  virtual void drop(SavedActivation saved) noexcept = 0;
+  virtual SavedUse use() const = 0;
+};
+
 // The subject of a wait for the copy of an activation.
 inline constexpr WaitSubject kActivationCopy = {
     "checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}};

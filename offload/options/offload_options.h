@@ -89,7 +89,11 @@ struct OffloadOptions {
   Placement activations = Placement::cpu;
   bool activations_fill_device = false;        // the device keeps as many as it has room for
   std::vector<uint32_t> activation_get_order;  // every entry once, in the order of its return; nvme only
-  bool lock_host_memory = true;                // page-lock the host arena where the system allows it
+  // Where activations of a program that makes them itself are saved between forward and backward
+  // (Offloader::saved_activations): nowhere (none), in what the host budget leaves (cpu), or where that is
+  // full on nvme, in the folders of passing_paths() (nvme). No number depends on this.
+  Placement saved_activations = Placement::none;
+  bool lock_host_memory = true;  // page-lock the host arena where the system allows it
 
   // The ranks of the run, and which of them this offloader is. Every rank makes an offloader with the same
   // space and options, and, where they exchange symmetrically, the same calls in the same order. Everything

@@ -42,6 +42,7 @@ std::vector<std::filesystem::path> tier_folders(const OffloadOptions& options) {
   };
   add(effective.states, effective.state_paths);
   add(effective.parameters, effective.parameter_paths);
+  add(effective.saved_activations, passing_paths(effective));
   return folders;
 }
 

@@ -32,6 +32,9 @@ constexpr uint32_t kCodeSlots = 8;     // as many shares cross between hosts at 
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
+// The part of what is left of the host's budget that frozen parameters and records leave to saved
+// activations. A byte of these saves as much as one of records, once in every micro-batch.
+constexpr uint64_t kSavedShareOfRest = 2;
 constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or read, and two are read ahead
 constexpr uint32_t kDeviceLanes = 4;      // two come, one is computed with and one goes
 constexpr uint32_t kRingSlotsMinimum = 4;
@@ -328,7 +331,7 @@ void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> roo
 void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   plan_host_fixed(options, counts, plan);
   plan_host_gradients(options, counts, plan);
-  const uint64_t budget = options.host_budget_bytes;
+  uint64_t budget = options.host_budget_bytes;
   if (budget < plan.host_minimum_bytes) return;
   // Returns how many more of something fit.
   auto room_for = [&](uint64_t bytes, uint64_t wanted) {
@@ -366,6 +369,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   }
   if (params_on_nvme && !parameters_first) keep_parameters();
   if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
+  if (options.saved_activations != Placement::none) budget -= (budget - host_total(plan)) / kSavedShareOfRest;
   if (params_on_nvme) {
     plan.host_frozen_param_slots = room_for(plan.share_bytes, counts.frozen_chunks());
     plan.host_param_slots += plan.host_frozen_param_slots;
@@ -440,7 +444,10 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
   plan.caller_chunks = counts.caller_chunks;
   plan_device(space, trace, options, counts, plan);
   plan_host(options, counts, plan);
-  if (fits(plan, options)) plan_disk(space, options, counts, plan);
+  if (!fits(plan, options)) return plan;
+  if (options.saved_activations != Placement::none)
+    plan.saved_activation_bytes = options.host_budget_bytes - plan.host_bytes;
+  plan_disk(space, options, counts, plan);
   return plan;
 }
 
@@ -469,32 +476,6 @@ std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& 
       spilled[section.first_chunk + i] = !is_kept(trainable++, held, plan.record_chunks);
   }
   return spilled;
-}
-
-std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options) {
-  if (options.states != Placement::nvme) return "optimizer states are not on nvme";
-  if (!options.durable) return "records are written in place";
-  if (options.record_layout.master == MasterForm::parameter)
-    return "masters are the program's own parameters";
-  if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";
-  for (const Section& section : space.sections()) {
-    if (!section.trainable && options.parameters != Placement::nvme)
-      return "parameters are not on nvme, and some of them are frozen";
-  }
-  return "";
-}
-
-DataType held_gradient_type(const Section& section, const OffloadOptions& options) {
-  return accumulates(options) ? options.accumulation_type : section.type;
-}
-
-uint64_t useful_device_bytes(const MemoryPlan& plan) {
-  return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_share_bytes +
-         plan.device_exchange_bytes() + plan.device_lanes_bytes() +
-         round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
-                  plan.device_granularity_bytes) +
-         plan.device_slots_useful * plan.slot_bytes;
 }
 
 }  // namespace terrace

@@ -124,6 +124,9 @@ struct MemoryPlan {
   uint64_t host_activation_bytes() const {
     return (host_activation_entries + activation_slots) * activation_entry_bytes;
   }
+  // The most that saved activations may take of the host budget. They take it when they come: it is not part
+  // of host_bytes.
+  uint64_t saved_activation_bytes = 0;
   uint32_t ring_slots = 0;  // blocks of RecordLayout::block_tiles()
   uint64_t ring_slot_bytes = 0;
   uint32_t commit_slots = 0;  // blocks for reading a pinned commit while training goes on

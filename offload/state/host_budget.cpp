@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/activations/tiered_activations.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/records/record_store.h>
 #include <terrace/offload/state/commits.h>
@@ -34,6 +35,13 @@ uint64_t HostBudget::least() const {
   return memory_.arena.budget_bytes() + (can_change() ? 0 : memory_.record_arena.budget_bytes());
 }
 
+void HostBudget::leave_to_saved(uint64_t bytes, uint32_t resident_chunks) {
+  if (memory_.saved == nullptr) return;
+  const uint64_t taken =
+      least() + (can_change() ? uint64_t{resident_chunks} * run_.plan.record_slot_bytes : 0);
+  memory_.saved->set_most(std::min(bytes - taken, run_.plan.saved_activation_bytes), taken);
+}
+
 void HostBudget::set(uint64_t bytes) {
   boundary_.require_rest("cannot change the host budget of");
   if (bytes < least())
@@ -48,8 +56,11 @@ void HostBudget::set(uint64_t bytes) {
   const uint32_t wanted = can_change() ? static_cast<uint32_t>(std::min<uint64_t>(
                                              (bytes - least()) / slot_bytes, run_.plan.host_record_slots))
                                        : memory_.records.kept_count();
+  const bool is_lowered = wish < in_force_;
+  if (is_lowered) leave_to_saved(wish, wanted);
   if (wanted == memory_.records.kept_count()) {
     in_force_ = wish;
+    if (!is_lowered) leave_to_saved(wish, wanted);
     return;
   }
   run_.watch.set_activity("a change of the host budget");
@@ -65,6 +76,7 @@ void HostBudget::set(uint64_t bytes) {
   // After a failure part of the change is done, and the budget in force is what the run then needs.
   in_force_ = failure == nullptr ? wish : least() + uint64_t{memory_.records.kept_count()} * slot_bytes;
   if (failure != nullptr) std::rethrow_exception(failure);
+  if (!is_lowered) leave_to_saved(wish, wanted);
 }
 
 uint32_t HostBudget::resident_chunks() const {
@@ -86,12 +98,14 @@ std::vector<TierUse> HostBudget::ledger() const {
   const uint64_t given_back = memory_.records.given_back_bytes();
   for (const HostArena::LedgerEntry& entry : memory_.record_arena.ledger())
     uses.push_back({entry.purpose, entry.bytes - given_back});
+  if (memory_.saved != nullptr) uses.push_back({"saved activations", memory_.saved->use().host_held_bytes});
   uses.push_back({"bookkeeping of chunks", run_.plan.bookkeeping_bytes});
   return uses;
 }
 
 uint64_t HostBudget::peak_bytes() const {
   uint64_t bytes = run_.plan.bookkeeping_bytes;
+  if (memory_.saved != nullptr) bytes += memory_.saved->use().host_held_bytes;
   for (const HostArena* arena : {&memory_.arena, &memory_.record_arena}) {
     for (const HostArena::LedgerEntry& entry : arena->ledger()) bytes += entry.bytes;
   }

@@ -17,6 +17,7 @@ namespace terrace {
 class Commits;
 class HostArena;
 class RecordStore;
+class TieredActivations;
 class StepBoundary;
 struct RunContext;
 
@@ -33,6 +34,7 @@ class HostBudget {
     const HostArena& arena;
     const HostArena& record_arena;
     RecordStore& records;
+    TieredActivations* saved;  // null where none are
   };
   // The Offloader constructs it. `on_change` is called when other chunks have become resident.
   HostBudget(const RunContext& run, const Memory& memory, StepBoundary& boundary, Commits& commits,
@@ -57,6 +59,8 @@ class HostBudget {
 
  private:
   bool can_change() const;
+  // Gives saved activations what the run leaves of a budget with so many resident chunks.
+  void leave_to_saved(uint64_t bytes, uint32_t resident_chunks);
 
   const RunContext& run_;
   const Memory memory_;

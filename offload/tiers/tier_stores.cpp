@@ -23,6 +23,7 @@ constexpr const char* kParameters = "params";
 constexpr const char* kFrozen = "frozen";
 constexpr const char* kGradients = "grads";
 constexpr const char* kActivations = "acts";
+constexpr const char* kSaved = "saved";  // and a number
 
 [[noreturn]] void cannot_resume(const std::string& folder, std::string reason, Wording advice) {
   throw Error(ErrorKind::config,
@@ -101,7 +102,8 @@ TierStores::TierStores(const ChunkShards& shards, const OffloadOptions& options,
       device_(device),
       arena_(arena),
       log_(log) {
-  if (options_.parameters != Placement::nvme && options_.states != Placement::nvme) return;
+  const bool has_saved = options_.saved_activations == Placement::nvme;
+  if (options_.parameters != Placement::nvme && options_.states != Placement::nvme && !has_saved) return;
   engine_ = make_engine("step");
   if (!engine_->register_buffer(arena_.memory())) {
     log_.warning_once(
@@ -146,6 +148,7 @@ void TierStores::open_tier() {
   };
   if (options_.states == Placement::nvme) add_paths(options_.state_paths);
   if (options_.parameters == Placement::nvme) add_paths(options_.parameter_paths);
+  if (options_.saved_activations == Placement::nvme) add_paths(passing_paths(options_));
   const bool resumes = options_.tier_start == TierStart::resume;
   if (resumes && !plan_.keeps_commits) {
     cannot_resume(tier_options.paths.front().path.string(), plan_.why_no_commits,
@@ -335,6 +338,17 @@ void TierStores::make_activation_store() {
   store.paths = numbers_of(passing_paths(options_));
   store.chunk_bytes.assign(plan_.nvme_activation_entries, plan_.activation_entry_bytes);
   activations_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
+}
+
+std::unique_ptr<BlockStore> TierStores::make_saved_store(uint32_t number, uint32_t units,
+                                                         uint64_t unit_bytes) {
+  BlockStoreOptions store;
+  store.name = fmt::format("{}{}", kSaved, number);
+  store.block_bytes = unit_bytes;
+  store.verify = options_.verify_checksums;
+  store.paths = numbers_of(passing_paths(options_));
+  store.chunk_bytes.assign(units, unit_bytes);
+  return std::make_unique<BlockStore>(*tier_, std::move(store), *engine_, log_);
 }
 
 // The reader works while the step thread computes: parameters come in, gradients go out.

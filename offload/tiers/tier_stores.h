@@ -59,6 +59,9 @@ class TierStores {
   // Makes the reader where only gradients or activations go through it; with parameters on nvme the
   // constructor makes it.
   void make_reader();
+  // Makes a store of saved activations, of so many chunks of `unit_bytes`, each a block. Nothing was told of
+  // it beforehand, and no engine has registered its files.
+  std::unique_ptr<BlockStore> make_saved_store(uint32_t number, uint32_t units, uint64_t unit_bytes);
   // Makes one more engine that knows the files. `purpose` is its name where steps are recorded.
   std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
   // Makes an engine that knows the files and the memory of the arena.

@@ -86,7 +86,7 @@ class terrace_options(Structure):
         ("retained_commits", c_uint32), ("resume", c_uint32), ("discard_commits", c_uint32),
         ("io_engine", c_uint32), ("no_host_lock", c_uint32), ("no_checksums", c_uint32), ("log", terrace_log_fn),
         ("log_context", c_void_p), ("ranks", c_void_p), ("divide_parameters", c_uint32),
-        ("rank_exchange", c_uint32),
+        ("rank_exchange", c_uint32), ("saved_activations", c_uint32), ("reserved", c_uint32),
     ]
 
 
@@ -143,6 +143,14 @@ class terrace_update_result(Structure):
 class terrace_counter(Structure):
     _fields_ = [
         ("size", c_uint32), ("unit", c_uint32), ("key", c_char_p), ("name", c_char_p),
+    ]
+
+
+class terrace_saved_use(Structure):
+    _fields_ = [
+        ("size", c_uint32), ("reserved", c_uint32), ("saved_count", c_uint64), ("host_bytes", c_uint64),
+        ("host_peak_bytes", c_uint64), ("host_held_bytes", c_uint64), ("host_most_bytes", c_uint64),
+        ("nvme_bytes", c_uint64), ("nvme_peak_bytes", c_uint64), ("file_bytes", c_uint64),
     ]
 
 
@@ -299,6 +307,12 @@ FUNCTIONS = {
     "terrace_step_counters": (c_void_p, [c_void_p, c_void_p, c_uint32]),
     "terrace_has_commit": (c_void_p, [POINTER(terrace_options), c_void_p]),
     "terrace_gradient_squares": (c_void_p, [c_void_p, c_void_p, c_uint32, c_void_p]),
+    "terrace_start_save": (c_void_p, [c_void_p, c_void_p, c_uint64, c_void_p]),
+    "terrace_finish_save": (c_void_p, [c_void_p, c_uint64]),
+    "terrace_start_load": (c_void_p, [c_void_p, c_uint64, c_void_p, c_void_p]),
+    "terrace_finish_load": (c_void_p, [c_void_p, c_uint64]),
+    "terrace_drop_saved": (c_void_p, [c_void_p, c_void_p, c_uint32]),
+    "terrace_saved_use_of": (c_void_p, [c_void_p, POINTER(terrace_saved_use)]),
     "terrace_optimizers": (c_void_p, [c_void_p]),
     "terrace_error_get_as": (None, [c_void_p, c_uint32, POINTER(terrace_error_parts)]),
     "terrace_error_cause_of": (c_uint32, [c_void_p]),

@@ -32,8 +32,8 @@ def configure(
     names = [name for name, value in asked.items() if value]
     if names:
         warnings.warn(
-            f"without effect here: {', '.join(names)}; activations are torch's, and "
-            "torch.autograd.graph.save_on_cpu() keeps them on the processor",
+            f"without effect here: {', '.join(names)}; what a checkpoint keeps goes to host memory with "
+            "activation_checkpointing.cpu_checkpointing in the configuration, or terrace.offload_activations",
             stacklevel=2,
         )
 

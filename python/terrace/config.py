@@ -192,10 +192,13 @@ class Config:
             self.values[f"zero_optimization.{section}.device"] for section in ("offload_param", "offload_optimizer")
         ]
         engine, when = self._own("engine"), self._own("update")
-        exchange = self._own("rank_exchange")
+        exchange, kept = self._own("rank_exchange"), self._own("offload_activations")
+        if kept == "auto":
+            kept = "nvme" if self._store["nvme_paths"] else "cpu"
         options = {
             "parameters": "device" if places[0] == "none" else places[0],
             "states": "device" if places[1] == "none" else places[1],
+            "saved_activations": "device" if kept == "none" else kept,
             "nvme_paths": self._store["nvme_paths"],
             "no_host_lock": not self._store["page_locked"],
             "host_bytes": self._own("host_memory") or _available_bytes() * 4 // 5,

@@ -279,8 +279,7 @@ class StepModel::Replay {
       leave_at_ = std::max(leave_at_, slot.free_at);
       return;
     }
-    landings_.push_back({slot.free_at, static_cast<double>(event.amount) /
-                                           static_cast<double>(bytes_of(in_.config.precision))});
+    landings_.push_back({slot.free_at, static_cast<double>(event.amount / bytes_of(in_.config.precision))});
   }
   // What has left the device goes to its owners, and the own part comes from all that have a micro-batch.
   void exchange(const PlannedStep& step, size_t index) {
@@ -377,9 +376,10 @@ class StepModel::Replay {
   // As DeviceLanes has them.
   void add_copies(UpdateWork& work) const {
     const OffloadOptions& options = in_.setup.offload;
-    const double parameter = static_cast<double>(bytes_of(in_.config.precision));
-    const double gradient =
-        accumulates(options) ? static_cast<double>(bytes_of(options.accumulation_type)) : parameter;
+    const DataType type = in_.config.precision;
+    const auto parameter = static_cast<double>(bytes_of(type));
+    const auto gradient =
+        static_cast<double>(bytes_of(accumulates(options) ? options.accumulation_type : type));
     const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
     const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
     const double parameters = made_there ? 0 : parameter;
@@ -436,8 +436,7 @@ class StepModel::Replay {
   bool lands_to_stay() const {
     return in_.config.gradient_clipping == 0 && in_.config.precision != DataType::fp16;
   }
-  // The disk's time that a backward pass covers: as gradients land, or for what the ring can be filled with
-  // before the norm is known.
+  // The disk's time that a backward pass covers: as gradients land, or what fills the ring before the norm.
   double hidden_in_backward() const {
     const double pass = seconds_.backward / in_.config.batch.rounds().count();
     if (lands_to_stay()) return pass;

@@ -190,6 +190,7 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   options.no_host_lock = 1;
   options.ranks = c.ranks;
   options.rank_exchange = c.rank_exchange;
+  options.saved_activations = c.saved;
   options.divide_parameters = c.divided ? 1 : 0;
   if (c.least_host) {
     terrace_plan_result least = TERRACE_INIT(terrace_plan_result);

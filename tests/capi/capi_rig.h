@@ -31,8 +31,9 @@ struct Case {
   terrace_ranks* ranks = nullptr;  // of which this is `rank`, of `rank_count`; the accumulation is of each
   uint32_t rank = 0, rank_count = 1;
   uint32_t rank_exchange = TERRACE_SYMMETRIC;
-  int gpu = -1;             // of the played driver; -1: the device is simulated
-  bool leaves_out = false;  // each micro-batch some operations, others than the one before
+  int gpu = -1;                     // of the played driver; -1: the device is simulated
+  uint32_t saved = TERRACE_DEVICE;  // where activations are saved
+  bool leaves_out = false;          // each micro-batch some operations, others than the one before
 };
 inline constexpr Case kOnNvme = {.parameters = TERRACE_NVME, .states = TERRACE_NVME};
 

@@ -58,6 +58,8 @@ const Standings& standing_of_options() {
       {"activations", kActivations},
       {"activations_fill_device", Reason{"activations belong to a step and are never kept"}},
       {"activation_get_order", kActivations},
+      {"saved_activations", Reason{"what a program has made and saves: tiered_activations_test, and of whole "
+                                   "trainings tests/python/torch/test_saved_activations.py"}},
       {"lock_host_memory", Reason{"the kernel's, and often refused in a container"}},
       {"micro_batches", kAccumulation},
       {"layer_major", kOrder},
@@ -114,6 +116,7 @@ const Standings& standing_of_enums() {
       {"MoveMethod", kInside},
       {"TensorId", kIdentity},
       {"ChunkId", kIdentity},
+      {"SavedActivation", kIdentity},
       {"UseKind", kInside},
       {"TensorState", kInside},
       {"ChunkState", kInside},

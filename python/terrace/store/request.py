@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OPTION_ENUMS = {
     "parameters": "terrace_placement",
     "states": "terrace_placement",
+    "saved_activations": "terrace_placement",
     "gradients": "terrace_gradient_origin",
     "masters": "terrace_masters",
     "unused_gradients": "terrace_unused_gradients",

@@ -11,6 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kLastStep = "scheduler.params.total_num_steps";
+constexpr std::string_view kParameterPath = "zero_optimization.offload_param.nvme_path";
 constexpr std::string_view kStatePath = "zero_optimization.offload_optimizer.nvme_path";
 
 bool is_default(const ConfigEntry& entry) {
@@ -46,6 +47,8 @@ TrainConfig Resolver::resolve_for_engine(const EngineConfigOptions& options) {
   config_.batch.layer_major = text("terrace.microbatch_order", "batch") == "layer";
   resolve_zero();
   require_one_space();
+  resolve_activation_offload();
+  place_activations();
   config_.terrace.device = *device_choice_from_name(text("terrace.device", "simulated"));
   resolve_meeting();
   resolve_exchange();
@@ -106,6 +109,27 @@ void Resolver::resolve_services() {
   text("comet.mode", "get_or_create");
   const ConfigEntry* const online = given("comet.online");
   record("comet.online", online == nullptr ? "null" : json_text(online->value));
+}
+
+// Folders may be there for activations alone.
+void Resolver::place_activations() {
+  PlacementConfig& placement = config_.placement;
+  const ActivationOffload offload = config_.activations.offload;
+  const bool takes_nvme = offload == ActivationOffload::nvme || offload == ActivationOffload::automatic;
+  if (!takes_nvme || placement.parameters == Placement::nvme || placement.states == Placement::nvme) return;
+  for (const std::string_view path : {kStatePath, kParameterPath}) {
+    const ConfigEntry* const entry = given(path);
+    if (entry == nullptr) continue;
+    placement.state_paths = folders(path);
+    std::erase_if(idle_, [&](const IdleKey& key) { return key.key == entry->written_key; });
+    return;
+  }
+  if (offload == ActivationOffload::automatic) return;
+  const ConfigEntry& own = *given("terrace.offload_activations");
+  problems_.add({.origin = own.written_at,
+                 .key = std::string(kStatePath),
+                 .text = fmt::format("{} is nvme, but {} is not given", own.written_key, kStatePath),
+                 .cause = ErrorCause::no_path});
 }
 
 void Resolver::resolve_engine_keys() {

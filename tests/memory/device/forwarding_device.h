@@ -41,6 +41,14 @@ class ForwardingDevice : public Device {
                          Event& done, const CopyNote& note) override {
     device_.copy_work_to_host(destination, work, bytes, after, done, note);
   }
+  void copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes, const Event* after,
+                       Event& done, const CopyNote& note) override {
+    device_.copy_to_program(program, source, bytes, after, done, note);
+  }
+  void copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
+                            const Event* after, Event& done, const CopyNote& note) override {
+    device_.copy_program_to_host(destination, program, bytes, after, done, note);
+  }
   void copy_work_to_slot(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
                          const Event* after, Event& done) override {
     device_.copy_work_to_slot(slot, offset, work, bytes, after, done);

@@ -121,6 +121,28 @@ TEST(EngineConfig, MakesUpWhatATrainerBringsUnlessTheLoopBringsIt) {
   EXPECT_EQ(parse(text, {.brings_schedule = true}).config.schedule.kind, LrScheduleKind::constant);
 }
 
+TEST(EngineConfig, PlacesActivationsInFoldersOfTheirOwnOrOfStates) {
+  const auto paths = [](const std::string& offload, const std::string& section) {
+    const EngineConfig read = parse(R"({"terrace": {"offload_activations": ")" + offload +
+                                        R"("}, "zero_optimization": {"stage": 3, )" + section + "}}",
+                                    {.brings_optimizer = true});
+    const JsonNode root = parse_json(read.json, "out");
+    EXPECT_TRUE(member(root, "without_effect").items.empty() || offload == "cpu");
+    return json_text(member(member(root, "store"), "nvme_paths"));
+  };
+  const std::string states = R"("offload_optimizer": {"device": "cpu", "nvme_path": "/n"})";
+  const std::string parameters = R"("offload_param": {"device": "cpu", "nvme_path": "/n"})";
+  EXPECT_EQ(paths("nvme", states), R"(["/n"])");
+  EXPECT_EQ(paths("nvme", parameters), R"(["/n"])");
+  EXPECT_EQ(paths("auto", states), R"(["/n"])");
+  EXPECT_EQ(paths("auto", R"("offload_optimizer": {"device": "cpu"})"), "[]");
+  EXPECT_EQ(paths("cpu", states), "[]");
+  EXPECT_EQ(parse(R"({"activation_checkpointing": {"cpu_checkpointing": true}})").config.activations.offload,
+            ActivationOffload::cpu);
+  const ErrorParts missing = refusal(R"({"terrace": {"offload_activations": "nvme"}})");
+  EXPECT_THAT(missing.reason, HasSubstr("zero_optimization.offload_optimizer.nvme_path is not given"));
+}
+
 TEST(EngineConfig, RefusesInFourParts) {
   const ErrorParts unknown = refusal("{\n  \"trian_batch_size\": 1}");
   EXPECT_EQ(unknown.what_failed, "cannot use the configuration");

@@ -15,6 +15,7 @@ import torch
 
 from ...errors import ConfigError, MisuseError
 from ...optimizer_kinds import optimizer_kinds
+from ...store.saved import SavedUse, saved_use
 from ...suggestions import suggestion_among
 from .together import mean_in_order
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .following import Following
     from .optimizer import EngineOptimizer
+    from .passes import Passes
     from .placeholders import Tracked
 
 # Where states or parameters are: "none" (device memory), "cpu" or "nvme", and the folders of nvme.
@@ -154,6 +156,7 @@ class EngineNames:
         micro_steps: int
         skipped_steps: int
         following: Following
+        _passes: Passes
         _tracked: Sequence[Tracked]
         _norm: float
         _was_applied: bool
@@ -380,8 +383,15 @@ class EngineNames:
         return self.config.loss_scale is not None and self.config.loss_scale.loss_scale == 0
 
     def memory_breakdown(self) -> bool:
-        """False: nothing is printed. engine.store.plan has the bytes of each tier."""
+        """False: nothing is printed. engine.store.plan has the bytes of each tier, and engine.saved_activations those of
+        activations."""
         return False
+
+    @property
+    def saved_activations(self) -> SavedUse:
+        """What the inputs of checkpoints take in the store, now and at most so far (terrace.offload_activations)."""
+        self._passes.tidy()
+        return saved_use(self.store)
 
     @property
     def loss_scale(self) -> float:

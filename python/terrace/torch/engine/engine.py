@@ -90,6 +90,8 @@ class Engine(EngineNames, SavingNames):
         )
         self._passes.backward.needs_scale = self.scaler.may_skip
         options: Named = config.store_options
+        if options["saved_activations"] != "device":
+            self._passes.save_inputs()
         folders = options.get("nvme_paths")
         self._values = Values(model, store, self._passes, tracked, self._hooks, folders[0] if folders else None)
         self._exports = Exports(model, store, self._values, tracked, bool(options.get("sgd_momentum")))

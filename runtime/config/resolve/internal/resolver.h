@@ -114,6 +114,7 @@ class Resolver {
   // True, in the engine, for "auto" and for a value that is the key's default.
   bool asks_for_nothing(const ConfigEntry& entry) const;
   void require_one_space();
+  void place_activations();
   void require_whole_rounds();
   void require_steps(std::optional<uint64_t> total_step_count);
   void resolve_services();

@@ -25,6 +25,7 @@ from .leases import Leases
 from .marks import Marks
 from .one_thread import Turn
 from .open_step import IDLE, STEP, OpenStep, misuse
+from .saved_inputs import SavedInputs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,6 +69,7 @@ class Passes:
         self._before_pass = before_pass
         self._evaluated = evaluated
         self._clock = 0
+        self._saved: SavedInputs | None = None
         self.rested: Callable[[], None] = lambda: None  # what is done where the store is at rest, before anything else
         # A compiled module has a break in its graph where its hooks are, as with FSDP2.
         self._enter_untraced = torch.compiler.disable(self._enter)
@@ -87,6 +89,15 @@ class Passes:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()
+
+    def save_inputs(self) -> None:
+        """The inputs of checkpoints are in the store from forward to backward."""
+        self._saved = SavedInputs(self._store, self)
+
+    def tidy(self) -> None:
+        """The store forgets what no graph has any more."""
+        if self._saved is not None:
+            self._saved.tidy()
 
     # --- Hooks ---
 
@@ -204,6 +215,7 @@ class Passes:
                 one.forget_leases()
             self._store.release_all()
         self.step.close_leftovers()
+        self.tidy()
 
     def abandon(self) -> None:
         """Gives the step up; its gradients are dropped."""
@@ -276,3 +288,5 @@ class Passes:
     def close(self) -> None:
         """Nothing begins any more."""
         self.backward.is_closed = True
+        if self._saved is not None:
+            self._saved.close()
