@@ -376,10 +376,9 @@ class StepModel::Replay {
   // As DeviceLanes has them.
   void add_copies(UpdateWork& work) const {
     const OffloadOptions& options = in_.setup.offload;
-    const DataType type = in_.config.precision;
-    const auto parameter = static_cast<double>(bytes_of(type));
-    const auto gradient =
-        static_cast<double>(bytes_of(accumulates(options) ? options.accumulation_type : type));
+    const DataType summed = accumulates(options) ? options.accumulation_type : in_.config.precision;
+    const auto parameter = static_cast<double>(bytes_of(in_.config.precision));
+    const auto gradient = static_cast<double>(bytes_of(summed));
     const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
     const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
     const double parameters = made_there ? 0 : parameter;
