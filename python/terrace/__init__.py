@@ -70,8 +70,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
-# What DeepSpeed has under its own name, and where it is here. Each is loaded when it is first asked for: most need torch.
-_MODULES = ("accelerator", "checkpointing", "comm", "ops", "pipe", "zero")
+# Modules that are loaded when they are first asked for, because most need torch, and what DeepSpeed has under its own name.
+_MODULES = ("accelerator", "checkpointing", "comm", "compat", "hf", "ops", "pipe", "ranks", "torch", "zero")
 _OF_MODULES = {"init_distributed": "comm", "PipelineModule": "pipe", "DeepSpeedEngine": "torch"}
 _WAYS = {
     "init_inference": "call the model, or engine.generate(...), under torch.no_grad()",
@@ -90,5 +90,8 @@ def __getattr__(name: str) -> Any:
         return module.Engine if name == "DeepSpeedEngine" else getattr(module, name)
     if name.startswith("__"):
         raise AttributeError(name)
-    way = _WAYS.get(name, "docs/from_deepspeed.md lists what of DeepSpeed is here")
-    raise AttributeError(f"terrace has no {name!r}: {way}")
+    from .suggestions import suggestion_among
+
+    way = _WAYS.get(name) or suggestion_among(name, (*__all__, *_MODULES, *_OF_MODULES))
+    pages = "docs/python.md leads to what is here, and docs/from_deepspeed.md lists names of DeepSpeed"
+    raise AttributeError(f"terrace has no {name!r}: {way or pages}")

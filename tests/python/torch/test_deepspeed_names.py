@@ -7,6 +7,8 @@ import json
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 import warnings
 
@@ -274,6 +276,7 @@ class Names(EngineTest):
             ("tput_timer", "torch.profiler"),
             ("offload_states", "configuration"),
             ("get_momm", 'did you mean "get_mom"'),
+            ("save_chekpoint", 'did you mean "save_checkpoint"'),
             ("wandb_logger", "from_deepspeed.md"),
         ):
             with self.assertRaises(AttributeError) as caught:
@@ -290,6 +293,14 @@ class Names(EngineTest):
         ):
             with self.assertRaisesRegex(AttributeError, f"terrace.* has no '{name}'"):
                 getattr(owner, name)
+
+    def test_modules_are_there_after_the_package_alone(self):
+        tried = "import terrace; print(terrace.torch.init.__name__, terrace.ranks.__name__)"
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", tried], capture_output=True, text=True)
+        self.assertEqual(done.stdout, "init terrace.ranks\n", done.stderr)
+        name = "initialise"
+        with self.assertRaisesRegex(AttributeError, 'terrace has no .initialise.: did you mean "initialize"'):
+            getattr(terrace, name)
 
     @isolated
     def test_arguments_of_initialize(self):

@@ -77,6 +77,13 @@ class OfAModel(unittest.TestCase):
             plan_model(without_values(wide), LITTLE, disk=needed - 1)
         self.assertEqual(raised.exception.least_nvme_bytes, needed)
 
+    def test_budgets_may_be_arguments(self):
+        named = {"terrace": {**BUDGETS, "device_memory": "1KiB"}}
+        expected = plan_model(without_values(Gpt), {"terrace": BUDGETS})
+        self.assertEqual(plan_model(without_values(Gpt), **BUDGETS), expected)
+        self.assertEqual(plan_model(without_values(Gpt), named, device_memory=BUDGETS["device_memory"]), expected)
+        self.assertEqual(named["terrace"]["device_memory"], "1KiB")
+
     def test_what_says_nothing_is_refused(self):
         with self.assertRaisesRegex(terrace.ConfigError, "no budget of device memory"):
             plan_model(without_values(wide))

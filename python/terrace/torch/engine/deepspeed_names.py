@@ -114,11 +114,11 @@ def require_undivided(mpu: object, mesh_param: object) -> None:
             )
 
 
-def missing(name: str, module: nn.Module) -> str:
+def missing(name: str, engine: type, module: nn.Module) -> str:
     """The text for an attribute that neither an engine nor its model has."""
     if name in WAYS:
         return f"Terrace's engine has no {name!r}: {WAYS[name]}"
-    near = suggestion_among(name, [one for one in dir(EngineNames) if not one.startswith("_")])
+    near = suggestion_among(name, [one for one in dir(engine) if not one.startswith("_")])
     return (
         f"Terrace's engine has no {name!r}, and neither has its model, a {type(module).__name__}: "
         f"{near or 'docs/from_deepspeed.md lists the names of the engine'}"

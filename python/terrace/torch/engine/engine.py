@@ -438,7 +438,7 @@ class Engine(EngineNames, SavingNames):
         except AttributeError as error:
             if hasattr(type(self.module), name):  # a property of the model has failed
                 raise
-            raise AttributeError(missing(name, self.module)) from error
+            raise AttributeError(missing(name, type(self), self.module)) from error
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()

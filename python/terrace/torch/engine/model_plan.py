@@ -61,6 +61,8 @@ def plan_model(
     config: ConfigSource | None = None,
     *,
     optimizer: Any = None,
+    device_memory: int | str | None = None,
+    host_memory: int | str | None = None,
     disk: int | str | None = None,
     nvme_path: str = "/local_nvme",
     units: Any = "auto",
@@ -71,6 +73,8 @@ def plan_model(
 
     config: a dict or a file. Without offload_param and offload_optimizer in it the plan takes the nearest placement to
         the device that fits, on nvme only if `disk` is given.
+    device_memory, host_memory: the budgets, in bytes or as "24GiB", in place of those of the configuration, which has to
+        have one of device memory otherwise.
     disk: the room on the drives, in bytes or as "2TiB"; nothing of `nvme_path` is looked at.
     optimizer, units, persistence_threshold: as for terrace.initialize.
 
@@ -78,6 +82,10 @@ def plan_model(
     """
     require_plain(model)
     document: Named = dict(config) if isinstance(config, dict) else {} if config is None else document_of(config)
+    given = {"device_memory": device_memory, "host_memory": host_memory}
+    budgets = {name: size for name, size in given.items() if size is not None}
+    if budgets:
+        document = dict(document, terrace={**document.get("terrace", {}), **budgets})
     room = None if disk is None else _bytes_of(disk)
     refusal: CapacityError | None = None
     for candidate in _candidates(document, nvme_path, with_nvme=room is not None):
@@ -113,7 +121,10 @@ def _plan_of(model: nn.Module, document: Named, optimizer: Any, units: Any, thre
     device_budget = settings.device_memory
     if not device_budget:
         raise ConfigError(
-            _WHAT, "terrace.device_memory", "there is no budget of device memory", 'set it, for example to "24GiB"'
+            _WHAT,
+            "terrace.device_memory",
+            "there is no budget of device memory",
+            'set it, for example to "24GiB", or give device_memory',
         )
     device = SimulatedDevice(device_budget)
     groups, kind, _ = groups_of(model, settings, optimizer, None)
