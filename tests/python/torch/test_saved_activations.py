@@ -312,6 +312,29 @@ class Graphs(Saving):
             self.assertEqual(moved, 2 * _INPUT_BYTES)
 
     @isolated
+    def test_what_is_computed_again_saves_nothing(self):
+        class Within(torch.nn.Module):
+            def __init__(self, block, kind):
+                super().__init__()
+                self.block, self.kind = block, kind
+                self.scale = torch.nn.Parameter(torch.ones(1))
+
+            def forward(self, x):
+                return checkpoint(self.block, x * self.scale, use_reentrant=self.kind)
+
+        for kind in (_PLAIN, _REENTRANT):
+            told = []
+            for mode in ("none", "cpu"):
+                model = seeded(Checkpointed, kind)
+                model.blocks = torch.nn.ModuleList(Within(block, kind) for block in model.blocks)
+                engine = self.engine(mode, model)
+                told.append((train(engine, 2), masters(engine)))
+                moved = engine.store.step_counters()["activation_d2h"]
+                engine.close()
+            self.assertEqual(told[0], told[1])
+            self.assertEqual(moved, _LAYERS * _INPUT_BYTES)
+
+    @isolated
     def test_strides_come_back(self):
         engine = self.engine("cpu")
         seen = []
