@@ -45,6 +45,18 @@
 namespace terrace {
 namespace {
 
+// The plan before it reads like one of the machine that was named.
+Error too_small(const std::vector<TierShortage>& missing) {
+  std::string lacks;
+  for (const TierShortage& tier : missing)
+    lacks += fmt::format("{}{} has {} and {} are needed", lacks.empty() ? "" : "; ", tier.tier,
+                         format_bytes(tier.budget_bytes), format_bytes(tier.needed_bytes));
+  return Error(
+      ErrorKind::capacity,
+      {"cannot train on", "the machine that is described", std::move(lacks),
+       "give more of it, or plan with fewer bytes a value; the plan above is of a machine that has it"});
+}
+
 constexpr const char* kGroup = "The plan";
 // Without --steps, drives are said to wear out if a run of so many steps wears them out.
 constexpr uint64_t kCommonSteps = 10'000;
@@ -370,7 +382,9 @@ int Plan::plan(const TrainerOptions& options, Workers& workers, std::vector<Tier
   report.rates = rates_text_;
   report.config_file = config_file_;
   print_result(flags_.json ? plan_json(report) : plan_text(report));
-  return report.missing.empty() ? kDone : kUsage;
+  if (report.missing.empty()) return kDone;
+  print_error(too_small(report.missing));
+  return kUsage;
 }
 
 std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
