@@ -4,6 +4,8 @@ set(TERRACE_PRECOMPILED_WARNINGS
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread>)
 
+set(TERRACE_UNITY_BATCH 16)  # sources that are compiled together
+
 # terrace_add_module(NAME [APART] [PUBLIC headers...] [TREE headers...] [DEPENDS modules...]
 #   [LIBRARIES private libraries...] [HEADER_ONLY private libraries...])
 # Makes a library of the sources in the current folder and below: NAME is that folder as seen from the root of the tree,
@@ -61,13 +63,14 @@ function(terrace_add_module name)
     list(APPEND shown_headers "terrace/${name}/${header}.h")
   endforeach()
   if(TERRACE_UNITY_BUILD AND NOT arg_APART)
-    set_target_properties(terrace_${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+    set_target_properties(terrace_${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TERRACE_UNITY_BATCH})
     # GCC warns of members of a source's own types where that source is included by another one.
     target_compile_options(terrace_${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
-  # Few units read the headers sooner than they are precompiled.
+  # Two units read the headers sooner than these are precompiled.
   list(LENGTH sources source_count)
-  if(TERRACE_PRECOMPILE_HEADERS AND NOT (TERRACE_UNITY_BUILD AND NOT arg_APART AND source_count LESS_EQUAL 32))
+  math(EXPR in_two_units "2 * ${TERRACE_UNITY_BATCH}")
+  if(TERRACE_PRECOMPILE_HEADERS AND NOT (TERRACE_UNITY_BUILD AND NOT arg_APART AND source_count LESS_EQUAL in_two_units))
     set(known "")
     foreach(header IN LISTS shown_headers)
       list(APPEND known "<${header}>")

@@ -282,12 +282,12 @@ void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work
 
 void CudaDevice::copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note) {
-  enqueue_work_copy(state_->to_device, SlotTable::with_program(program, source, bytes, after, done, note));
+  enqueue_work_copy(state_->to_device, SlotTable::without_slot(program, source, bytes, after, done, note));
 }
 
 void CudaDevice::copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
                                       const Event* after, Event& done, const CopyNote& note) {
-  enqueue_work_copy(state_->to_host, SlotTable::with_program(destination, program, bytes, after, done, note));
+  enqueue_work_copy(state_->to_host, SlotTable::without_slot(destination, program, bytes, after, done, note));
 }
 
 CopyStream& CudaDevice::within() {

@@ -145,12 +145,12 @@ void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte*
 
 void SimulatedDevice::copy_to_program(std::byte* program, const std::byte* source, uint64_t bytes,
                                       const Event* after, Event& done, const CopyNote& note) {
-  to_device_.enqueue(SlotTable::with_program(program, source, bytes, after, done, note));
+  to_device_.enqueue(SlotTable::without_slot(program, source, bytes, after, done, note));
 }
 
 void SimulatedDevice::copy_program_to_host(std::byte* destination, const std::byte* program, uint64_t bytes,
                                            const Event* after, Event& done, const CopyNote& note) {
-  to_host_.enqueue(SlotTable::with_program(destination, program, bytes, after, done, note));
+  to_host_.enqueue(SlotTable::without_slot(destination, program, bytes, after, done, note));
 }
 
 CopyStream& SimulatedDevice::within() {

@@ -132,8 +132,7 @@ CopyTask SlotTable::to_work(std::byte* work, const std::byte* source, uint64_t b
                             Event& done, const CopyNote& note) const {
   TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
   require_work_memory(work, bytes);
-  require_begun(done);
-  return {.destination = work, .source = source, .bytes = bytes, .after = after, .done = &done, .note = note};
+  return without_slot(work, source, bytes, after, done, note);
 }
 
 CopyTask SlotTable::within(DeviceSlot slot, uint64_t offset, const std::byte* work, uint64_t bytes,
@@ -151,19 +150,12 @@ CopyTask SlotTable::out_within(std::byte* work, DeviceSlot slot, uint64_t offset
 CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uint64_t bytes,
                               const Event* after, Event& done, const CopyNote& note) const {
   require_work_memory(work, bytes);
-  require_begun(done);
-  return {.destination = destination,
-          .source = work,
-          .bytes = bytes,
-          .after = after,
-          .done = &done,
-          .note = note};
+  return without_slot(destination, work, bytes, after, done, note);
 }
 
-CopyTask SlotTable::with_program(std::byte* destination, const std::byte* source, uint64_t bytes,
+CopyTask SlotTable::without_slot(std::byte* destination, const std::byte* source, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note) {
-  TERRACE_ASSERT((destination != nullptr && source != nullptr) || bytes == 0,
-                 "a copy of the program's memory has two ends");
+  TERRACE_ASSERT((destination != nullptr && source != nullptr) || bytes == 0, "a copy has two ends");
   require_begun(done);
   return {.destination = destination,
           .source = source,

@@ -80,8 +80,8 @@ class SlotTable {
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
 
-  // Makes the task of a copy to or from memory of the program, which the table does not know.
-  static CopyTask with_program(std::byte* destination, const std::byte* source, uint64_t bytes,
+  // Makes the task of a copy between two places that are in no slot, as memory of the program is.
+  static CopyTask without_slot(std::byte* destination, const std::byte* source, uint64_t bytes,
                                const Event* after, Event& done, const CopyNote& note);
 
   // Checks that a slot may be filled; the parts count as copies in flight until end_fill().
