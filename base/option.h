@@ -28,7 +28,7 @@
   ROW(discard_commits, TERRACE_MEMBER(OffloadOptions, discard_commits), TERRACE_C_MEMBER(terrace_options, discard_commits), "discard_commits", "--fresh", "") \
   ROW(masters, TERRACE_MEMBER(OffloadOptions, record_layout), TERRACE_C_MEMBER(terrace_options, masters), "masters", "--compact-state", "terrace.compact_state") \
   ROW(optimizer, TERRACE_NONE, TERRACE_C_MEMBER(terrace_options, optimizer), "optimizer", "", "optimizer.type") \
-  ROW(moment_type, TERRACE_NONE, TERRACE_C_MEMBER(terrace_options, moment_type), "moment_type", "", "") \
+  ROW(moment_type, TERRACE_NONE, TERRACE_C_MEMBER(terrace_options, moment_type), "moment_type", "--state-type", "terrace.state_type") \
   ROW(chunk_elements, TERRACE_MEMBER(FlatSpace, chunk_elements), TERRACE_C_MEMBER(terrace_options, chunk_elements), "chunk_elements", "--chunk-elements", "terrace.chunk_elements") \
   ROW(earlier_store, "destroy the earlier Offloader", "destroy the earlier store", "call close() of the earlier Store", "", "call close() of the earlier engine") \
   /* budgets */ \

@@ -9,7 +9,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <terrace/base/data_type.h>
 
@@ -35,10 +37,34 @@ constexpr DataType master_parameter_type(MasterForm form) {
   return form == MasterForm::remainder ? DataType::bf16 : DataType::fp32;
 }
 
+// How an element of a moment is kept.
+enum class MomentType : uint8_t {
+  fp32,
+  bf16,
+  int8,  // one byte, whose meaning is that of its block: optimizer_cpu/moment_codes.h
+};
+
+constexpr uint64_t bytes_of(MomentType type) {
+  return type == MomentType::fp32 ? 4 : type == MomentType::bf16 ? 2 : 1;
+}
+constexpr std::string_view name_of(MomentType type) {
+  return type == MomentType::fp32 ? "fp32" : type == MomentType::bf16 ? "bf16" : "int8";
+}
+inline std::optional<MomentType> moment_type_from_name(std::string_view name) {
+  for (const MomentType type : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
+    if (name_of(type) == name) return type;
+  }
+  return std::nullopt;
+}
+// The type of single numbers; codes are none.
+constexpr DataType number_type_of(MomentType type) {
+  return type == MomentType::bf16 ? DataType::bf16 : DataType::fp32;
+}
+
 struct RecordLayout {
   MasterForm master = MasterForm::whole;
-  uint32_t moment_count = 2;              // 0 to 2
-  DataType moment_type = DataType::fp32;  // or bf16
+  uint32_t moment_count = 2;  // 0 to 2
+  MomentType moment_type = MomentType::fp32;
 
   // Without moments, their type does not count.
   constexpr bool operator==(const RecordLayout& other) const {
@@ -50,7 +76,7 @@ struct RecordLayout {
   constexpr uint64_t master_bytes() const { return kTileElements * master_bytes_of(master); }
   constexpr uint64_t moment_bytes() const { return kTileElements * bytes_of(moment_type); }
   constexpr uint64_t moment_offset(uint32_t moment) const { return master_bytes() + moment * moment_bytes(); }
-  // A multiple of 8 KiB: direct I/O of any run of tiles is aligned. It is 0 where a record would be empty, of
+  // A multiple of 4 KiB: direct I/O of any run of tiles is aligned. It is 0 where a record would be empty, of
   // which there must be none.
   constexpr uint64_t tile_bytes() const { return moment_offset(moment_count); }
 
@@ -63,8 +89,13 @@ struct RecordLayout {
   }
   static constexpr uint64_t kBlockBytesWanted = 640 * 1024;
 
-  // The layout of the same state in a checkpoint, with nothing kept elsewhere.
-  constexpr RecordLayout canonical() const { return {MasterForm::whole, moment_count, moment_type}; }
+  // The layout of the same state in a checkpoint: nothing is kept elsewhere, and codes are numbers in fp32.
+  constexpr RecordLayout canonical() const {
+    return {MasterForm::whole, moment_count, has_codes() ? MomentType::fp32 : moment_type};
+  }
+  constexpr bool is_canonical() const { return *this == canonical(); }
+  // Whether there are moments, and they are codes.
+  constexpr bool has_codes() const { return moment_count > 0 && moment_type == MomentType::int8; }
 };
 
 // "whole masters and 2 moments in fp32", for messages.
@@ -79,9 +110,10 @@ inline std::string text_of(const RecordLayout& layout) {
 
 static_assert(RecordLayout{}.tile_bytes() == 48 * 1024 && RecordLayout{}.block_tiles() == 16);
 static_assert(RecordLayout{MasterForm::remainder}.tile_bytes() == 40 * 1024);
-static_assert(RecordLayout{MasterForm::whole, 0, DataType::fp32} ==
-              RecordLayout{MasterForm::whole, 0, DataType::bf16});
-static_assert(RecordLayout{MasterForm::whole, 1, DataType::fp32} !=
-              RecordLayout{MasterForm::whole, 1, DataType::bf16});
+static_assert(RecordLayout{MasterForm::remainder, 2, MomentType::int8}.tile_bytes() == 16 * 1024);
+static_assert(RecordLayout{MasterForm::whole, 0, MomentType::fp32} ==
+              RecordLayout{MasterForm::whole, 0, MomentType::bf16});
+static_assert(RecordLayout{MasterForm::whole, 1, MomentType::fp32} !=
+              RecordLayout{MasterForm::whole, 1, MomentType::bf16});
 
 }  // namespace terrace

@@ -37,6 +37,10 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, const Subject
   spec.backward_uses = given.backward_uses == 0 ? 1 : given.backward_uses;
   if (given.address != nullptr) spec.home = TensorHome::caller;
   spec.memory = static_cast<std::byte*>(given.address);
+  spec.rounding_place = given.rounding_place;
+  if (given.rounding_place % kTensorAlignment != 0)
+    misuse(action, given.name, fmt::format("rounding_place is {}", given.rounding_place),
+           "give a multiple of 64, or 0");
   return spec;
 }
 
@@ -49,12 +53,12 @@ void read_tensors(const RequestArguments& arguments, Request& request, const Sub
 
 RecordLayout layout_of(const terrace_options& given, const Subject& action) {
   require_enum(given.optimizer, kOptimizers.size(), action, Option::optimizer);
-  require_enum(given.moment_type, 2, action, Option::moment_type);
+  require_enum(given.moment_type, 3, action, Option::moment_type);
   RecordLayout layout;
   require_enum(given.masters, 3, action, Option::masters);
   layout.master = static_cast<MasterForm>(given.masters);
   layout.moment_count = moment_count(optimizer_kind(given.optimizer), given.sgd_momentum != 0 ? 1 : 0);
-  layout.moment_type = static_cast<DataType>(given.moment_type);
+  layout.moment_type = static_cast<MomentType>(given.moment_type);
   return layout;
 }
 

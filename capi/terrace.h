@@ -23,12 +23,10 @@
 #define TERRACE_H
 
 #include <stdint.h>
-#ifndef __cplusplus
-#include <string.h>
-#endif
-
 #ifdef __cplusplus
 extern "C" {
+#else
+#include <string.h>
 #endif
 
 #if defined(__GNUC__)
@@ -57,7 +55,6 @@ TERRACE_C_API const char* terrace_version(void); /* "0.1.0" */
 TERRACE_C_API uint32_t terrace_abi(void);        /* TERRACE_ABI of the library that runs */
 
 /* --- Errors --- */
-
 typedef struct terrace_error terrace_error;
 typedef enum terrace_error_kind {
   TERRACE_CONFIG = 1,    /* a value that cannot be used */
@@ -95,7 +92,6 @@ TERRACE_C_API void terrace_error_get(const terrace_error* error, terrace_error_p
 TERRACE_C_API void terrace_error_free(terrace_error* error);
 
 /* --- Devices --- */
-
 /* A device by description: every store that is created with it has memory of its own of this budget. */
 typedef struct terrace_device terrace_device;
 
@@ -126,10 +122,13 @@ TERRACE_C_API terrace_error* terrace_device_cuda(const terrace_cuda_options* opt
 TERRACE_C_API void terrace_device_free(terrace_device* device);
 
 /* --- The store --- */
-
 typedef struct terrace_store terrace_store;
-
 typedef enum terrace_type { TERRACE_FP32, TERRACE_BF16, TERRACE_FP16 } terrace_type;
+typedef enum terrace_moment_type {
+  TERRACE_MOMENT_FP32,
+  TERRACE_MOMENT_BF16,
+  TERRACE_MOMENT_INT8
+} terrace_moment_type;
 
 /* A tensor is named by its place in the list that the store is created with, from 0. */
 typedef struct terrace_tensor {
@@ -145,6 +144,9 @@ typedef struct terrace_tensor {
    * and stay here. Nobody leases them; an update writes the new ones here, and so does a fill. Needs
    * TERRACE_HANDED_OVER, and states on TERRACE_CPU or TERRACE_NVME. */
   void* address;
+  /* By what int8 moments are rounded; 0: the place in the list. A part of a tensor that several stores have:
+   * (number of the tensor + 1) << 40, plus the part's first element in it, a multiple of 64. */
+  uint64_t rounding_place;
 } terrace_tensor;
 
 typedef enum terrace_use_kind {
@@ -241,7 +243,7 @@ typedef struct terrace_options {
   uint32_t threads;            /* for computing, the calling one among them; 0: one per core */
   uint32_t optimizer;          /* terrace_optimizer_kind: how many moments are kept */
   uint32_t sgd_momentum;       /* of TERRACE_SGD a moment is kept */
-  uint32_t moment_type;        /* TERRACE_FP32 or TERRACE_BF16 */
+  uint32_t moment_type;        /* terrace_moment_type (docs/optimizer_step.md) */
   uint32_t masters;            /* terrace_masters */
   uint32_t accumulation_type;  /* of the sums over micro-batches: TERRACE_FP32, or the parameters' type */
   uint32_t durable;            /* keeps commits */
@@ -297,7 +299,6 @@ TERRACE_C_API void terrace_destroy(terrace_store* store);
 TERRACE_C_API terrace_error* terrace_plan_of(terrace_store* store, terrace_plan_result* result);
 
 /* --- Values --- */
-
 /* A store that does not resume is filled before its first step. Values are converted to the tensor's type;
  * moments become 0. A fill that fails leaves the store without values: fill it again. */
 typedef struct terrace_array {
@@ -345,7 +346,6 @@ TERRACE_C_API terrace_error* terrace_set_tensor_steps(terrace_store* store, cons
 TERRACE_C_API terrace_error* terrace_has_whole_state(terrace_store* store, uint32_t* is_whole);
 
 /* --- Addresses, which never change --- */
-
 /* At any time; what lies there may be touched in leases of the tensor only. */
 TERRACE_C_API terrace_error* terrace_parameter_address(terrace_store* store, uint32_t tensor, void** address);
 TERRACE_C_API terrace_error* terrace_gradient_address(terrace_store* store, uint32_t tensor, void** address);
@@ -364,7 +364,6 @@ TERRACE_C_API terrace_error* terrace_dlpack(terrace_store* store, uint32_t tenso
                                             struct DLManagedTensor** managed);
 
 /* --- A step --- */
-
 TERRACE_C_API terrace_error* terrace_begin_step(terrace_store* store);
 /* With layer_major only: the micro-batch that the following leases belong to. */
 TERRACE_C_API terrace_error* terrace_select_micro_batch(terrace_store* store, uint32_t micro_batch);
@@ -401,7 +400,6 @@ TERRACE_C_API terrace_error* terrace_begin_evaluation(terrace_store* store);
 TERRACE_C_API terrace_error* terrace_end_evaluation(terrace_store* store);
 
 /* --- Updates --- */
-
 /* Settings of a parameter group. What an optimizer has no use for has no effect. */
 typedef struct terrace_optimizer {
   uint32_t size;
@@ -452,7 +450,6 @@ TERRACE_C_API terrace_error* terrace_set_update_when(terrace_store* store, uint3
 TERRACE_C_API terrace_error* terrace_get_update_when(terrace_store* store, uint32_t* when);
 
 /* --- Commits: durable states on NVMe --- */
-
 /* Between steps: begins a commit, with text of the caller's, of at most 1 MiB. It becomes durable while
  * training goes on. A commit that fails leaves the store and the commit before as they were: it is told of
  * once, by the next of these two calls or terrace_begin_step, and may be begun again. Where an update that it
@@ -470,14 +467,12 @@ TERRACE_C_API terrace_error* terrace_why_no_commits(terrace_store* store, const 
 TERRACE_C_API terrace_error* terrace_keep_tier(terrace_store* store, uint32_t keep);
 
 /* --- Host memory, which may change between steps --- */
-
 TERRACE_C_API terrace_error* terrace_host_budget(terrace_store* store, uint64_t* bytes,
                                                  uint64_t* least_bytes);
 /* TERRACE_CAPACITY below the least; the store then goes on with the budget that it has. */
 TERRACE_C_API terrace_error* terrace_set_host_budget(terrace_store* store, uint64_t bytes);
 
 /* --- Figures --- */
-
 typedef enum terrace_unit { TERRACE_BYTES, TERRACE_COUNT, TERRACE_NANOSECONDS } terrace_unit;
 typedef struct terrace_counter {
   uint32_t size;
@@ -496,5 +491,4 @@ TERRACE_C_API terrace_error* terrace_step_counters(terrace_store* store, uint64_
 #ifdef __cplusplus
 }
 #endif
-
 #endif

@@ -1,10 +1,12 @@
 #include <terrace/optimizer_cpu/masters.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/internal/elements.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace {
@@ -43,14 +45,22 @@ const kernels::MasterKernels& kernels_of(InstructionSet set) {
   return *kernels::find_master_kernels(set);
 }
 
+// A tile in its layout and in the canonical one.
 struct Tiles {
-  RecordLayout compact, canonical;
-  size_t moments_bytes, parameter_bytes;
+  RecordLayout layout, canonical;
+  size_t parameter_bytes;
 
-  explicit Tiles(const RecordLayout& layout) : compact(layout), canonical(layout.canonical()) {
-    TERRACE_ASSERT(layout.master != MasterForm::whole, "the records have whole masters already");
-    moments_bytes = compact.tile_bytes() - compact.master_bytes();
+  explicit Tiles(const RecordLayout& of) : layout(of), canonical(of.canonical()) {
+    TERRACE_ASSERT(!layout.is_canonical(), "the records are canonical already");
     parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
+  }
+  size_t moments_bytes() const { return canonical.tile_bytes() - canonical.master_bytes(); }
+  template <typename Value, typename Byte>
+  std::array<Value*, 2> canonical_moments(Byte* tile) const {
+    const auto at = [&](uint32_t moment) {
+      return reinterpret_cast<Value*>(tile + canonical.moment_offset(moment));
+    };
+    return {at(0), layout.moment_count > 1 ? at(1) : nullptr};
   }
 };
 
@@ -70,25 +80,41 @@ void join_masters(InstructionSet set, MasterForm form, const std::byte* paramete
   std::memcpy(masters, parameters, count * sizeof(float));
 }
 
-void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* canonical_record,
-                 std::byte* compact_record, std::byte* parameters, size_t tile_count) {
-  const Tiles tiles(compact);
+void split_tiles(InstructionSet set, const RecordLayout& layout, const std::byte* canonical_record,
+                 std::byte* record, std::byte* parameters, size_t tile_count) {
+  const Tiles tiles(layout);
   for (size_t tile = 0; tile < tile_count; ++tile) {
     const std::byte* const from = canonical_record + tile * tiles.canonical.tile_bytes();
-    std::byte* const to = compact_record + tile * compact.tile_bytes();
-    split_masters(set, compact.master, from, parameters + tile * tiles.parameter_bytes, to, kTileElements);
-    std::memcpy(to + compact.master_bytes(), from + tiles.canonical.master_bytes(), tiles.moments_bytes);
+    std::byte* const to = record + tile * layout.tile_bytes();
+    if (layout.master == MasterForm::whole) {
+      std::memcpy(to, from, layout.master_bytes());
+    } else {
+      split_masters(set, layout.master, from, parameters + tile * tiles.parameter_bytes, to, kTileElements);
+    }
+    if (layout.has_codes()) {
+      encode_moments(set, layout, tiles.canonical_moments<const float>(from), to);
+    } else {
+      std::memcpy(to + layout.master_bytes(), from + tiles.canonical.master_bytes(), tiles.moments_bytes());
+    }
   }
 }
 
-void join_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* compact_record,
+void join_tiles(InstructionSet set, const RecordLayout& layout, const std::byte* record,
                 const std::byte* parameters, std::byte* canonical_record, size_t tile_count) {
-  const Tiles tiles(compact);
+  const Tiles tiles(layout);
   for (size_t tile = 0; tile < tile_count; ++tile) {
-    const std::byte* const from = compact_record + tile * compact.tile_bytes();
+    const std::byte* const from = record + tile * layout.tile_bytes();
     std::byte* const to = canonical_record + tile * tiles.canonical.tile_bytes();
-    join_masters(set, compact.master, parameters + tile * tiles.parameter_bytes, from, to, kTileElements);
-    std::memcpy(to + tiles.canonical.master_bytes(), from + compact.master_bytes(), tiles.moments_bytes);
+    if (layout.master == MasterForm::whole) {
+      std::memcpy(to, from, layout.master_bytes());
+    } else {
+      join_masters(set, layout.master, parameters + tile * tiles.parameter_bytes, from, to, kTileElements);
+    }
+    if (layout.has_codes()) {
+      decode_moments(set, layout, from, tiles.canonical_moments<float>(to));
+    } else {
+      std::memcpy(to + tiles.canonical.master_bytes(), from + layout.master_bytes(), tiles.moments_bytes());
+    }
   }
 }
 

@@ -26,15 +26,15 @@ void split_masters(InstructionSet set, MasterForm form, const std::byte* masters
 void join_masters(InstructionSet set, MasterForm form, const std::byte* parameters, const std::byte* kept,
                   std::byte* masters, size_t count);
 
-// These convert whole tiles between a layout without whole masters and its canonical form, whose moments are
-// the same. Both records start at a tile and overlap nothing else; `parameters` are those of the same tiles,
-// of master_parameter_type().
+// These convert whole tiles between a layout and its canonical form, which is another. Both records start at
+// a tile and overlap nothing else; `parameters` are those of the same tiles, of master_parameter_type(), and
+// are not looked at where masters are whole.
 //
-// Makes the compact record and the parameters from a canonical record.
-void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* canonical_record,
-                 std::byte* compact_record, std::byte* parameters, size_t tile_count);
-// Makes the canonical record from a compact record and its parameters.
-void join_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* compact_record,
+// Makes the record, and the parameters that are a part of its masters, from a canonical record.
+void split_tiles(InstructionSet set, const RecordLayout& layout, const std::byte* canonical_record,
+                 std::byte* record, std::byte* parameters, size_t tile_count);
+// Makes the canonical record from a record and its parameters.
+void join_tiles(InstructionSet set, const RecordLayout& layout, const std::byte* record,
                 const std::byte* parameters, std::byte* canonical_record, size_t tile_count);
 
 }  // namespace terrace

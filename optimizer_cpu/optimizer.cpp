@@ -5,6 +5,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/quantization.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
@@ -45,6 +46,30 @@ void check_compact(const kernels::UpdateRun& run) {
       "new parameters overlap other old ones");
 }
 
+// Elements whose moments are numbers at a time, in the nearest cache.
+constexpr size_t kPieceElements = 1024;
+static_assert(kPieceElements % kMomentBlock == 0 && kTileElements % kPieceElements == 0);
+
+// The moments of `run` are codes of whole blocks.
+void update_coded(InstructionSet set, kernels::UpdateKernel update, const OptimizerStep& step,
+                  const kernels::UpdateRun& run, const Chance& chance) {
+  alignas(64) std::array<std::array<float, kPieceElements>, 2> numbers;
+  const bool has_second = run.moments[1] != nullptr;
+  for (size_t first = 0; first < run.count; first += kPieceElements) {
+    kernels::UpdateRun piece = run.after(first);
+    piece.count = std::min(kPieceElements, run.count - first);
+    const std::array<std::byte*, 2> codes = piece.moments;
+    decode_blocks(set, {codes[0], codes[1]}, piece.count,
+                  {numbers[0].data(), has_second ? numbers[1].data() : nullptr});
+    piece.moment_type = MomentType::fp32;
+    for (size_t m = 0; m < 2; ++m) piece.moments[m] = reinterpret_cast<std::byte*>(numbers[m].data());
+    piece.master_gap_bytes = piece.moment_gap_bytes = 0;
+    update(step, piece);
+    encode_blocks(set, {numbers[0].data(), has_second ? numbers[1].data() : nullptr}, piece.count,
+                  Chance{chance.key, chance.place + first}, codes);
+  }
+}
+
 }  // namespace
 
 kernels::UpdateKernel kernels::choose_update_kernel(InstructionSet set, const OptimizerStep& step,
@@ -54,7 +79,6 @@ kernels::UpdateKernel kernels::choose_update_kernel(InstructionSet set, const Op
   TERRACE_ASSERT(layout.moment_count == moments || step.keeps, "an optimizer of " + std::to_string(moments) +
                                                                    " moments on records of " +
                                                                    std::to_string(layout.moment_count));
-  TERRACE_ASSERT(run.moment_type != DataType::fp16, "moments in fp16");
   const size_t gradient_bytes = bytes_of(run.gradient_type);
   const size_t parameter_bytes = bytes_of(run.parameter_type);
   const bool in_place = run.gradients == run.parameters && gradient_bytes == parameter_bytes;
@@ -112,6 +136,7 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
       .decay = static_cast<float>(decoupled ? settings.lr * settings.weight_decay : settings.weight_decay),
       .momentum = static_cast<float>(is_sgd ? settings.momentum : 0),
       .one_minus_dampening = static_cast<float>(1 - settings.dampening),
+      .rounding_key = kernels::rounding_key_of(step),
   };
 }
 
@@ -154,7 +179,11 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
       run.moments[moment] = tile + layout.moment_offset(moment) + in_tile * bytes_of(layout.moment_type);
     }
     run.count = std::min(kTileElements - in_tile, end - element);
-    update(step, run);
+    if (layout.has_codes() && !step.keeps) {
+      update_coded(set, update, step, run, {step.rounding_key, tiles.rounding_place + element});
+    } else {
+      update(step, run);
+    }
     if (tiles.parameter_bits > 0)
       round_to_quantized(set, tiles.parameter_bits, run.parameters, run.parameter_type, run.parameters,
                          run.parameter_type, run.count);

@@ -46,7 +46,8 @@
 // whole masters, whose fp32 parameters are copies.
 //
 // Moments in bf16 (RecordLayout::moment_type) are widened when they are read and rounded by to_bf16() when
-// they are written; the weight moves by the moments before that rounding.
+// they are written; the weight moves by the moments before that rounding. Moments in codes of one byte are
+// rounded at random (moment_codes.h).
 //
 // Compact masters (MasterForm::remainder) are the bf16 parameter and the int16 remainder together: bits(p) =
 // (bits(bf16) << 16) + remainder. Every p that is no NaN survives that exactly, so the compact form gives the
@@ -119,6 +120,7 @@ struct OptimizerStep {
   float decay;
   float momentum;
   float one_minus_dampening;
+  uint64_t rounding_key;  // moment_codes.h
 };
 
 // Why no step can be made of the settings, in words: "eps is -1.000000"; empty if one can.
@@ -152,6 +154,9 @@ struct TileRun {
   const std::byte* old_parameters = nullptr;
   size_t first_element = 0;
   size_t element_count = 0;
+  // Moments in codes are rounded by kernels::rounding_place_of(), which is this of element 0. The run is of
+  // one tensor then and begins with a block.
+  uint64_t rounding_place = 0;
   // Above 0 the parameters are rounded by round_to_quantized() of quantization.h to so many bits; the run is
   // of whole blocks, and masters are whole.
   uint32_t parameter_bits = 0;

@@ -24,7 +24,7 @@ struct UpdateRun {
   std::byte* parameters;
   size_t count;
   MasterForm form;
-  DataType moment_type;
+  MomentType moment_type;  // no codes
   DataType gradient_type;
   DataType parameter_type;
   // The bytes between the end of each array and its place in the caller's next run. Only prefetches use them.

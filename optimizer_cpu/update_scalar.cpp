@@ -91,13 +91,13 @@ template <Rule kRule, size_t kMoments>
 void run_rule(const OptimizerStep& step, const UpdateRun& run) {
   for (size_t i = 0; i < run.count; ++i) {
     Element e{load_master(run, i), 0, 0};
-    if constexpr (kMoments > 0) e.m = load(run.moments[0], run.moment_type, i);
-    if constexpr (kMoments > 1) e.v = load(run.moments[1], run.moment_type, i);
+    if constexpr (kMoments > 0) e.m = load(run.moments[0], number_type_of(run.moment_type), i);
+    if constexpr (kMoments > 1) e.v = load(run.moments[1], number_type_of(run.moment_type), i);
     update<kRule>(step, load(run.gradients, run.gradient_type, i) * step.gradient_scale, e);
     if (std::isnan(e.p)) e.p = std::bit_cast<float>(kCanonicalNan);
     store_master(run, i, e.p);
-    if constexpr (kMoments > 0) store(run.moments[0], run.moment_type, i, e.m);
-    if constexpr (kMoments > 1) store(run.moments[1], run.moment_type, i, e.v);
+    if constexpr (kMoments > 0) store(run.moments[0], number_type_of(run.moment_type), i, e.m);
+    if constexpr (kMoments > 1) store(run.moments[1], number_type_of(run.moment_type), i, e.v);
     store(run.parameters, run.parameter_type, i, e.p);
   }
 }

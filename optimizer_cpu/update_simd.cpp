@@ -133,14 +133,17 @@ struct AnyTypes {
   MasterForm form;
   DataType moment, gradient, parameter;
   explicit AnyTypes(const UpdateRun& run)
-      : form(run.form), moment(run.moment_type), gradient(run.gradient_type), parameter(run.parameter_type) {}
+      : form(run.form),
+        moment(number_type_of(run.moment_type)),
+        gradient(run.gradient_type),
+        parameter(run.parameter_type) {}
 };
 struct UsualTypes {
   static constexpr MasterForm form = MasterForm::whole;
   static constexpr DataType moment = DataType::fp32, gradient = DataType::bf16, parameter = DataType::bf16;
   explicit UsualTypes(const UpdateRun&) {}
   static bool are_of(const UpdateRun& run) {
-    return run.form == form && run.moment_type == moment && run.gradient_type == gradient &&
+    return run.form == form && number_type_of(run.moment_type) == moment && run.gradient_type == gradient &&
            run.parameter_type == parameter;
   }
 };

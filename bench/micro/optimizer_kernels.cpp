@@ -19,6 +19,7 @@
 #include <terrace/memory/host/pages.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
 
@@ -162,8 +163,10 @@ class Kernels {
       };
       std::byte* const record = memory_.memory().data() + tile * one.layout.tile_bytes();
       if (!one.is_compact()) write(record, DataType::fp32);
-      for (uint32_t k = 0; k < one.layout.moment_count; ++k)
-        write(record + one.layout.moment_offset(k), one.layout.moment_type);
+      for (uint32_t k = 0; k < one.layout.moment_count && !one.layout.has_codes(); ++k)
+        write(record + one.layout.moment_offset(k), number_type_of(one.layout.moment_type));
+      if (one.layout.has_codes())
+        encode_moments(one.set, one.layout, {numbers.data(), numbers.data()}, record);
       for (std::byte* const each : {gradients(one), parameters(one)})
         write(each + tile * kTileElements * bytes_of(DataType::bf16), DataType::bf16);
     });
@@ -176,7 +179,7 @@ class Kernels {
 void register_updates(Kernels& kernels, uint64_t threads) {
   for (const OptimizerRow& row : kOptimizers) {
     for (const MasterForm master : {MasterForm::whole, MasterForm::remainder}) {
-      for (const DataType moments : {DataType::fp32, DataType::bf16}) {
+      for (const MomentType moments : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
         for (const InstructionSet set : supported_instruction_sets()) {
           const uint32_t count = moment_count(row.kind, row.has_momentum ? 0.9 : 0.0);
           const Update one{row, {master, count, moments}, set, threads};

@@ -73,6 +73,7 @@ FACTORS = {
     "precision": {kind: numbers(**{kind: {"enabled": True}}) for kind in ("bf16", "fp16")},
     "clipping": {"1": numbers(gradient_clipping=1.0), "none": numbers(gradient_clipping=0.0)},
     "optimizer": {name: numbers(["--optimizer", name]) for name in ("AdamW", "Lion")},
+    "moments": {kind: terrace_keys(numbers=True, state_type=kind) for kind in ("fp32", "int8")},
     "weights": {
         "all": numbers(share=3),
         "some frozen": terrace_keys(numbers=True, frozen=["*.ln_*", "*.h.0.*"]),

@@ -37,6 +37,10 @@ struct TensorSpec {
   TensorHome home = TensorHome::managed;
   // With TensorHome::caller: the tensor in host memory, contiguous and in its own type.
   std::byte* memory = nullptr;
+  // By what the first element's moments in codes are rounded (optimizer_cpu/moment_codes.h), a multiple of
+  // 64; 0: by the tensor's place in the list. Parts of one tensor in several spaces have those of the whole
+  // tensor.
+  uint64_t rounding_place = 0;
 
   uint64_t element_count() const {
     uint64_t count = 1;

@@ -82,15 +82,17 @@ std::optional<RecordLayout> layout_of(uint64_t number) {
   RecordLayout layout;
   layout.master = (number & 0xff) == 0 ? MasterForm::whole : MasterForm::remainder;
   layout.moment_count = number >> 8 & 0xff;
-  layout.moment_type = (number >> 16 & 0xff) == 4 ? DataType::fp32 : DataType::bf16;
+  const uint64_t moment_bytes = number >> 16 & 0xff;
+  layout.moment_type = moment_bytes == 4   ? MomentType::fp32
+                       : moment_bytes == 2 ? MomentType::bf16
+                                           : MomentType::int8;
   if (layout.moment_count > kMostMoments || number_of(layout) != number) return std::nullopt;
   return layout;
 }
 
 std::string why_not(const TierManifest& manifest) {
   if (manifest.commit == 0) return "commits are numbered from 1";
-  if (manifest.layout.moment_count > kMostMoments || manifest.layout.moment_type == DataType::fp16)
-    return "no optimizer has such states";
+  if (manifest.layout.moment_count > kMostMoments) return "no optimizer has such states";
   if (manifest.shard.number >= manifest.shard.count)
     return fmt::format("it is shard {} of {}", manifest.shard.number, manifest.shard.count);
   if (manifest.shard.agreed >= manifest.commit)

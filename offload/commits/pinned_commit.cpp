@@ -35,7 +35,7 @@ PinnedCommit::Reader::Reader(Committer& committer, const CommitStores& stores, c
       parameters_(stores[CommitPart::parameters], slots_[CommitPart::parameters], space, true),
       layout_(stores.layout),
       instruction_set_(set) {
-  if (layout_.master == MasterForm::remainder) {
+  if (!layout_.is_canonical()) {
     unjoined_records_ = memory.last(block_bytes);
     unjoined_parameters_ = memory.last(2 * block_bytes).first(block_bytes);
     memory = memory.first(memory.size() - 2 * block_bytes);
@@ -118,7 +118,7 @@ const std::byte* PinnedCommit::Reader::parameters_of_tile(uint64_t tile) {
 
 void PinnedCommit::Reader::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t tile_bytes = layout_.tile_bytes();
-  if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
+  if (layout_.is_canonical()) return read(records_, first_tile * tile_bytes, tiles);
   const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
   while (!tiles.empty()) {
     const uint64_t count = std::min(
@@ -126,7 +126,8 @@ void PinnedCommit::Reader::read_records(uint64_t first_tile, std::span<std::byte
     read(records_, first_tile * tile_bytes, unjoined_records_.first(count * tile_bytes));
     for (uint64_t t = 0; t < count; ++t) {
       join_tiles(instruction_set_, layout_, unjoined_records_.data() + t * tile_bytes,
-                 parameters_of_tile(first_tile + t), tiles.data() + t * canonical_bytes, 1);
+                 layout_.master == MasterForm::whole ? nullptr : parameters_of_tile(first_tile + t),
+                 tiles.data() + t * canonical_bytes, 1);
     }
     first_tile += count;
     tiles = tiles.subspan(count * canonical_bytes);
@@ -184,7 +185,7 @@ void PinnedCommit::read_frozen(uint64_t offset, std::span<std::byte> parameters)
 }
 
 bool PinnedCommit::clone_records(int fd) {
-  if (reader_->layout().master != MasterForm::whole) return false;
+  if (!reader_->layout().is_canonical()) return false;
   return reader_->clone(reader_->records(), fd);
 }
 bool PinnedCommit::clone_frozen(int fd) {

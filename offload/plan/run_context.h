@@ -35,6 +35,8 @@ struct RunContext {
   bool is_callers(ChunkId chunk) const { return space.section_of(chunk).home == TensorHome::caller; }
   // True if a record holds only the bits of the master that the parameter does not, if any.
   bool is_compact() const { return plan.record_layout.master != MasterForm::whole; }
+  // Whether records of checkpoints and exports are others than those that are kept.
+  bool converts_records() const { return !plan.record_layout.is_canonical(); }
   // True if the device has all parameters at all times, each in its slot.
   bool params_stay_on_device() const { return has_all_on_device(options); }
   // True if parameters have a home below the device.

@@ -54,17 +54,17 @@ void TrainingState::walk_records(ChunkId chunk, WantedElements wanted, TakeTiles
       if (!wanted(chunk, in_chunk * kTileElements, count * kTileElements)) continue;
       const std::span<std::byte> block = bounce.memory().first(count * tile_bytes);
       if (is_mine) blocks_.homes().records.read(chunk, first, block);
-      if (!run.is_compact()) {
+      if (!run.converts_records()) {
         blocks_.bring_to_first_rank(rank, chunk, block);
         if (run.shards.rank() == 0) take(in_chunk, block);
         continue;
       }
-      if (is_mine && parameters == nullptr) parameters = blocks_.parameters_of(chunk);
+      if (is_mine && parameters == nullptr && run.is_compact()) parameters = blocks_.parameters_of(chunk);
+      const uint64_t parameter_bytes = run.is_compact() ? blocks_.parameter_tile_bytes(chunk) : 0;
       for (uint64_t t = 0; t < count; ++t) {
-        const std::span<std::byte> tile =
-            is_mine ? blocks_.join(block.subspan(t * tile_bytes, tile_bytes),
-                                   parameters + (first + t) * blocks_.parameter_tile_bytes(chunk))
-                    : blocks_.canonical_tile();
+        const std::span<std::byte> tile = is_mine ? blocks_.join(block.subspan(t * tile_bytes, tile_bytes),
+                                                                 parameters + (first + t) * parameter_bytes)
+                                                  : blocks_.canonical_tile();
         blocks_.bring_to_first_rank(rank, chunk, tile);
         if (run.shards.rank() == 0) take(in_chunk + t, tile);
       }

@@ -171,9 +171,12 @@ void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> sourc
     for (; index_of(last) < index_of(chunk); last = ChunkId{index_of(last) + 1})
       chunk_begin += run.is_trained(last) ? run.space.chunk(last).tile_count() : 0;
     skip_to(chunk_begin + run.shards.own(chunk).first_tile + first);
-    if (run.is_compact()) return blocks_.split_each(tiles, parameters, take);
-    take(tiles);
-    blocks_.derive_parameters(chunk, tiles, parameters);
+    if (run.converts_records()) {
+      blocks_.split_each(tiles, parameters, take);
+    } else {
+      take(tiles);
+    }
+    if (!run.is_compact()) blocks_.derive_parameters(chunk, tiles, parameters);
   });
   skip_to(record_tile_count());
   blocks_.homes().params.end_load();

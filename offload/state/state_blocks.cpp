@@ -249,7 +249,8 @@ std::span<std::byte> StateBlocks::join(std::span<const std::byte> tile, const st
 void StateBlocks::split_each(std::span<std::byte> tiles, std::byte* parameters,
                              FunctionRef<void(std::span<std::byte>)> source) {
   const RecordLayout& layout = run_.plan.record_layout;
-  const uint64_t parameter_bytes = kTileElements * bytes_of(master_parameter_type(layout.master));
+  const uint64_t parameter_bytes =
+      run_.is_compact() ? kTileElements * bytes_of(master_parameter_type(layout.master)) : 0;
   const std::span<std::byte> canonical = canonical_tile();
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
     source(canonical);

@@ -15,6 +15,7 @@
 #include <terrace/offload/state/training_state.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/masters.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/quantization.h>
 
 namespace terrace {
@@ -186,6 +187,20 @@ void TrainingState::require_values(std::string_view action, TensorId tensor, Val
            fmt::format("leave the {} out", name_of(what)));
 }
 
+namespace {
+
+// The moments of the part, which are as many as `values`.
+void read_moments(const RunContext& context, const TilePart& part, uint32_t moment, std::span<float> values) {
+  const RecordLayout& layout = context.plan.record_layout;
+  if (layout.has_codes()) return read_moment_codes(layout, part.tile, moment, part.first_element, values);
+  convert_to_float(
+      context.instruction_set,
+      part.tile + layout.moment_offset(moment) + part.first_element * bytes_of(layout.moment_type),
+      number_type_of(layout.moment_type), values.data(), values.size());
+}
+
+}  // namespace
+
 void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_element,
                                 std::span<float> values) {
   require_values("cannot read values of", tensor, what, first_element, values.size());
@@ -208,10 +223,7 @@ void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_
         for_each_tile(blocks_, run, false, [&](const TilePart& part) {
           float* const to = values.data() + part.at;
           if (is_moment(what)) {
-            convert_to_float(context.instruction_set,
-                             part.tile + layout.moment_offset(moment_of(what)) +
-                                 part.first_element * bytes_of(layout.moment_type),
-                             layout.moment_type, to, part.count);
+            read_moments(context, part, moment_of(what), {to, part.count});
           } else if (context.is_compact()) {
             join_masters(context.instruction_set, layout.master, parameters + part.place * bytes_of(type),
                          part.tile + part.first_element * master_bytes_of(layout.master),
@@ -320,10 +332,13 @@ void TrainingState::write_moments(ChunkId chunk, uint64_t first_element, std::sp
   blocks_.before_change(chunk);
   for_each_tile(blocks_, {chunk, first_element, values.size()}, true, [&](const TilePart& part) {
     begin();
+    if (layout.has_codes())
+      return write_moment_codes(layout, part.tile, moment, part.first_element,
+                                values.subspan(part.at, part.count));
     convert_from_float(
         context.instruction_set, values.data() + part.at,
         part.tile + layout.moment_offset(moment) + part.first_element * bytes_of(layout.moment_type),
-        layout.moment_type, part.count);
+        number_type_of(layout.moment_type), part.count);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/offload/plan/rank_bytes.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 
 namespace terrace {
 namespace {
@@ -129,9 +130,10 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
   tiles.parameters = parts.output;
   tiles.parameter_bits = bits_of(space_.section_of(chunk), parameter_bits_);
   if (layout_.master != MasterForm::whole) tiles.old_parameters = parts.old;
-  for_each_run(chunk, [&](const OptimizerStep& step, uint64_t first_of_run, uint64_t end_of_run) {
-    const uint64_t first = std::max(begin, first_of_run), last = std::min(end, end_of_run);
+  for_each_run(chunk, [&](const OptimizerStep& step, const Elements& alike) {
+    const uint64_t first = std::max(begin, alike.first), last = std::min(end, alike.end);
     if (first >= last) return;
+    tiles.rounding_place = alike.rounding_place + begin;
     tiles.first_element = first - begin;
     tiles.element_count = last - first;
     if (device != nullptr) {
@@ -143,17 +145,28 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
 }
 
 void TileUpdate::for_each_run(ChunkId chunk,
-                              FunctionRef<void(const OptimizerStep&, uint64_t, uint64_t)> body) const {
-  if (constants_.tensors.empty()) {
+                              FunctionRef<void(const OptimizerStep&, const Elements&)> body) const {
+  if (constants_.tensors.empty() && !layout_.has_codes()) {
     for (const Segment& segment : shards_.segments_of(chunk))
-      body(constants_.groups[segment.group], segment.first_element, segment.first_element + segment.elements);
+      body(constants_.groups[segment.group],
+           {segment.first_element, segment.first_element + segment.elements, 0});
     return;
   }
   uint64_t first = 0;
   const std::span<const TensorId> tensors = space_.tensors_of(chunk);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const uint64_t end = shards_.end_of_part(chunk, i);
-    if (end > first) body(constants_.tensors[index_of(tensors[i])], first, end);
+    if (end > first) {
+      const FlatSpace::Part part = space_.part_of(tensors[i], chunk);
+      const uint64_t in_tensor =
+          part.first_in_tensor + shards_.own(chunk).first_element() - part.first_in_chunk;
+      const uint64_t given = space_.tensor(tensors[i]).rounding_place;
+      const uint64_t place = given > 0 ? given : kernels::rounding_place_of(index_of(tensors[i]), 0);
+      const OptimizerStep& step = constants_.tensors.empty()
+                                      ? constants_.groups[space_.tensor(tensors[i]).group]
+                                      : constants_.tensors[index_of(tensors[i])];
+      body(step, {first, end, place + in_tensor});
+    }
     first = end;
   }
 }

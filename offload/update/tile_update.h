@@ -88,10 +88,14 @@ class TileUpdate {
   // Updates tiles whose parts all begin with the run's first element. If `device` is null, the host computes.
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
            DeviceArithmetic* device = nullptr) const;
-  // Calls `body` with the constants of every run of elements that are updated alike, its first element and
-  // its end, among the own elements.
+  // Own elements of a chunk that are updated alike, and the rounding place (moment_codes.h) of own element 0,
+  // which counts where moments are codes.
+  struct Elements {
+    uint64_t first, end;
+    uint64_t rounding_place;
+  };
   void for_each_run(ChunkId chunk,
-                    FunctionRef<void(const OptimizerStep& step, uint64_t first, uint64_t end)> body) const;
+                    FunctionRef<void(const OptimizerStep& step, const Elements& alike)> body) const;
 
   const ChunkShards& shards_;
   const FlatSpace& space_;

@@ -11,6 +11,7 @@ ENUMS = {
         "internal": 8, "peer": 9,
     },
     "terrace_type": {"fp32": 0, "bf16": 1, "fp16": 2},
+    "terrace_moment_type": {"fp32": 0, "bf16": 1, "int8": 2},
     "terrace_use_kind": {"forward": 0, "backward": 1, "inference": 2, "unit": 3},
     "terrace_placement": {"device": 0, "cpu": 1, "nvme": 2},
     "terrace_optimizer_kind": {"adamw": 0, "adam": 1, "adagrad": 2, "lion": 3, "sgd": 4},
@@ -64,7 +65,7 @@ class terrace_tensor(Structure):
     _fields_ = [
         ("size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("shape", POINTER(c_uint64)),
         ("type", c_uint32), ("frozen", c_uint32), ("group", c_uint32), ("backward_uses", c_uint32),
-        ("address", c_void_p),
+        ("address", c_void_p), ("rounding_place", c_uint64),
     ]
 
 

@@ -66,8 +66,9 @@ struct CheckpointValues::Source {
   std::pair<uint64_t, DataType> place_in_tile(const Section& section, ValueKind what) const {
     if (!section.trainable) return {0, section.type};
     const RecordLayout& layout = manifest.layout;
-    if (what == ValueKind::first_moment) return {layout.moment_offset(0), layout.moment_type};
-    if (what == ValueKind::second_moment) return {layout.moment_offset(1), layout.moment_type};
+    if (what == ValueKind::first_moment) return {layout.moment_offset(0), number_type_of(layout.moment_type)};
+    if (what == ValueKind::second_moment)
+      return {layout.moment_offset(1), number_type_of(layout.moment_type)};
     return {0, DataType::fp32};
   }
 

@@ -38,9 +38,9 @@ RecordLayout read_layout(Members& members) {
   if (moments > kMostMoments) members.refuse(fmt::format("no optimizer has {} moments", moments));
   layout.moment_count = static_cast<uint32_t>(moments);
   const std::string type = members.text("moment_type");
-  if (type != name_of(DataType::fp32) && type != name_of(DataType::bf16))
+  if (type != name_of(MomentType::fp32) && type != name_of(MomentType::bf16))
     members.refuse("\"moment_type\" is neither fp32 nor bf16");
-  layout.moment_type = type == name_of(DataType::fp32) ? DataType::fp32 : DataType::bf16;
+  layout.moment_type = type == name_of(MomentType::fp32) ? MomentType::fp32 : MomentType::bf16;
   return layout;
 }
 

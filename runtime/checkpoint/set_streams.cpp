@@ -82,13 +82,13 @@ uint64_t SetStreams::States::bytes() const {
 }
 
 void SetStreams::States::read(std::span<std::byte> tiles) {
-  if (layout_.master == MasterForm::whole) return records_.read(tiles);
+  if (layout_.is_canonical()) return records_.read(tiles);
   const uint64_t tile_bytes = layout_.canonical().tile_bytes();
   for (; !tiles.empty(); tiles = tiles.subspan(tile_bytes)) {
     record_.resize(layout_.tile_bytes());
     parameter_.resize(kTileElements * sizeof(Bf16));
     records_.read(record_);
-    parameters_.read(parameter_);
+    if (layout_.master == MasterForm::remainder) parameters_.read(parameter_);
     join_tiles(best_instruction_set(), layout_, record_.data(), parameter_.data(), tiles.data(), 1);
   }
 }

@@ -62,7 +62,7 @@ struct OptimizerConfig {
   double momentum = 0.0;        // sgd only, as are dampening and nesterov
   double dampening = 0.0;
   bool nesterov = false;
-  DataType moment_type = DataType::fp32;  // type of the state beside the master weights: fp32, or bf16
+  MomentType moment_type = MomentType::fp32;  // of the state beside the master weights
 };
 
 // The loss scale of fp16 training. It has no effect in other precisions.

@@ -110,6 +110,7 @@ const Standings& standing_of_enums() {
       {"Option", Reason{"names of options in messages: wording_test"}},
       {"LogLevel", kLooksOn},
       {"MasterForm", kMaster},
+      {"MomentType", kMoments},
       {"CopyDirections", Reason{"of a measurement"}},
       {"DeviceSlot", kIdentity},
       {"PolicyKind", kPolicy},
@@ -214,6 +215,7 @@ struct Seen {
   std::set<PolicyKind> policies;
   std::set<io::EngineKind> engines;
   std::set<MasterForm> masters;
+  std::set<MomentType> moments;
   std::set<DataType> types, accumulation_types;
   std::set<UpdateMode> modes;
   std::set<OptimizerKind> optimizers;
@@ -237,6 +239,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.parameters.insert(options.parameters), seen.states.insert(options.states);
     seen.policies.insert(options.policy), seen.engines.insert(options.io.kind);
     seen.masters.insert(options.record_layout.master);
+    if (options.record_layout.moment_count > 0) seen.moments.insert(options.record_layout.moment_type);
     seen.types.insert(training.space().sections().front().type);
     seen.several_types.insert(training.space().sections().front().type !=
                               training.space().sections().back().type);
@@ -260,6 +263,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   EXPECT_EQ(seen.policies.size(), enumerator_count<PolicyKind>());
   EXPECT_EQ(seen.engines.size(), enumerator_count<io::EngineKind>());
   EXPECT_EQ(seen.masters.size(), enumerator_count<MasterForm>());
+  EXPECT_EQ(seen.moments.size(), enumerator_count<MomentType>());
   EXPECT_EQ(seen.types.size(), enumerator_count<DataType>());
   EXPECT_EQ(seen.accumulation_types.size(), enumerator_count<DataType>());
   EXPECT_EQ(seen.modes.size(), enumerator_count<UpdateMode>());

@@ -57,7 +57,7 @@ constexpr std::array<std::string_view, 4> kActivationPlaces = {"kept", "checkpoi
 // steps.
 constexpr std::array<std::string_view, 4> kCommitCadences = {"in place", "0", "1", "2"};
 
-constexpr std::array<std::string_view, 2> kMomentTypes = {"fp32", "bf16"};
+constexpr auto kMomentTypes = testing::enumerator_names<MomentType>();
 // Where states are not on the device; "mixed": another mode in every step.
 constexpr auto kUpdates = with(testing::enumerator_names<UpdateMode>(), "mixed");
 

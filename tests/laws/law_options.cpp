@@ -203,7 +203,7 @@ Training training_of(const Combination& c) {
   training.gradients = gradients_of(c);
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
   training.callers = callers_of(c);
-  training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
+  training.moment_type = static_cast<MomentType>(c[kMoments]);
   training.products = static_cast<ProductType>(c[kCompute]);
   training.gradient_bits = gradient_bits_of(c);
   const bool rounds_parameters = level_of(c, kRounding) == "parameters" || level_of(c, kRounding) == "both";

@@ -10,6 +10,8 @@
 #include <string>
 
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/optimizer_cpu/masters.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/reference/model/compute/host_ops.h>
 
 #include "support/array_update.h"
@@ -187,6 +189,7 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
     arrays.parameter_type = space.tensor(TensorId{t}).type;
     arrays.element_count = space.place(TensorId{t}).elements;
+    arrays.rounding_place = kernels::rounding_place_of(t, 0);
     testing::update_arrays(InstructionSet::scalar,
                            make_optimizer_step(groups[space.tensor(TensorId{t}).group], steps[t], scale),
                            arrays);
@@ -194,6 +197,7 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
   }
 }
 
+// Canonical ones.
 std::vector<std::byte> tiles_of(const FlatState& state) {
   std::vector<std::byte> tiles;
   for (size_t first = 0; first < state.master.size(); first += kTileElements) {
@@ -204,7 +208,11 @@ std::vector<std::byte> tiles_of(const FlatState& state) {
       tiles.insert(tiles.end(), moment, moment + state.layout.moment_bytes());
     }
   }
-  return tiles;
+  if (state.layout.is_canonical()) return tiles;
+  const size_t count = tiles.size() / state.layout.tile_bytes();
+  std::vector<std::byte> canonical(count * state.layout.canonical().tile_bytes());
+  join_tiles(InstructionSet::scalar, state.layout, tiles.data(), nullptr, canonical.data(), count);
+  return canonical;
 }
 
 }  // namespace

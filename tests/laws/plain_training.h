@@ -34,7 +34,7 @@ struct Training {
   DataType accumulation_type = DataType::fp32;
   double clip_norm = 0;
   OptimizerSettings optimizer = law_optimizer("adamw");
-  DataType moment_type = DataType::fp32;
+  MomentType moment_type = MomentType::fp32;
   ProductType products = ProductType::fp32;  // of matrices
   uint32_t gradient_bits = 0;                // above 0: of what joins the sum of the step
   uint32_t parameter_bits = 0;               // the same of trained parameters of 16 bits

@@ -29,7 +29,7 @@ struct Kind {
   const char* lora;       // values of terrace.lora and terrace.frozen, or empty
   const char* frozen;
   const char* optimizer = R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})";
-  bool bf16_moments = false;
+  const char* moments = "auto";  // terrace.state_type
   const char* clipping = "1.0";
 };
 
@@ -45,11 +45,13 @@ constexpr Kind kKinds[] = {
     {"qwen2_frozen", ModelFamily::qwen2, "fp32", "", R"(["*embed_tokens*", "*.layers.0.*"])"},
     {"qwen3_lora", ModelFamily::qwen3, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["q_proj"]})", ""},
     // Without clipping, so that during backward gradients are applied as they land.
-    {"gpt2_adagrad", ModelFamily::gpt2, "bf16", "", "", R"({"type": "Adagrad"})", true, "0"},
-    {"llama_lion", ModelFamily::llama, "bf16", "", "", R"({"type": "Lion", "params": {"lr": 2e-4}})", false,
+    {"gpt2_adagrad", ModelFamily::gpt2, "bf16", "", "", R"({"type": "Adagrad"})", "bf16", "0"},
+    {"llama_lion", ModelFamily::llama, "bf16", "", "", R"({"type": "Lion", "params": {"lr": 2e-4}})", "auto",
      "0"},
     {"gpt2_sgd", ModelFamily::gpt2, "fp32", "", "",
-     R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})", false, "0"},
+     R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})", "auto", "0"},
+    {"gpt2_codes", ModelFamily::gpt2, "bf16", "", "",
+     R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})", "int8"},
 };
 
 struct Placing {
@@ -78,8 +80,7 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
   text +=
       std::string(R"("optimizer": )") + kind.optimizer + R"(, "gradient_clipping": )" + kind.clipping + ",";
   if (std::string(kind.precision) == "bf16") {
-    text += std::string(R"("bf16": {"enabled": true, "bf16_optimizer_states": )") +
-            (kind.bf16_moments ? "true" : "false") + "},";
+    text += R"("bf16": {"enabled": true},)";
   }
   if (std::string(kind.precision) == "fp16")
     text += R"("fp16": {"enabled": true, "initial_scale_power": 20, "hysteresis": 1},)";
@@ -95,6 +96,7 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
           placing.chunk_elements + R"(, "policy": ")" + placing.policy + R"(", "update": ")" +
           placing.update + "\"";
   if (placing.compact && std::string(kind.precision) == "bf16") text += R"(, "compact_state": true)";
+  text += std::string(R"(, "state_type": ")") + kind.moments + "\"";
   if (*kind.lora != 0) text += std::string(R"(, "lora": )") + kind.lora;
   if (*kind.frozen != 0) text += std::string(R"(, "frozen": )") + kind.frozen;
   return text + "}}";

@@ -97,6 +97,9 @@ struct ToyCase {
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
+inline constexpr RecordLayout kCoded = {MasterForm::whole, 2, MomentType::int8};
+inline constexpr RecordLayout kCompactCoded = {MasterForm::remainder, 2, MomentType::int8};
+inline constexpr std::array kLayouts = {RecordLayout{}, kCompact, kCoded, kCompactCoded};
 
 template <RigKind kKind>
 std::vector<TensorSpec> toy_tensors(const ToyCase<kKind>& c);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <terrace/optimizer_cpu/moment_codes.h>
+
 #include "support/array_update.h"
 #include "support/offloaders.h"
 
@@ -191,9 +193,10 @@ Reference::Reference(std::vector<TensorSpec> specs, uint32_t accumulation, DataT
     : specs_(std::move(specs)), accumulation_(accumulation), accumulation_type_(accumulation_type) {
   for (uint32_t t = 0; t < specs_.size(); ++t) {
     const uint64_t count = specs_[t].element_count();
+    const uint64_t moments = round_up(count, kMomentBlock);  // room for whole blocks of codes
     Tensor tensor{std::vector<float>(count),
-                  std::vector<float>(count),
-                  std::vector<float>(count),
+                  std::vector<float>(moments),
+                  std::vector<float>(moments),
                   std::vector<float>(count),
                   std::vector<std::byte>(count * bytes_of(specs_[t].type)),
                   std::vector<std::byte>(count * bytes_of(specs_[t].type)),
@@ -253,7 +256,9 @@ void Reference::step_skipping(uint64_t step, const std::vector<std::string>& ski
     testing::ArrayRun arrays;
     const auto bytes = [](std::vector<float>& part) { return reinterpret_cast<std::byte*>(part.data()); };
     arrays.master = bytes(tensor.master);
+    arrays.layout.moment_type = has_codes_ ? MomentType::int8 : MomentType::fp32;
     arrays.moments = {bytes(tensor.exp_avg), bytes(tensor.exp_avg_sq)};
+    arrays.rounding_place = kernels::rounding_place_of(t, 0);
     arrays.gradients = reinterpret_cast<const std::byte*>(tensor.sum.data());
     arrays.gradient_type = DataType::fp32;
     arrays.parameters = tensor.parameter.data();

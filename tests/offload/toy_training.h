@@ -82,6 +82,8 @@ class Reference final : public ParameterAccess {
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
   // Leaves out tensors without a gradient in a step, which count their own steps then.
   void skip_unused() { skips_unused_ = true; }
+  // Moments are kept as in records of this layout: in fp32, or as codes.
+  void keep_moments_as(const RecordLayout& layout) { has_codes_ = layout.has_codes(); }
   // The gradient of the last step.
   const std::vector<float>& sum(uint32_t tensor) const { return tensors_[tensor].sum; }
   const std::vector<float>& master(uint32_t tensor) const { return tensors_[tensor].master; }
@@ -100,7 +102,7 @@ class Reference final : public ParameterAccess {
   std::vector<Tensor> tensors_;
   std::vector<TensorId> leased_;
   UseKind kind_ = UseKind::forward;
-  bool skips_unused_ = false;
+  bool skips_unused_ = false, has_codes_ = false;
 };
 
 // Everything on nvme below `folder`, through the engine `threads`, with the least budgets that do.

@@ -86,7 +86,8 @@ TEST_P(CompactState, GivesTheBitsOfTheWholeFormForAnyInputBits) {
 TEST_P(CompactState, StartsFromTheSameParametersWhateverNanWasLoaded) {
   const uint32_t kNans[] = {0x7f800001u, 0xff800001u, 0x7fbfffffu, 0xffffffffu, 0x7fc00000u, 0x7fffffffu};
   for (const uint32_t bits : kNans) {
-    UpdateProblem compact({}, {DataType::bf16, DataType::bf16, DataType::fp32, MasterForm::remainder}, 1, 0);
+    UpdateProblem compact({}, {DataType::bf16, DataType::bf16, MomentType::fp32, MasterForm::remainder}, 1,
+                          0);
     compact.set_master(0, std::bit_cast<float>(bits));
     EXPECT_EQ(std::bit_cast<uint32_t>(compact.parameter(0)), (bits | 0x00400000u) & 0xffff0000u);
     EXPECT_TRUE(identical(compact.master(0, false), compact.parameter(0)));
@@ -95,7 +96,7 @@ TEST_P(CompactState, StartsFromTheSameParametersWhateverNanWasLoaded) {
 
 TEST(CompactStateDeathTest, RefusesWhatItCannotHold) {
   std::mt19937 random(33);
-  UpdateProblem problem({}, {DataType::bf16, DataType::bf16, DataType::fp32, MasterForm::remainder}, 4, 0);
+  UpdateProblem problem({}, {DataType::bf16, DataType::bf16, MomentType::fp32, MasterForm::remainder}, 4, 0);
   problem.fill_state(random);
   problem.fill_gradients(random);
   const OptimizerStep step = make_optimizer_step({}, 1);
@@ -103,7 +104,7 @@ TEST(CompactStateDeathTest, RefusesWhatItCannotHold) {
   fp16.layout.parameter = DataType::fp16;
   EXPECT_DEATH(fp16.update(InstructionSet::scalar, step), "fp16 parameters are no part of such masters");
   EXPECT_DEATH(split_tiles(InstructionSet::scalar, RecordLayout{}, nullptr, nullptr, nullptr, 1),
-               "whole masters");
+               "canonical already");
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST_P(Masters, TurnRunsOfTilesIntoTheCanonicalFormAndBack) {
   for (const MasterForm form : {MasterForm::remainder, MasterForm::parameter}) {
     const DataType parameter = master_parameter_type(form);
     for (const uint32_t moments : {0u, 1u, 2u}) {
-      const DataType type = moments == 1 ? DataType::bf16 : DataType::fp32;
+      const MomentType type = moments == 1 ? MomentType::bf16 : MomentType::fp32;
       const RecordLayout compact{form, moments, type};
       if (compact.tile_bytes() == 0) continue;  // there are no empty records
       const size_t canonical_bytes = kTiles * compact.canonical().tile_bytes();

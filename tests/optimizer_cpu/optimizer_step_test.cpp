@@ -60,7 +60,8 @@ TEST(OptimizerStepDeathTest, RefusesMeaninglessSettings) {
 
 TEST(UpdateDeathTest, RefusesParametersThatOverlapGradientsOfAnotherSize) {
   UpdateProblem problem(
-      {}, {DataType::fp32, DataType::bf16, DataType::fp32, MasterForm::whole, Output::over_gradients}, 4, 0);
+      {}, {DataType::fp32, DataType::bf16, MomentType::fp32, MasterForm::whole, Output::over_gradients}, 4,
+      0);
   EXPECT_DEATH(problem.update(InstructionSet::scalar, make_optimizer_step({}, 1)), "overlap");
 }
 
@@ -68,7 +69,7 @@ TEST(UpdateDeathTest, RefusesParametersThatOverlapGradientsOfTheirSizeElsewhere)
   float master = 0, moment = 0;
   uint16_t both[2] = {};
   auto* const bytes = reinterpret_cast<std::byte*>(both);
-  testing::ArrayRun run{.layout = {MasterForm::whole, 1, DataType::fp32},
+  testing::ArrayRun run{.layout = {MasterForm::whole, 1, MomentType::fp32},
                         .master = reinterpret_cast<std::byte*>(&master),
                         .moments = {reinterpret_cast<std::byte*>(&moment), nullptr},
                         .gradients = bytes,

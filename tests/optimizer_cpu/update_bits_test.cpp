@@ -159,14 +159,14 @@ void expect_record(Record& record, size_t first, size_t end, const UpdateProblem
 }
 
 constexpr Layout kTileLayouts[] = {
-    {DataType::bf16, DataType::bf16, DataType::fp32, MasterForm::whole, Output::over_gradients},
-    {DataType::fp16, DataType::fp16, DataType::fp32, MasterForm::whole, Output::over_gradients},
-    {DataType::fp32, DataType::bf16, DataType::bf16, MasterForm::whole, Output::apart},
-    {DataType::bf16, DataType::bf16, DataType::fp32, MasterForm::remainder, Output::apart},
-    {DataType::bf16, DataType::bf16, DataType::bf16, MasterForm::remainder, Output::over_gradients},
-    {DataType::fp32, DataType::bf16, DataType::fp32, MasterForm::remainder, Output::beside_old},
-    {DataType::fp32, DataType::fp32, DataType::fp32, MasterForm::parameter, Output::apart},
-    {DataType::bf16, DataType::fp32, DataType::bf16, MasterForm::parameter, Output::beside_old},
+    {DataType::bf16, DataType::bf16, MomentType::fp32, MasterForm::whole, Output::over_gradients},
+    {DataType::fp16, DataType::fp16, MomentType::fp32, MasterForm::whole, Output::over_gradients},
+    {DataType::fp32, DataType::bf16, MomentType::bf16, MasterForm::whole, Output::apart},
+    {DataType::bf16, DataType::bf16, MomentType::fp32, MasterForm::remainder, Output::apart},
+    {DataType::bf16, DataType::bf16, MomentType::bf16, MasterForm::remainder, Output::over_gradients},
+    {DataType::fp32, DataType::bf16, MomentType::fp32, MasterForm::remainder, Output::beside_old},
+    {DataType::fp32, DataType::fp32, MomentType::fp32, MasterForm::parameter, Output::apart},
+    {DataType::bf16, DataType::fp32, MomentType::bf16, MasterForm::parameter, Output::beside_old},
 };
 
 TEST_P(UpdateBits, AreTheSameInTilesAndReachNoElementOutsideTheRun) {

@@ -55,7 +55,7 @@ enum class Output : uint8_t {
 struct Layout {
   DataType gradient = DataType::fp32;
   DataType parameter = DataType::fp32;
-  DataType moment = DataType::fp32;
+  MomentType moment = MomentType::fp32;  // no codes, which moment_codes_test.cpp has
   MasterForm form = MasterForm::whole;
   Output output = Output::apart;
 };
@@ -115,9 +115,11 @@ struct UpdateProblem {
 
   float gradient(size_t i) const { return element(gradients.data(), layout.gradient, i); }
   void set_gradient(size_t i, float value) { set_element(gradients.data(), layout.gradient, i, value); }
-  float moment(size_t k, size_t i) const { return element(moments[k].data(), layout.moment, i); }
+  float moment(size_t k, size_t i) const {
+    return element(moments[k].data(), number_type_of(layout.moment), i);
+  }
   void set_moment(size_t k, size_t i, float value) {
-    if (k < moments.size()) set_element(moments[k].data(), layout.moment, i, value);
+    if (k < moments.size()) set_element(moments[k].data(), number_type_of(layout.moment), i, value);
   }
   // Before an update of the compact form the upper halves are the old parameters, after it the new ones.
   float master(size_t i, bool updated) const {
@@ -186,7 +188,7 @@ void for_every_layout(Body body) {
   const auto look_at = [&](const Layout& layout) {
     if (layouts++ % testing::kOneIn == 0) body(layout);
   };
-  for (const DataType moment : {DataType::fp32, DataType::bf16}) {
+  for (const MomentType moment : {MomentType::fp32, MomentType::bf16}) {
     for (const DataType gradient : kEveryType) {
       for (const DataType parameter : kEveryType) {
         look_at(Layout{gradient, parameter, moment, MasterForm::whole, Output::apart});

@@ -19,7 +19,7 @@ TERRACE_ON_EVERY_INSTRUCTION_SET(SpecialNumbers);
 
 TEST_P(SpecialNumbers, AreKeptWhereTheyAreDenormal) {
   const float tiny = 3e-40f;  // below the smallest normal number, 1.2e-38
-  for (const DataType moment : {DataType::fp32, DataType::bf16}) {
+  for (const MomentType moment : {MomentType::fp32, MomentType::bf16}) {
     for (const MasterForm form : {MasterForm::whole, MasterForm::remainder}) {
       for (OptimizerSettings settings : every_settings()) {
         settings.lr = 0;
@@ -41,12 +41,13 @@ TEST_P(SpecialNumbers, AreKeptWhereTheyAreDenormal) {
           ASSERT_EQ(problem.parameter(i), to_float(to_bf16(tiny)));
           ASSERT_NE(problem.parameter(i), 0);
           if (settings.kind == OptimizerKind::adam) {
-            ASSERT_EQ(problem.moment(0, i), rounded(tiny, moment));
-            ASSERT_EQ(problem.moment(1, i), rounded(rounded(tiny, moment) / 2, moment));
+            ASSERT_EQ(problem.moment(0, i), rounded(tiny, number_type_of(moment)));
+            ASSERT_EQ(problem.moment(1, i),
+                      rounded(rounded(tiny, number_type_of(moment)) / 2, number_type_of(moment)));
           } else if (settings.kind == OptimizerKind::lion) {
-            ASSERT_EQ(problem.moment(0, i), rounded(tiny / 2, moment));
+            ASSERT_EQ(problem.moment(0, i), rounded(tiny / 2, number_type_of(moment)));
           } else if (settings.kind == OptimizerKind::sgd && settings.momentum != 0) {
-            ASSERT_EQ(problem.moment(0, i), rounded(tiny, moment));
+            ASSERT_EQ(problem.moment(0, i), rounded(tiny, number_type_of(moment)));
           }
         }
       }

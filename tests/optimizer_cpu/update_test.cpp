@@ -35,7 +35,8 @@ void expect_every_step_near_fp64(InstructionSet set, UpdateProblem& problem, uin
       const float master = problem.master(i, true);
       ASSERT_NEAR(master, e.p, e.p_bound) << "master " << i << " in step " << step;
       for (size_t k = 0; k < problem.moments.size(); ++k) {
-        ASSERT_NEAR(problem.moment(k, i), e.moment[k], e.stored_bound(k, problem.layout.moment))
+        ASSERT_NEAR(problem.moment(k, i), e.moment[k],
+                    e.stored_bound(k, number_type_of(problem.layout.moment)))
             << "moment " << k << " of " << i << " in step " << step;
       }
       ASSERT_TRUE(identical(problem.parameter(i), rounded(master, problem.layout.parameter)))

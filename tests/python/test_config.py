@@ -301,6 +301,10 @@ class Keys(unittest.TestCase):
         self.refused({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "fp16.enabled")
         small = {"bf16": {"enabled": True, "bf16_optimizer_states": True}}
         self.assertEqual(read_config(small).store_options["moment_type"], "bf16")
+        for kind in ("fp32", "bf16", "int8"):
+            self.assertEqual(read_config({"terrace": {"state_type": kind}}).store_options["moment_type"], kind)
+        self.refused({"terrace": {"state_type": "int4"}}, "terrace.state_type")
+        self.refused({**small, "terrace": {"state_type": "int8"}}, "terrace.state_type")
         self.refused({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types.grad_accum_dtype")
 
     def test_optimizers_have_their_own_keys_and_defaults(self):

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
@@ -23,10 +25,28 @@ struct ArrayRun {
   DataType parameter_type = DataType::fp32;
   const std::byte* old_parameters = nullptr;
   size_t element_count = 0;
+  uint64_t rounding_place = 0;  // as in TileRun
 };
+
+inline void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays);
+
+// Codes are of whole blocks, of which the last may have fewer elements.
+inline void update_coded_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays) {
+  const size_t count = (arrays.element_count + kMomentBlock - 1) / kMomentBlock * kMomentBlock;
+  std::array<std::vector<float>, 2> numbers{std::vector<float>(count), std::vector<float>(count)};
+  const bool has_second = arrays.layout.moment_count > 1;
+  const std::array<float*, 2> at = {numbers[0].data(), has_second ? numbers[1].data() : nullptr};
+  decode_blocks(set, {arrays.moments[0], arrays.moments[1]}, count, at);
+  ArrayRun plain = arrays;
+  plain.layout.moment_type = MomentType::fp32;
+  plain.moments = {reinterpret_cast<std::byte*>(at[0]), reinterpret_cast<std::byte*>(at[1])};
+  update_arrays(set, step, plain);
+  encode_blocks(set, {at[0], at[1]}, count, Chance{step.rounding_key, arrays.rounding_place}, arrays.moments);
+}
 
 inline void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays) {
   if (arrays.element_count == 0) return;
+  if (arrays.layout.has_codes()) return update_coded_arrays(set, step, arrays);
   const kernels::UpdateRun run{
       .master = arrays.master,
       .moments = arrays.moments,

@@ -46,6 +46,8 @@ constexpr std::array kKeyFlags = {
             "Where parameters live between uses"},
     KeyFlag{"--offload-optimizer", "zero_optimization.offload_optimizer.device", "none|cpu|nvme", kMemory,
             "Where master weights and moments live"},
+    KeyFlag{"--state-type", "terrace.state_type", "", kMemory,
+            "The type of moments; int8 is one byte with its share of a scale"},
     KeyFlag{"--policy", "terrace.policy", "", kMemory, "Which chunk leaves the device when it is full"},
     KeyFlag{"--engine", "terrace.engine", "", kMemory, "Which file I/O engine is used"},
     KeyFlag{"--chunk-elements", "terrace.chunk_elements", "N", kMemory,

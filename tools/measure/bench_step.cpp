@@ -140,14 +140,14 @@ void BenchStep::plan_model(StepPlan& plan) const {
 void BenchStep::plan_optimizer(StepPlan& plan) const {
   plan.optimizer = flags_.optimizer.name;
   plan.settings = flags_.optimizer.settings();
-  if (flags_.moments != "fp32" && flags_.moments != "bf16")
-    refuse("--state-type " + flags_.moments, "it is not fp32 or bf16", "give one of these");
+  const std::optional<MomentType> moments = moment_type_from_name(flags_.moments);
+  if (!moments) refuse("--state-type " + flags_.moments, "it is not fp32, bf16 or int8", "give one of these");
   if (flags_.compact && plan.type != DataType::bf16)
     refuse("--compact-state", "only bf16 parameters are the upper half of their masters",
            "give --dtype bf16");
   plan.options.record_layout = {.master = flags_.compact ? MasterForm::remainder : MasterForm::whole,
                                 .moment_count = moment_count(plan.settings.kind, plan.settings.momentum),
-                                .moment_type = type_of_flag("--state-type", flags_.moments)};
+                                .moment_type = *moments};
   const std::optional<UpdateMode> mode = update_mode_from_name(flags_.update);
   if (!mode)
     refuse("--update " + flags_.update, "there is no such mode",

@@ -26,7 +26,7 @@ OPTION_ENUMS = {
     "unused_gradients": "terrace_unused_gradients",
     "update_when": "terrace_update_when",
     "optimizer": "terrace_optimizer_kind",
-    "moment_type": "terrace_type",
+    "moment_type": "terrace_moment_type",
     "accumulation_type": "terrace_type",
     "io_engine": "terrace_io_engine",
     "rank_exchange": "terrace_rank_exchange",
@@ -160,6 +160,7 @@ def _c_tensor(tensor: Tensor) -> c.terrace_tensor:
             group=tensor.group,
             backward_uses=tensor.backward_uses,
             address=tensor.address or None,
+            rounding_place=tensor.rounding_place,
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(

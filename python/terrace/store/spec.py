@@ -52,6 +52,7 @@ class Tensor(NamedTuple):
     home: str = "managed"
     address: int = 0
     address_is_device: bool = False
+    rounding_place: int = 0  # as in terrace_tensor
 
     @property
     def elements(self) -> int:

@@ -20,6 +20,7 @@ constexpr std::string_view kDampening = "optimizer.params.dampening";
 constexpr std::string_view kNesterov = "optimizer.params.nesterov";
 constexpr std::string_view kFp32States = "optimizer.params.fp32_optimizer_states";
 constexpr std::string_view kBf16States = "bf16.bf16_optimizer_states";
+constexpr std::string_view kStateType = "terrace.state_type";
 constexpr std::string_view kBf16Masters = "bf16.bf16_master_weights_and_grads";
 
 // What Hugging Face's trainer fills in for "auto" when it is not told otherwise, whatever the optimizer.
@@ -131,7 +132,8 @@ void Resolver::resolve_momentum() {
   }
 }
 
-// Two keys say the same thing of moments: DeepSpeed derives the optimizer's from that of bf16.
+// Two keys of DeepSpeed say the same thing of moments, which derives the optimizer's from that of bf16; the
+// key of our own says more.
 void Resolver::resolve_moments() {
   OptimizerConfig& optimizer = config_.optimizer;
   const bool fp32_states = boolean(kFp32States, true);
@@ -152,13 +154,29 @@ void Resolver::resolve_moments() {
   }
   if (!fp32_states && config_.precision == DataType::fp32)
     idle_.push_back({fp32->written_key, "parameters are fp32, and so are moments then"});
-  if (!is_bf16 || (fp32_states && !bf16_states)) return;
-  if (row_of(optimizer.type).has_momentum && optimizer.momentum == 0) {
-    const ConfigEntry& wanted = bf16_states ? *bf16 : *fp32;
-    idle_.push_back({wanted.written_key, "SGD without momentum keeps no moments"});
-    return;
+  const bool wants_bf16 = is_bf16 && (!fp32_states || bf16_states);
+  if (wants_bf16) optimizer.moment_type = MomentType::bf16;
+  const ConfigEntry* wanted = wants_bf16 ? (bf16_states ? bf16 : fp32) : nullptr;
+  if (const std::optional<MomentType> own = moment_type_from_name(text(kStateType, "auto"))) {
+    const ConfigEntry& type = *given(kStateType);
+    for (const ConfigEntry* other : {fp32, bf16}) require_moments(type, *own, other);
+    optimizer.moment_type = *own;
+    wanted = &type;
   }
-  optimizer.moment_type = DataType::bf16;
+  if (wanted != nullptr && row_of(optimizer.type).has_momentum && optimizer.momentum == 0) {
+    optimizer.moment_type = MomentType::fp32;
+    idle_.push_back({wanted->written_key, "SGD without momentum keeps no moments"});
+  }
+}
+
+// `other`, if it is given, must not say another type of moments than `own`.
+void Resolver::require_moments(const ConfigEntry& type, MomentType own, const ConfigEntry* other) {
+  if (other == nullptr || config_.precision != DataType::bf16) return;
+  const bool is_fp32 =
+      other == given(kFp32States) ? boolean(kFp32States, true) : !boolean(kBf16States, false);
+  if (own == (is_fp32 ? MomentType::fp32 : MomentType::bf16)) return;
+  problems_.add(type, fmt::format("{} is {}, but by {} moments are {}", type.written_key, name_of(own),
+                                  named(*other), is_fp32 ? "fp32" : "bf16"));
 }
 
 // DeepSpeed has bf16 moments only together with bf16 master weights; a file that asks for the moments has

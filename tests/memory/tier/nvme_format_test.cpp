@@ -62,7 +62,7 @@ TierManifest example_manifest() {
 
 TEST(NvmeFormat, OfAManifestIsAsDocumented) {
   TierManifest manifest = example_manifest();
-  manifest.layout = {MasterForm::remainder, 1, DataType::bf16};
+  manifest.layout = {MasterForm::remainder, 1, MomentType::bf16};
   const std::vector<std::byte> bytes = serialise(manifest);
   EXPECT_EQ(as_text(documented("manifest")), as_text(bytes));
   EXPECT_EQ(parse_tier_manifest(documented("manifest"), "docs/nvme_format.md"), manifest);

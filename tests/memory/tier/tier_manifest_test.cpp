@@ -44,7 +44,7 @@ TEST(TierManifest, GivesBackWhatWasWritten) {
 TEST(TierManifest, SaysWhatTilesOfOptimizerStateConsistOf) {
   for (const MasterForm master : {MasterForm::whole, MasterForm::remainder}) {
     for (const uint32_t moments : {0u, 1u, 2u}) {
-      for (const DataType type : {DataType::fp32, DataType::bf16}) {
+      for (const MomentType type : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
         TierManifest manifest = example();
         manifest.layout = {master, moments, type};
         EXPECT_EQ(parse_tier_manifest(serialise(manifest), "m"), manifest);

@@ -41,7 +41,7 @@ Life life_of(uint32_t seed, const std::filesystem::path& folder) {
   life.after = random() % 2 == 0;
   life.folders = {folder / "a"};
   if (random() % 3 == 0) life.folders.push_back(folder / "b");
-  if (seed % 2 == 0) life.c.layout = kCompact;
+  life.c.layout = kLayouts[seed % kLayouts.size()];
   if (life.c.parameters != Placement::none) life.c.mode = static_cast<UpdateMode>(random() % 3);
   if (seed % 3 == 0 && life.c.mode != UpdateMode::next_forward) life.c.processor_share = 0.5;
   return life;

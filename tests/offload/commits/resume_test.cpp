@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(CommitCase{}, CommitCase{.parameters = Placement::nvme, .cached_quarters = 0},
                       CommitCase{.parameters = Placement::none, .mode = UpdateMode::after_backward},
                       CommitCase{.parameters = Placement::nvme, .layout = kCompact},
+                      CommitCase{.parameters = Placement::nvme, .layout = kCoded},
                       CommitCase{.cached_quarters = 4, .layout = kCompact, .mode = UpdateMode::next_forward},
                       CommitCase{.mode = UpdateMode::during_backward, .processor_share = 0.5}));
 

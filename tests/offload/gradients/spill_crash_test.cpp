@@ -30,7 +30,7 @@ Life life_of(uint32_t seed, const std::filesystem::path& folder) {
   life.c.mode = kUpdateModes[seed % 3];
   life.c.parameters = seed % 2 == 0 ? Placement::cpu : Placement::nvme;
   life.c.accumulation = life.c.parameters == Placement::cpu ? 2 : 1 + random() % 2;
-  if (random() % 2 == 0) life.c.layout = kCompact;
+  life.c.layout = kLayouts[random() % kLayouts.size()];
   life.c.accumulation_type = random() % 2 == 0 ? DataType::fp32 : DataType::bf16;
   life.c.engine = io::engine_kinds()[random() % io::engine_kinds().size()];
   life.c.host_budget = random() % 2 == 0 ? spill_all : spill_some;

@@ -7,6 +7,7 @@ namespace terrace::traffic_bound_test {
 namespace {
 
 constexpr RecordLayout kCompact = {.master = MasterForm::remainder};
+constexpr RecordLayout kCoded = {.master = MasterForm::remainder, .moment_type = MomentType::int8};
 
 struct Step {
   OffloadCounters moved;
@@ -33,8 +34,8 @@ Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = Upda
   return {rig.offloader->report().counters() - before, rig.offloader->report().traffic_bound()};
 }
 
-TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {
-  for (const RecordLayout& layout : {RecordLayout{}, kCompact}) {
+TEST(TrafficBound, IsWhatStepsOfEveryLayoutMove) {
+  for (const RecordLayout& layout : {RecordLayout{}, kCompact, kCoded}) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       const auto [moved, bound] = step_with(parameters, layout);
       EXPECT_EQ(moved.record_read_bytes, bound.record_read_bytes) << name_of(parameters);
@@ -52,7 +53,7 @@ TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {
 
 // Records and gradients come to the device and go, and nothing else does that would not.
 TEST(TrafficBound, OfUpdatesOnTheDeviceIsWhatTheyMove) {
-  for (const RecordLayout& layout : {RecordLayout{}, kCompact}) {
+  for (const RecordLayout& layout : {RecordLayout{}, kCompact, kCoded}) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       const TrafficBound here = step_with(parameters, layout).bound;
       const auto [moved, bound] = step_with(parameters, layout, UpdateMode::after_backward, false, 0);
@@ -63,7 +64,7 @@ TEST(TrafficBound, OfUpdatesOnTheDeviceIsWhatTheyMove) {
       const uint64_t records = here.record_read_bytes;
       const uint64_t elements = records / layout.tile_bytes() * kTileElements;
       const uint64_t bytes = elements * sizeof(Bf16);  // of gradients, or of parameters
-      const bool is_compact = layout == kCompact;
+      const bool is_compact = layout.master == MasterForm::remainder;
       if (parameters == Placement::none) {
         EXPECT_EQ(bound.h2d_bytes, here.h2d_bytes - bytes + records + bytes);
         EXPECT_EQ(bound.d2h_bytes, here.d2h_bytes - (is_compact ? bytes : 0) + records);
@@ -87,6 +88,15 @@ TEST(TrafficBound, OfAnUpdateInTheNextForwardLeavesOutOneFetch) {
     EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes,
               in_memory ? 0 : moved.h2d_bytes - bound.h2d_bytes);
   }
+}
+
+// Four bytes of states instead of twelve: eight of a parameter and step on nvme, and no byte beside them.
+TEST(TrafficBound, OfCodesInCompactStateIsEightBytesOfAParameter) {
+  const TrafficBound plain = step_with(Placement::cpu, RecordLayout{}).bound;
+  const TrafficBound coded = step_with(Placement::cpu, kCoded).bound;
+  EXPECT_EQ(coded.record_read_bytes * 12, plain.record_read_bytes * 4);
+  EXPECT_EQ(coded.record_write_bytes * 12, plain.record_write_bytes * 4);
+  EXPECT_EQ(kCoded.tile_bytes(), 4 * kTileElements);
 }
 
 // Ten bytes of states instead of twelve, and once more the parameters, where they are not in host memory.

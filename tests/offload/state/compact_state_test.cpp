@@ -253,7 +253,7 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
   };
   for (const Kind kind : {Kind{OptimizerKind::adagrad, 1}, Kind{OptimizerKind::lion, 1},
                           Kind{OptimizerKind::sgd, 0}, Kind{OptimizerKind::adam, 2}}) {
-    for (const DataType moments : {DataType::fp32, DataType::bf16}) {
+    for (const MomentType moments : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
       CommitCase base{.states = Placement::cpu, .durable = false, .kind = kind.kind};
       base.layout = {MasterForm::whole, kind.moments, moments};
       const auto expected = states_without_commits(base, 3);

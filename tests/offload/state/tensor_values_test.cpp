@@ -8,6 +8,7 @@
 
 #include <terrace/aio/engines/engine_decorator.h>
 #include <terrace/base/error.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
@@ -49,8 +50,8 @@ class NaiveValues {
             const std::byte* const tile =
                 records.data() + (section_tile + at / kTileElements) * layout.tile_bytes();
             const std::byte* const run = part == 0 ? tile : tile + layout.moment_offset(part - 1);
-            values.push_back(
-                toy::load(run, at % kTileElements, part == 0 ? DataType::fp32 : layout.moment_type));
+            values.push_back(toy::load(run, at % kTileElements,
+                                       part == 0 ? DataType::fp32 : number_type_of(layout.moment_type)));
           }
         }
       }
@@ -67,15 +68,28 @@ class NaiveValues {
     for (size_t i = 0; i < values.size(); ++i) {
       if (of_moment) {
         of_[tensor][static_cast<size_t>(kind)][first + i] =
-            as_held(values[i], rig_.options.record_layout.moment_type);
+            as_held(values[i], number_type_of(rig_.options.record_layout.moment_type));
         continue;
       }
       of_[tensor][0][first + i] = as_held(values[i], rig_.specs[tensor].type);
       if (rig_.specs[tensor].trainable) of_[tensor][1][first + i] = values[i];
     }
+    if (of_moment && rig_.options.record_layout.has_codes()) code_anew(tensor);
   }
 
  private:
+  // Moments are what the codes of their blocks stand for.
+  void code_anew(uint32_t tensor) {
+    const size_t elements = of_[tensor][2].size(), count = round_up(elements, kMomentBlock);
+    std::array<std::vector<std::byte>, 2> codes{std::vector<std::byte>(count), std::vector<std::byte>(count)};
+    std::array<std::vector<float>, 2> moments{of_[tensor][2], of_[tensor][3]};
+    for (std::vector<float>& moment : moments) moment.resize(count);
+    encode_blocks(InstructionSet::scalar, {moments[0].data(), moments[1].data()}, count, {},
+                  {codes[0].data(), codes[1].data()});
+    decode_blocks(InstructionSet::scalar, {codes[0].data(), codes[1].data()}, count,
+                  {moments[0].data(), moments[1].data()});
+    for (size_t m = 0; m < 2; ++m) std::copy_n(moments[m].begin(), elements, of_[tensor][2 + m].begin());
+  }
   void read_parameters(uint32_t tensor, DataType type) {
     const std::vector<std::byte> bytes = rig_.parameters(tensor);
     for (uint64_t e = 0; e < bytes.size() / bytes_of(type); ++e)
@@ -210,8 +224,9 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::ValuesIn(kPlacements), ::testing::ValuesIn(kPlacements),
         ::testing::Values(Kind{"fp32", DataType::fp32},
                           Kind{"fp16_ample", DataType::fp16, {}, 3 * kTileElements, 0, false},
-                          Kind{"bf16_moments", DataType::bf16, {MasterForm::whole, 2, DataType::bf16}},
-                          Kind{"compact", DataType::bf16, kCompact},
+                          Kind{"bf16_moments", DataType::bf16, {MasterForm::whole, 2, MomentType::bf16}},
+                          Kind{"codes", DataType::fp32, kCoded}, Kind{"compact", DataType::bf16, kCompact},
+                          Kind{"compact_codes", DataType::bf16, kCompactCoded},
                           Kind{"compact_blocks", DataType::bf16, kCompact, kManyTiles, kColumns, false},
                           Kind{"fp32_blocks", DataType::fp32, {}, kManyTiles, kColumns})),
     [](const auto& instance) {

@@ -167,17 +167,20 @@ class Placements(unittest.TestCase):
             {"states": "nvme", "path": self.folder},
             {"states": "nvme", "path": [self.folder], "host_bytes": 2 * least, "threads": 1},
         )
-        for dtype, micro_batches in itertools.product((torch.float32, torch.bfloat16), (1, 3)):
+        ways = itertools.product((torch.float32, torch.bfloat16), (1, 3), (32, 8))
+        for dtype, micro_batches, state_bits in ways:
             found = {}
             for number, home in enumerate(homes):
-                found[number, "step"] = self.trained(micro_batches, dtype, **home)
+                named = {**home, "state_bits": state_bits}
+                found[number, "step"] = self.trained(micro_batches, dtype, **named)
                 found[number, "backward"] = self.trained(
-                    micro_batches, dtype, hand_over="backward", accumulation_steps=micro_batches, **home
+                    micro_batches, dtype, hand_over="backward", accumulation_steps=micro_batches, **named
                 )
             self.assertEqual(len(set(found[0, "step"][0])), 8 * micro_batches)
             self.assertGreater(max(found[0, "step"][1]), 0.5)
             for (number, hand_over), result in found.items():
-                with self.subTest(dtype=dtype, micro_batches=micro_batches, home=number, hand_over=hand_over):
+                case = {"dtype": dtype, "micro_batches": micro_batches, "state_bits": state_bits}
+                with self.subTest(**case, home=number, hand_over=hand_over):
                     # In bf16 p.grad sums up micro-batches in bf16, and the store in fp32.
                     alike = "step" if dtype == torch.float32 or micro_batches == 1 else hand_over
                     self.assertEqual(result, found[0, alike])

@@ -36,6 +36,8 @@ def all_trained(rank, count, folder, long):
         (torch.float32, KINDS[0], {"max_grad_norm": 0.3}),
         (torch.bfloat16, KINDS[0], {"max_grad_norm": 0.3}),
         (torch.bfloat16, KINDS[0], {"states": "nvme", "path": folder}),
+        (torch.bfloat16, KINDS[0], {"states": "nvme", "path": folder, "state_bits": 8}),
+        (torch.float32, KINDS[1], {"state_bits": 8}),
         (torch.float32, KINDS[0], {"states": "nvme", "path": [folder], "max_grad_norm": 0.3}),
     ):
         found.append([trained(rank, count, dtype, kind, {**options, **more, "ranks": r}) for r in ("share", "whole")])

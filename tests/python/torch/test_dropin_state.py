@@ -53,13 +53,21 @@ class Exchange(unittest.TestCase):
 
     def test_a_run_goes_on_bit_by_bit(self):
         with tempfile.TemporaryDirectory() as folder:
-            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            ways = (
+                (torch.float32, 32),
+                (torch.bfloat16, 32),
+                (torch.float16, 32),
+                (torch.float32, 8),
+                (torch.bfloat16, 8),
+            )
+            for dtype, state_bits in ways:
                 model = network(dtype)
-                optimizer = OffloadAdamW(model.parameters(), lr=1e-3)
+                optimizer = OffloadAdamW(model.parameters(), lr=1e-3, state_bits=state_bits)
                 train(model, optimizer, 7)
                 wanted = train(model, optimizer, 7, first=7), bits(model.parameters())
                 for options in ({}, {"states": "nvme", "path": folder}, {"hand_over": "backward"}):
-                    with self.subTest(dtype=dtype, **options):
+                    with self.subTest(dtype=dtype, state_bits=state_bits, **options):
+                        options["state_bits"] = state_bits
                         found = self.continued(OffloadAdamW, OffloadAdamW, {"lr": 1e-3}, dtype, **options)
                         self.assertEqual(found, wanted)
 

@@ -25,7 +25,7 @@ SETTINGS = [
 
 
 class Placements(EngineTest):
-    def outcome(self, precision, model, parameters, states, units, host, update, strict, accumulation):
+    def outcome(self, precision, moments, model, parameters, states, units, host, update, strict, accumulation):
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(
                 parameters,
@@ -33,6 +33,7 @@ class Placements(EngineTest):
                 folder,
                 accumulation,
                 precision=precision,
+                state_type=moments,
                 strict=strict,
                 update=update,
                 chunk_elements=4096,
@@ -52,12 +53,12 @@ class Placements(EngineTest):
         self.assertGreater(error.least_bytes, 0)
         return error.least_bytes
 
-    def check(self, precision, make, accumulation):
+    def check(self, precision, make, accumulation, moments="auto"):
         first = None
         for setting in SETTINGS:
             if setting[0] is not make or setting[-1] != accumulation:
                 continue
-            outcome = self.outcome(precision, *setting)
+            outcome = self.outcome(precision, moments, *setting)
             first = first or outcome
             self.assertEqual(outcome, first, setting)
         self.assertIsNotNone(first)
@@ -71,6 +72,11 @@ class Placements(EngineTest):
     def test_bf16(self):
         for make, accumulation in ((Gpt, 1), (Gpt, 3), (Mlp, 3)):
             self.check("bf16", make, accumulation)
+
+    @isolated
+    def test_moments_in_codes(self):
+        for precision, make, accumulation in (("bf16", Gpt, 1), ("fp32", Gpt, 3), ("bf16", Mlp, 3)):
+            self.check(precision, make, accumulation, "int8")
 
     @isolated
     def test_which_parameters_are_small_matters_to_the_norms_last_bits_alone(self):

@@ -20,26 +20,28 @@ from terrace.store.run import Run
 # Of a step, over all ranks.
 MICRO_BATCHES = 6
 STEPS = 3
-# (model, parameters, states, update, precision, clipping, optimizer), so that each pair of levels is there.
+# (model, parameters, states, update, precision, clipping, optimizer, moments), so that each pair of levels of the first
+# seven is there.
 CASES = [
-    (Mlp, "device", "cpu", "after_backward", "fp32", 1.0, "AdamW"),
-    (Gpt, "device", "nvme", "next_forward", "bf16", 0.0, "Lion"),
-    (Mlp, "cpu", "cpu", "during_backward", "bf16", 0.0, "AdamW"),
-    (Gpt, "cpu", "cpu", "next_forward", "fp16", 1.0, "AdamW"),
-    (Gpt, "cpu", "nvme", "after_backward", "fp32", 0.0, "SGD"),
-    (Mlp, "nvme", "nvme", "during_backward", "fp32", 1.0, "Lion"),
-    (Gpt, "nvme", "cpu", "after_backward", "bf16", 1.0, "AdamW"),
-    (Mlp, "nvme", "nvme", "next_forward", "fp16", 0.0, "AdamW"),
-    (Gpt, "device", "device", "after_backward", "fp16", 1.0, "AdamW"),
-    (Gpt, "device", "nvme", "during_backward", "fp16", 0.0, "AdamW"),
+    (Mlp, "device", "cpu", "after_backward", "fp32", 1.0, "AdamW", "fp32"),
+    (Gpt, "device", "nvme", "next_forward", "bf16", 0.0, "Lion", "fp32"),
+    (Mlp, "cpu", "cpu", "during_backward", "bf16", 0.0, "AdamW", "fp32"),
+    (Gpt, "cpu", "cpu", "next_forward", "fp16", 1.0, "AdamW", "fp32"),
+    (Gpt, "cpu", "nvme", "after_backward", "fp32", 0.0, "SGD", "fp32"),
+    (Mlp, "nvme", "nvme", "during_backward", "fp32", 1.0, "Lion", "fp32"),
+    (Gpt, "nvme", "cpu", "after_backward", "bf16", 1.0, "AdamW", "fp32"),
+    (Mlp, "nvme", "nvme", "next_forward", "fp16", 0.0, "AdamW", "fp32"),
+    (Gpt, "device", "device", "after_backward", "fp16", 1.0, "AdamW", "fp32"),
+    (Gpt, "device", "nvme", "during_backward", "fp16", 0.0, "AdamW", "fp32"),
+    (Gpt, "nvme", "nvme", "next_forward", "bf16", 1.0, "AdamW", "int8"),
+    (Mlp, "device", "cpu", "during_backward", "fp32", 0.0, "Lion", "int8"),
 ]
 
 
 def config_for(case, folder, ranks):
-    _, parameters, states, update, precision, clip, optimizer = case
-    config = config_of(
-        parameters, states, folder, MICRO_BATCHES // ranks, clip, precision, optimizer=optimizer, update=update
-    )
+    _, parameters, states, update, precision, clip, optimizer, moments = case
+    named = {"optimizer": optimizer, "update": update, "state_type": moments}
+    config = config_of(parameters, states, folder, MICRO_BATCHES // ranks, clip, precision, **named)
     if precision == "fp16":
         config["fp16"] = {"enabled": True, "initial_scale_power": 8}
     return config

@@ -221,6 +221,7 @@ class Saved(RanksTest):
             {"precision": "bf16", "parameters": "nvme"},
             {"precision": "fp16"},
             {"precision": "bf16", "compact_state": True},
+            {"precision": "bf16", "compact_state": True, "state_type": "int8"},
         ):
             with self.subTest(**named):
                 told, ends = self.commits_of((2, 3, 1, 2), **named)

@@ -170,7 +170,7 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
       manifest.tensors.erase(manifest.tensors.begin() + 1);
       manifest.info.tensor_steps.clear();
       manifest.info.tensor_hash = checkpoint::hash_of(manifest.tensors);
-      manifest.layout = {MasterForm::whole, 1, DataType::bf16};
+      manifest.layout = {MasterForm::whole, 1, MomentType::bf16};
       manifest.states = {17 * manifest.layout.tile_bytes(), {1}};
     }
     if (with_frozen) manifest.info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 0}};

@@ -88,12 +88,23 @@ std::vector<Break> breaks() {
   halves.layout = compact;
   list.push_back({"compact_to_plain", halves, placed(cpu, cpu, 1, false)});
   list.push_back({"plain_to_compact", placed(cpu, nvme, 4, true), halves});
+  RigOptions codes = placed(nvme, nvme, 2, true);
+  codes.layout = {MasterForm::whole, 2, MomentType::int8};
+  RigOptions coded_halves = codes;
+  coded_halves.layout.master = MasterForm::remainder;
+  list.push_back({"codes_to_compact_codes", codes, coded_halves});
+  RigOptions codes_on_cpu = placed(cpu, cpu, 1, false);
+  codes_on_cpu.layout = codes.layout;
+  list.push_back({"compact_codes_to_codes", coded_halves, codes_on_cpu});
   RigOptions lion = placed(cpu, nvme, 2, true);
   lion.kind = OptimizerKind::lion;
-  lion.layout = {MasterForm::whole, 1, DataType::bf16};
+  lion.layout = {MasterForm::whole, 1, MomentType::bf16};
   RigOptions lion_halves = lion;
   lion_halves.layout.master = MasterForm::remainder;
   list.push_back({"lion_with_bf16_moments", lion, lion});
+  RigOptions coded_lion = lion, coded_lion_halves = lion_halves;
+  coded_lion.layout.moment_type = coded_lion_halves.layout.moment_type = MomentType::int8;
+  list.push_back({"lion_with_codes_to_compact", coded_lion, coded_lion_halves});
   list.push_back({"lion_to_compact", lion, lion_halves});
   list.push_back({"lion_from_compact", lion_halves, lion});
   return list;
@@ -210,7 +221,7 @@ TEST(Checkpoint, OfOtherMomentsIsRefusedBeforeAnythingChanges) {
   expect_error(ErrorKind::config, {"1 moment in fp32", "2 moments in fp32", "optimizer"},
                [&] { rig.load(folder.path()); });
   EXPECT_EQ(rig.state(), before);
-  options.layout.moment_type = DataType::bf16;
+  options.layout.moment_type = MomentType::bf16;
   TrainingRig narrow(options);
   expect_error(ErrorKind::config, {"moment in fp32", "moment in bf16", "precision"},
                [&] { narrow.load(folder.path()); });

@@ -106,30 +106,55 @@ TEST(OptimizerConfig, OneCycleLeavesTheMomentumOfAnOptimizerWithoutBetasAlone) {
 
 TEST(OptimizerConfig, KeepsMomentsInBf16WhenEitherKeySaysSo) {
   const auto moments = [](const std::string& text) { return parse(text).optimizer.moment_type; };
-  EXPECT_EQ(moments(R"({"bf16": {"enabled": true}})"), DataType::fp32);
-  EXPECT_EQ(moments(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"), DataType::bf16);
+  EXPECT_EQ(moments(R"({"bf16": {"enabled": true}})"), MomentType::fp32);
+  EXPECT_EQ(moments(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"), MomentType::bf16);
   const std::string by_optimizer =
       with_optimizer("Adam", R"("fp32_optimizer_states": false)", R"(, "bf16": {"enabled": true})");
-  EXPECT_EQ(moments(by_optimizer), DataType::bf16);
+  EXPECT_EQ(moments(by_optimizer), MomentType::bf16);
   EXPECT_THAT(problem(with_optimizer("Adam", R"("fp32_optimizer_states": true)",
                                      R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})")),
               AllOf(HasSubstr("optimizer.params.fp32_optimizer_states and bf16.bf16_optimizer_states"),
                     HasSubstr("are both true, and mean the opposite")));
 }
 
+TEST(OptimizerConfig, KeepsMomentsInTheTypeThatTheKeyOfOurOwnSays) {
+  for (const MomentType type : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
+    for (const char* precision : {"", R"("bf16": {"enabled": true}, )", R"("fp16": {"enabled": true}, )"}) {
+      const std::string text =
+          fmt::format(R"({{{}"terrace": {{"state_type": "{}"}}}})", precision, name_of(type));
+      EXPECT_EQ(parse(text).optimizer.moment_type, type) << text;
+    }
+  }
+  EXPECT_EQ(parse(R"({"terrace": {"state_type": "auto"}})").optimizer.moment_type, MomentType::fp32);
+  const TrainConfig plain = parse(with_optimizer("SGD", "", R"(, "terrace": {"state_type": "int8"})"));
+  EXPECT_EQ(plain.optimizer.moment_type, MomentType::fp32);
+  EXPECT_THAT(plain.warnings, ElementsAre(HasSubstr("SGD without momentum keeps no moments")));
+  EXPECT_THAT(problem(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true},
+                          "terrace": {"state_type": "int8"}})"),
+              AllOf(HasSubstr("terrace.state_type is int8, but by bf16.bf16_optimizer_states"),
+                    HasSubstr("moments are bf16")));
+  EXPECT_THAT(problem(with_optimizer("Adam", R"("fp32_optimizer_states": true)",
+                                     R"(, "bf16": {"enabled": true}, "terrace": {"state_type": "bf16"})")),
+              HasSubstr("moments are fp32"));
+  EXPECT_EQ(parse(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true},
+                      "terrace": {"state_type": "bf16"}})")
+                .optimizer.moment_type,
+            MomentType::bf16);
+}
+
 TEST(OptimizerConfig, KeepsMomentsInFp32WhereBf16IsNotThePrecision) {
   const std::string in_fp32 = with_optimizer("Adam", R"("fp32_optimizer_states": false)");
-  EXPECT_EQ(parse(in_fp32).optimizer.moment_type, DataType::fp32);
+  EXPECT_EQ(parse(in_fp32).optimizer.moment_type, MomentType::fp32);
   EXPECT_THAT(parse(in_fp32).warnings, ElementsAre(HasSubstr("fp32_optimizer_states")));
   EXPECT_THAT(
       problem(with_optimizer("Adam", R"("fp32_optimizer_states": false)", R"(, "fp16": {"enabled": true})")),
       HasSubstr("is false, but fp16.enabled (ds.json:1:86) is true: moments are fp32 or bf16"));
   const TrainConfig off = parse(R"({"bf16": {"enabled": false, "bf16_optimizer_states": true}})");
-  EXPECT_EQ(off.optimizer.moment_type, DataType::fp32);
+  EXPECT_EQ(off.optimizer.moment_type, MomentType::fp32);
   EXPECT_THAT(off.warnings, ElementsAre(HasSubstr("bf16 (bf16.enabled is false): bf16_optimizer_states")));
   const TrainConfig plain =
       parse(with_optimizer("SGD", "", R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})"));
-  EXPECT_EQ(plain.optimizer.moment_type, DataType::fp32);
+  EXPECT_EQ(plain.optimizer.moment_type, MomentType::fp32);
   EXPECT_THAT(plain.warnings, ElementsAre(HasSubstr("SGD without momentum keeps no moments")));
 }
 
@@ -137,7 +162,7 @@ TEST(OptimizerConfig, KeepsMomentsInFp32WhereBf16IsNotThePrecision) {
 TEST(OptimizerConfig, AcceptsBf16MasterWeightsBesideBf16MomentsOnly) {
   const TrainConfig both = parse(
       R"({"bf16": {"enabled": true, "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}})");
-  EXPECT_EQ(both.optimizer.moment_type, DataType::bf16);
+  EXPECT_EQ(both.optimizer.moment_type, MomentType::bf16);
   EXPECT_THAT(both.warnings,
               ElementsAre(AllOf(HasSubstr("bf16.bf16_master_weights_and_grads (ds.json:1:59) has no effect"),
                                 HasSubstr("master weights stay fp32"))));

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ..._types import Named, Path
     from ...store.spec import Optimizer, UpdateResult
 
+# The types of a store's moments, by their bits.
+MOMENT_TYPES = {32: "fp32", 16: "bf16", 8: "int8"}
+
 # Settings of how torch computes, which mean nothing here: they may have any value.
 _HINTS = ("foreach", "fused")
 
@@ -43,6 +46,7 @@ class OffloadOptions(NamedTuple):
 
     states              "cpu", or "nvme" with files in `path`, a folder or a list of folders on several drives
     host_bytes          host memory for states; None: all of them with "cpu", a cache of at most 256 MiB with "nvme"
+    state_bits          of each moment: 32, 16 (bf16), or 8, which is one byte with its share of a scale, rounded at random
     max_grad_norm       the largest norm of the whole gradient, beyond which it is scaled down; 0: it is not
     hand_over           "step": p.grad is taken by step(). "backward": it is taken as soon as it is complete, which
                         frees its memory; then clip by max_grad_norm, and say how many backward passes a step has
@@ -56,6 +60,7 @@ class OffloadOptions(NamedTuple):
     states: str = "cpu"
     path: Path | Sequence[Path] | None = None
     host_bytes: int | None = None
+    state_bits: int = 32
     max_grad_norm: float = 0.0
     hand_over: str = "step"
     accumulation_steps: int = 1
@@ -88,6 +93,8 @@ class OffloadOptions(NamedTuple):
             options.accumulation_steps,
             '1 with hand_over="step", where torch sums backward passes in p.grad',
         )
+        all_bits = " or ".join(map(str, MOMENT_TYPES))
+        require(options.state_bits in MOMENT_TYPES, "state_bits", options.state_bits, all_bits)
         require(number_of(options.max_grad_norm) >= 0, "max_grad_norm", options.max_grad_norm, "a number of 0 or more")
         require(
             (options.path is not None) == (options.states == "nvme"),
@@ -132,6 +139,7 @@ class OffloadOptimizer(torch.optim.Optimizer):
             "borrowed" if o.hand_over == "step" else "handed_over",
             o.accumulation_steps,
             o.threads,
+            MOMENT_TYPES[o.state_bits],
         )
         if o.hand_over == "backward":
             self._gradients: InBackward | AtStep = InBackward(self._states, self, o.accumulation_steps)

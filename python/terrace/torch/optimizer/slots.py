@@ -35,6 +35,7 @@ class Slot:
         "group",
         "name",
         "type",
+        "rounding_place",
         "has_moments",
         "part",
         "steps",
@@ -45,9 +46,11 @@ class Slot:
     )
 
     def __init__(
-        self, number: int, part: Part, parameter: torch.Tensor, group: int, name: str, has_moments: bool
+        self, place: int, number: int, part: Part, parameter: torch.Tensor, group: int, name: str, has_moments: bool
     ) -> None:
         self.parameter = parameter
+        # The same on any number of ranks: `place` is that among all parameters.
+        self.rounding_place = (place + 1 << 40) + part.first
         self.number, self.group, self.name = number, group, name
         self.type = TYPES[parameter.dtype]
         self.has_moments = has_moments
@@ -100,7 +103,13 @@ class Slot:
 
     def tensor(self) -> Tensor:
         return Tensor(
-            self.name, (self.part.elements,), self.type, group=self.group, home="caller", address=self.memory.data_ptr()
+            self.name,
+            (self.part.elements,),
+            self.type,
+            group=self.group,
+            home="caller",
+            address=self.memory.data_ptr(),
+            rounding_place=self.rounding_place,
         )
 
     def pieces(self) -> list[tuple[int, int]]:

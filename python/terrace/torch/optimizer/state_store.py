@@ -68,6 +68,7 @@ class StateStore:
         gradients: str,
         accumulation_steps: int,
         threads: int,
+        moment_type: str,
     ) -> None:
         self._host_bytes = host_bytes
         self._nvme = states == "nvme"
@@ -80,6 +81,7 @@ class StateStore:
             "unused_gradients": "skip",
             "accumulation_steps": accumulation_steps,
             "threads": threads,
+            "moment_type": moment_type,
         }
         self._moment_count = moment_count
         self.store: Store = not_yet()  # until there is a gradient, and where this rank has no part of any parameter
@@ -166,8 +168,8 @@ class StateStore:
         """By id(parameter). Those of the store have its numbers."""
         parts = self.division.parts([local_of(entry[0]) for entry in found])
         slots, numbers = {}, itertools.count()
-        for entry, part in zip(found, parts):
-            slots[id(entry[0])] = Slot(next(numbers) if part.elements else NOT_STORED, part, *entry)
+        for place, (entry, part) in enumerate(zip(found, parts)):
+            slots[id(entry[0])] = Slot(place, next(numbers) if part.elements else NOT_STORED, part, *entry)
         return slots
 
     def _needs_momentum(self) -> bool:

@@ -3,6 +3,7 @@
 // approximate roots and quotients (-prec-sqrt=true -prec-div=true) nor flush denormals (-ftz=false).
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/quantization.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
 
@@ -94,8 +95,9 @@ struct UpdateTiles {
     std::byte* const tile = tiles.record + element / kTileElements * layout.tile_bytes();
     std::byte* const moments[2] = {tile + layout.moment_offset(0), tile + layout.moment_offset(1)};
     Floats<kCount> p = load_masters<kCount>(tiles, tile, in_tile, element), m{}, v{};
-    if (layout.moment_count > 0) m = load_elements<kCount>(moments[0], layout.moment_type, in_tile);
-    if (layout.moment_count > 1) v = load_elements<kCount>(moments[1], layout.moment_type, in_tile);
+    const DataType moment_type = number_type_of(layout.moment_type);
+    if (layout.moment_count > 0) m = load_elements<kCount>(moments[0], moment_type, in_tile);
+    if (layout.moment_count > 1) v = load_elements<kCount>(moments[1], moment_type, in_tile);
     const Floats<kCount> gradients = load_elements<kCount>(tiles.gradients, tiles.gradient_type, element);
     for (int k = 0; k < kCount; ++k) {
       MasterAndMoments e{p.at[k], m.at[k], v.at[k]};
@@ -105,11 +107,111 @@ struct UpdateTiles {
       v.at[k] = e.v;
     }
     store_masters(tiles, tile, in_tile, p);
-    if (layout.moment_count > 0) store_elements(moments[0], layout.moment_type, in_tile, m);
-    if (layout.moment_count > 1) store_elements(moments[1], layout.moment_type, in_tile, v);
+    if (layout.moment_count > 0) store_elements(moments[0], moment_type, in_tile, m);
+    if (layout.moment_count > 1) store_elements(moments[1], moment_type, in_tile, v);
     store_elements(tiles.parameters, tiles.parameter_type, element, p);
   }
 };
+
+__device__ inline uint32_t largest_of_lanes(uint32_t value) {
+  for (unsigned width = kRowLanes / 2; width != 0; width /= 2) {
+    const uint32_t other = __shfl_xor_sync(kWholeWarp, value, width);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+__device__ inline uint32_t union_of_lanes(uint32_t bits) {
+  for (unsigned width = kRowLanes / 2; width != 0; width /= 2) bits |= __shfl_xor_sync(kWholeWarp, bits, width);
+  return bits;
+}
+
+// Moments as codes (moment_codes.h). A row updates a block, of which each lane has four elements.
+static_assert(kMomentBlock == 4 * kRowLanes);
+
+struct LaneCodes {
+  uint8_t at[4];
+};
+
+// The moments of a block in one lane.
+struct CodedMoments {
+  bool is_alone;
+  kernels::MomentCode code;
+  Floats<4> m{}, v{};
+
+  __device__ explicit CodedMoments(bool alone) : is_alone(alone), code(alone) {}
+  __device__ uint32_t sign_bit() const { return is_alone ? 6 : 7; }
+
+  // `first` and `top` are the lane's codes of the first moment and of the one with the scales' bits.
+  __device__ void decode(const LaneCodes& first, const LaneCodes& top, unsigned lane) {
+    uint32_t own = 0;
+    for (int k = 0; k < 4; ++k) own |= static_cast<uint32_t>(top.at[k] >> 7) << (4 * (lane % 8) + k);
+    const float lower = std::bit_cast<float>(union_of_lanes(lane < 8 ? own : 0));
+    const float upper = std::bit_cast<float>(union_of_lanes(lane < 8 ? 0 : own));
+    for (int k = 0; k < 4; ++k) {
+      m.at[k] = code.value_of(first.at[k] & code.levels(), first.at[k] >> sign_bit() & 1u,
+                              is_alone ? lower : upper);
+      if (!is_alone) v.at[k] = code.value_of(top.at[k] & code.levels(), 0, lower);
+    }
+  }
+  __device__ uint32_t scale_of(const Floats<4>& values) const {
+    uint32_t largest = 0;
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t own = std::bit_cast<uint32_t>(values.at[k]) & 0x7fffffffu;
+      largest = own > largest ? own : largest;
+    }
+    return code.scale_of(largest_of_lanes(largest));
+  }
+  __device__ void encode(uint32_t block_random, unsigned lane, LaneCodes& first, LaneCodes& top) const {
+    const uint32_t m_scale = scale_of(m), v_scale = is_alone ? 0 : scale_of(v);
+    const uint32_t bits = lane < 8 ? (is_alone ? m_scale : v_scale) : (is_alone ? 0 : m_scale);
+    for (unsigned k = 0; k < 4; ++k) {
+      const uint32_t random = kernels::random_of(block_random, 4 * lane + k);
+      uint32_t byte = coded(m.at[k], m_scale, code.random_of_upper(random));
+      if (kernels::MomentCode::codes(m_scale)) byte |= (std::bit_cast<uint32_t>(m.at[k]) >> 31) << sign_bit();
+      first.at[k] = static_cast<uint8_t>(byte);
+      const uint32_t of_top = is_alone ? byte : coded(v.at[k], v_scale, code.random_of_lower(random));
+      top.at[k] = static_cast<uint8_t>(of_top | (bits >> (4 * (lane % 8) + k) & 1u) << 7);
+    }
+  }
+  __device__ uint32_t coded(float value, uint32_t scale_bits, uint32_t random) const {
+    if (!kernels::MomentCode::codes(scale_bits)) return 0;
+    return code.code_of(std::bit_cast<uint32_t>(value) & 0x7fffffffu, 1.0f / std::bit_cast<float>(scale_bits),
+                        random);
+  }
+};
+
+__global__ void update_coded(Rule rule, OptimizerStep step, TileRun tiles) {
+  const RecordLayout& layout = tiles.layout;
+  for_rows(divide_up(tiles.element_count, kMomentBlock), [&](uint64_t block, unsigned lane) {
+    const uint64_t in_run = block * kMomentBlock + 4 * lane;
+    // Rows that are not there shuffle too, and touch nothing.
+    const bool is_there = block * kMomentBlock < tiles.element_count;
+    const uint64_t element = tiles.first_element + (is_there ? in_run : 0), in_tile = element % kTileElements;
+    std::byte* const tile = tiles.record + element / kTileElements * layout.tile_bytes();
+    const bool is_alone = layout.moment_count == 1;
+    auto* const first = reinterpret_cast<LaneCodes*>(tile + layout.moment_offset(0) + in_tile);
+    auto* const top = reinterpret_cast<LaneCodes*>(tile + layout.moment_offset(is_alone ? 0 : 1) + in_tile);
+    CodedMoments moments(is_alone);
+    moments.decode(is_there ? *first : LaneCodes{}, is_there ? *top : LaneCodes{}, lane);
+    for (uint64_t k = 0; k < 4 && in_run + k < tiles.element_count; ++k) {
+      Floats<1> p = load_masters<1>(tiles, tile, in_tile + k, element + k);
+      MasterAndMoments e{p.at[0], moments.m.at[k], moments.v.at[k]};
+      const float g = load_element(tiles.gradients, tiles.gradient_type, element + k);
+      update_element(rule, step, g * step.gradient_scale, e);
+      p.at[0] = e.p;
+      moments.m.at[k] = e.m;
+      moments.v.at[k] = e.v;
+      store_masters(tiles, tile, in_tile + k, p);
+      store_elements(tiles.parameters, tiles.parameter_type, element + k, p);
+    }
+    LaneCodes first_codes, top_codes;
+    const uint64_t number = (tiles.rounding_place + element) / kMomentBlock;
+    moments.encode(kernels::random_of_block(step.rounding_key, number), lane, first_codes, top_codes);
+    if (!is_there) return;
+    *first = first_codes;
+    *top = top_codes;
+  });
+}
 
 struct Accumulate {
   Accumulation part;
@@ -132,11 +234,7 @@ __device__ inline Floats<4> rounded_block(const Floats<4>& values, DataType type
     const uint32_t own = std::bit_cast<uint32_t>(values.at[k]) & 0x7fffffffu;
     magnitude = own > magnitude ? own : magnitude;
   }
-  for (unsigned width = kRowLanes / 2; width != 0; width /= 2) {
-    const uint32_t other = __shfl_xor_sync(kWholeWarp, magnitude, width);
-    magnitude = other > magnitude ? other : magnitude;
-  }
-  const uint16_t scale = kernels::scale_of(magnitude, type);
+  const uint16_t scale = kernels::scale_of(largest_of_lanes(magnitude), type);
   if (scale == 0) return each<4>([](int) { return 0.0f; });
   if (kernels::is_nan_scale(scale))
     return each<4>([](int) { return std::bit_cast<float>(kernels::kCanonicalNan); });
@@ -238,12 +336,17 @@ void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const
   const RecordLayout& layout = tiles.layout;
   TERRACE_ASSERT(step.keeps || layout.moment_count == moment_count(step.kind, step.has_momentum ? 1 : 0),
                  "records of " + std::to_string(layout.moment_count) + " moments for another optimizer");
-  TERRACE_ASSERT(layout.moment_type != DataType::fp16, "moments in fp16");
   TERRACE_ASSERT(layout.master == MasterForm::whole ||
                      (tiles.parameter_type == DataType::bf16 && tiles.old_parameters != nullptr),
                  "remainders without the bf16 parameters that they belong to");
-  compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
-                           tiles.element_count, compute::goes_by_quads(tiles));
+  if (layout.has_codes() && !step.keeps) {
+    compute::launch(where,
+                    divide_up(divide_up(tiles.element_count, kMomentBlock), compute::kRowsOfBlock),
+                    compute::kThreads, compute::update_coded, compute::rule_of_step(step), step, tiles);
+  } else {
+    compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
+                             tiles.element_count, compute::goes_by_quads(tiles));
+  }
   if (tiles.parameter_bits == 0) return;
   compute::launch(where, compute::blocks_for_rounding(tiles.element_count), compute::kThreads,
                   compute::round_elements,

@@ -55,6 +55,7 @@ class Resolver {
   void resolve_betas();
   void resolve_momentum();
   void resolve_moments();
+  void require_moments(const ConfigEntry& type, MomentType own, const ConfigEntry* other);
   void explain_master_weights();
   std::string optimizer_named() const;
   void resolve_precision();

@@ -2,6 +2,7 @@
 #include <random>
 
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/quantization.h>
 
 #include "cuda_cases.h"
@@ -27,7 +28,8 @@ struct Records {
             .parameter_type = parameter_type,
             .old_parameters = layout.master == MasterForm::remainder ? parameters_at : nullptr,
             .first_element = first,
-            .element_count = count};
+            .element_count = count,
+            .rounding_place = kernels::rounding_place_of(5, 192)};
   }
 };
 
@@ -60,8 +62,12 @@ Records make_records(const OptimizerSettings& settings, const Layout& types, boo
     }
     const bool is_square = settings.kind == OptimizerKind::adagrad;
     for (uint32_t k = 0; k < r.layout.moment_count; ++k) {
+      if (r.layout.has_codes()) {  // any codes and scales
+        tile[r.layout.moment_offset(k) + in_tile] = std::byte(static_cast<uint8_t>(any ? random() : 0));
+        continue;
+      }
       const float moment = draw(0.1f);
-      set_element(tile + r.layout.moment_offset(k), types.moment, in_tile,
+      set_element(tile + r.layout.moment_offset(k), number_type_of(types.moment), in_tile,
                   k == 1 || is_square ? std::abs(moment) : moment);
     }
     set_element(r.gradients.data(), types.gradient, i, draw(1.0f));
@@ -80,9 +86,13 @@ void expect_same_records(const Records& a, const Records& b) {
               0)
         << "master " << i;
     for (uint32_t k = 0; k < a.layout.moment_count; ++k) {
+      if (a.layout.has_codes()) {
+        ASSERT_EQ(a.record, b.record);
+        break;
+      }
       const size_t at = tile + a.layout.moment_offset(k);
-      ASSERT_TRUE(same(element(a.record.data() + at, a.layout.moment_type, in_tile),
-                       element(b.record.data() + at, b.layout.moment_type, in_tile)))
+      ASSERT_TRUE(same(element(a.record.data() + at, number_type_of(a.layout.moment_type), in_tile),
+                       element(b.record.data() + at, number_type_of(b.layout.moment_type), in_tile)))
           << "moment " << k << " of " << i;
     }
   }
@@ -127,6 +137,26 @@ TEST_F(CudaUpdate, HasTheBitsOfTheScalarReferenceForEverySettingAndLayout) {
       expect_reference(settings, make_records(settings, layout, any, random), first, count, kWays[turn % 3]);
       ++turn;
     });
+  }
+}
+
+TEST_F(CudaUpdate, HasTheBitsOfTheScalarReferenceWhereMomentsAreCodes) {
+  std::mt19937 random(8);
+  size_t turn = 0;
+  for (const OptimizerSettings& settings : every_settings()) {
+    for (const MasterForm form : {MasterForm::whole, MasterForm::remainder}) {
+      for (const DataType gradient : kEveryType) {
+        const DataType parameter = form == MasterForm::whole ? kEveryType[turn % 3] : DataType::bf16;
+        const Layout layout{gradient, parameter, MomentType::int8, form, Output::apart};
+        SCOPED_TRACE(name_of(settings) + ", " + name_of(layout));
+        const size_t first = turn % 3 == 0 ? 0 : turn % 3 == 1 ? kTileElements - 64 : 128;
+        const size_t count = turn % 5 == 0 ? 2 * kTileElements - first : 64 * (1 + turn % 40);
+        expect_reference(settings, make_records(settings, layout, turn % 2 == 1, random), first, count,
+                         kWays[turn % 3]);
+        if (HasFatalFailure()) return;
+        ++turn;
+      }
+    }
   }
 }
 

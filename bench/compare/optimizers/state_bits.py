@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""state_bits.py FOLDER [--steps N] [--seeds N] [--layers N] [--width N] [--text FOLDER] [--only CASE...]: held-out losses of a
+small GPT on bytes of text, with the moments of AdamW in 32, 16 and 8 bits, beside torch's AdamW and bitsandbytes' AdamW8bit.
+
+    TERRACE_LIBRARY=build/dev/capi/libterrace.so PYTHONPATH=python \\
+        python3 bench/compare/optimizers/state_bits.py /tmp/bench --steps 2000 --seeds 2
+
+The model, its first weights and the order of the batches are those of the seed, so a case differs from the others by its
+optimizer alone. The text is every file below --text, in the order of the paths; the last tenth is held out. Each case runs in a
+process of its own with one thread. Without bitsandbytes its case is left out, and that is said."""
+
+import argparse
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+CONTEXT, BATCH, HELD_OUT_BATCHES, WARMUP, RATE = 128, 8, 32, 100, 1e-3
+CASES = ("torch", "terrace 32", "terrace 16", "terrace 8", "bitsandbytes 8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--text", type=pathlib.Path, default=pathlib.Path("/usr/share/common-licenses"))
+    parser.add_argument("--only", nargs="*", choices=CASES)
+    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.case:
+        print(json.dumps(trained(options, options.case[0], int(options.case[1]))))
+        return
+    cases = list(options.only or CASES)
+    if "bitsandbytes 8" in cases and importlib.util.find_spec("bitsandbytes") is None:
+        print("bitsandbytes is not installed: its case is left out", file=sys.stderr)
+        cases.remove("bitsandbytes 8")
+    report(options.steps, cases, {case: [run(options, case, seed) for seed in range(options.seeds)] for case in cases})
+
+
+def run(options, case, seed):
+    sizes = ["--steps", options.steps, "--layers", options.layers, "--width", options.width, "--text", options.text]
+    command = [sys.executable, __file__, options.folder, *sizes, "--case", case, seed]
+    done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
+    losses = json.loads(done.stdout.splitlines()[-1])
+    print(case, "seed", seed, " ".join(f"{loss:.4f}" for loss in losses), file=sys.stderr)
+    return losses
+
+
+def report(steps, cases, found):
+    print(f"| moments | {' | '.join(f'step {steps * quarter // 4}' for quarter in (1, 2, 3, 4))} |")
+    print("|---|" + "---|" * 4)
+    for case in cases:
+        cells = [" ".join(f"{losses[quarter]:.4f}" for losses in found[case]) for quarter in range(4)]
+        print(f"| {case} | {' | '.join(cells)} |")
+
+
+def trained(options, case, seed):
+    """The held-out loss after each quarter of the steps."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    text = b"".join(path.read_bytes() for path in sorted(options.text.rglob("*")) if path.is_file())
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    training, held_out = data[: len(data) * 9 // 10], data[len(data) * 9 // 10 :]
+    model = gpt(torch, options.layers, options.width)
+    optimizer = optimizer_of(torch, case, model)
+    order = torch.Generator().manual_seed(seed)
+    losses = []
+    for step in range(options.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * min(1.0, (step + 1) / WARMUP) * (1.0 - 0.9 * step / options.steps)
+        optimizer.zero_grad()
+        loss_of(torch, model, training, order).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % (options.steps // 4) == 0:
+            with torch.no_grad():
+                draw = torch.Generator().manual_seed(12345)
+                held = [loss_of(torch, model, held_out, draw).item() for _ in range(HELD_OUT_BATCHES)]
+            losses.append(sum(held) / len(held))
+    return losses
+
+
+def loss_of(torch, model, data, draw):
+    starts = torch.randint(0, len(data) - CONTEXT - 1, (BATCH,), generator=draw)
+    rows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])
+    logits = model(rows[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1))
+
+
+def gpt(torch, layers, width):
+    from torch import nn
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(256, width), nn.Embedding(CONTEXT, width)
+            block = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            self.blocks = nn.TransformerEncoder(block, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+            self.head = nn.Linear(width, 256, bias=False)
+
+        def forward(self, rows):
+            inputs = self.tokens(rows) + self.places.weight
+            mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
+            return self.head(self.blocks(inputs, mask=mask, is_causal=True))
+
+    return Gpt()
+
+
+def optimizer_of(torch, case, model):
+    settings = {"lr": RATE, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    if case == "torch":
+        return torch.optim.AdamW(model.parameters(), **settings)
+    if case == "bitsandbytes 8":
+        import bitsandbytes
+
+        # Every tensor, where it would leave small ones in 32 bits.
+        return bitsandbytes.optim.AdamW8bit(model.parameters(), min_8bit_size=0, **settings)
+    import terrace
+
+    return terrace.torch.OffloadAdamW(model.parameters(), state_bits=int(case.split()[1]), threads=1, **settings)
+
+
+if __name__ == "__main__":
+    main()
