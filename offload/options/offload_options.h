@@ -93,6 +93,9 @@ struct OffloadOptions {
   // (Offloader::saved_activations): nowhere (none), in what the host budget leaves (cpu), or where that is
   // full on nvme, in the folders of passing_paths() (nvme). No number depends on this.
   Placement saved_activations = Placement::none;
+  // The host memory that is kept for them in any case, for a program that knows what it saves. Without
+  // saved_activations the option has no effect.
+  uint64_t saved_least_bytes = 0;
   bool lock_host_memory = true;  // page-lock the host arena where the system allows it
 
   // The ranks of the run, and which of them this offloader is. Every rank makes an offloader with the same

@@ -75,6 +75,8 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"parameters", plan.host_param_slots * plan.share_bytes},
                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                {"activation checkpoints", plan.host_activation_bytes()},
+               {"saved activations",
+                options.saved_activations != Placement::none ? options.saved_least_bytes : 0},
                {"staging and I/O",
                 (plan.staging_slots + plan.old_parameter_slots) * plan.share_bytes +
                     plan.landing_slots * plan.landing_slot_bytes + plan.gather_slots * plan.slot_bytes +

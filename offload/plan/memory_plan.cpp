@@ -285,6 +285,11 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   }
 }
 
+// What the plan leaves to saved activations whatever else it has room for.
+uint64_t saved_least(const OffloadOptions& options) {
+  return options.saved_activations != Placement::none ? options.saved_least_bytes : 0;
+}
+
 // Gives the gradients of `count` chunks room on the host, wherever they are held, and spills the others.
 void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_t count, MemoryPlan& plan) {
   plan.spilled_chunks = counts.trainable_chunks - count;
@@ -302,7 +307,7 @@ void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_
 void plan_host_gradients(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool has_slots = options.states != Placement::none && options.gradients != GradientOrigin::borrowed;
   if (has_slots) hold_gradients(options, counts, counts.trainable_chunks, plan);
-  plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
+  plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan) + saved_least(options);
   const bool all_in_home = plan.gradients_take_over && options.parameters == Placement::cpu;
   const bool has_nvme = options.states == Placement::nvme || options.parameters == Placement::nvme;
   if (!has_slots || !has_nvme || all_in_home || options.holds_gradients) return;
@@ -310,7 +315,7 @@ void plan_host_gradients(const OffloadOptions& options, const Counts& counts, Me
   hold_gradients(options, counts, 0, spilling);
   spilling.spill_slots = kSpillSlots;
   spilling.spill_slot_bytes = accumulates(options) ? plan.accumulator_slot_bytes : plan.slot_bytes;
-  spilling.host_minimum_bytes = host_total(spilling);
+  spilling.host_minimum_bytes = host_total(spilling) + saved_least(options);
   if (spilling.host_minimum_bytes >= plan.host_minimum_bytes) return;
   plan.host_minimum_bytes = spilling.host_minimum_bytes;
   if (options.host_budget_bytes < plan.host_holding_bytes) plan = spilling;
@@ -331,8 +336,8 @@ void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> roo
 void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   plan_host_fixed(options, counts, plan);
   plan_host_gradients(options, counts, plan);
-  uint64_t budget = options.host_budget_bytes;
-  if (budget < plan.host_minimum_bytes) return;
+  if (options.host_budget_bytes < plan.host_minimum_bytes) return;
+  uint64_t budget = options.host_budget_bytes - saved_least(options);
   // Returns how many more of something fit.
   auto room_for = [&](uint64_t bytes, uint64_t wanted) {
     return static_cast<uint32_t>(std::min<uint64_t>((budget - host_total(plan)) / bytes, wanted));

@@ -32,13 +32,17 @@ bool HostBudget::can_change() const {
 }
 
 uint64_t HostBudget::least() const {
+  return of_run_bytes() + (memory_.saved != nullptr ? run_.options.saved_least_bytes : 0);
+}
+
+uint64_t HostBudget::of_run_bytes() const {
   return memory_.arena.budget_bytes() + (can_change() ? 0 : memory_.record_arena.budget_bytes());
 }
 
 void HostBudget::leave_to_saved(uint64_t bytes, uint32_t resident_chunks) {
   if (memory_.saved == nullptr) return;
   const uint64_t taken =
-      least() + (can_change() ? uint64_t{resident_chunks} * run_.plan.record_slot_bytes : 0);
+      of_run_bytes() + (can_change() ? uint64_t{resident_chunks} * run_.plan.record_slot_bytes : 0);
   memory_.saved->set_most(std::min(bytes - taken, run_.plan.saved_activation_bytes), taken);
 }
 

@@ -43,7 +43,8 @@ class HostBudget {
   // Sets the budget; call it between steps. Waits for a commit in progress. Throws Error(capacity) below
   // least(), where nothing has changed, or when the system does not have the memory any more.
   void set(uint64_t bytes);
-  // The least budget: the host bytes of the run without the optimizer states that can leave for nvme.
+  // The least budget: the host bytes of the run without the optimizer states that can leave for nvme, with
+  // what saved activations have in any case.
   uint64_t least() const;
   uint64_t in_force() const { return in_force_; }
   // True if the budget has changed so that other chunks are resident: steps then differ in their least
@@ -59,6 +60,8 @@ class HostBudget {
 
  private:
   bool can_change() const;
+  // What the run has without records that can leave, and without saved activations.
+  uint64_t of_run_bytes() const;
   // Gives saved activations what the run leaves of a budget with so many resident chunks.
   void leave_to_saved(uint64_t bytes, uint32_t resident_chunks);
 

@@ -58,8 +58,8 @@ const Standings& standing_of_options() {
       {"activations", kActivations},
       {"activations_fill_device", Reason{"activations belong to a step and are never kept"}},
       {"activation_get_order", kActivations},
-      {"saved_activations", Reason{"what a program has made and saves: tiered_activations_test, and of whole "
-                                   "trainings tests/python/torch/test_saved_activations.py"}},
+      {"saved_activations", kActivations},
+      {"saved_least_bytes", kActivations},
       {"lock_host_memory", Reason{"the kernel's, and often refused in a container"}},
       {"micro_batches", kAccumulation},
       {"layer_major", kOrder},
@@ -211,7 +211,7 @@ TEST(FactorCoverage, NamesEveryEnumBelowTheRuntime) {
 
 // What the Offloader was really told, over a covering array.
 struct Seen {
-  std::set<Placement> parameters, states;
+  std::set<Placement> parameters, states, saved;
   std::set<PolicyKind> policies;
   std::set<io::EngineKind> engines;
   std::set<MasterForm> masters;
@@ -237,6 +237,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     LawTraining training(c, {.folder = folder.path()});
     const OffloadOptions& options = training.options();
     seen.parameters.insert(options.parameters), seen.states.insert(options.states);
+    seen.saved.insert(options.saved_activations);
     seen.policies.insert(options.policy), seen.engines.insert(options.io.kind);
     seen.masters.insert(options.record_layout.master);
     if (options.record_layout.moment_count > 0) seen.moments.insert(options.record_layout.moment_type);
@@ -260,6 +261,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   using testing::enumerator_count;
   EXPECT_EQ(seen.parameters.size(), enumerator_count<Placement>());
   EXPECT_EQ(seen.states.size(), enumerator_count<Placement>());
+  EXPECT_EQ(seen.saved.size(), enumerator_count<Placement>());
   EXPECT_EQ(seen.policies.size(), enumerator_count<PolicyKind>());
   EXPECT_EQ(seen.engines.size(), enumerator_count<io::EngineKind>());
   EXPECT_EQ(seen.masters.size(), enumerator_count<MasterForm>());

@@ -50,8 +50,11 @@ constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
 constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
 constexpr std::array<std::string_view, 5> kModels = {"gpt2", "llama", "frozen", "lora", "qwen3"};
-// What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to.
-constexpr std::array<std::string_view, 4> kActivationPlaces = {"kept", "checkpointed", "cpu", "nvme"};
+// What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to that were planned,
+// "saved" and "saved on nvme" where those go to that the program saves itself; on nvme host memory has room
+// for one piece, two or all of them, as "prefetch" says.
+constexpr std::array<std::string_view, 6> kActivationPlaces = {"kept", "checkpointed", "cpu",
+                                                               "nvme", "saved",        "saved on nvme"};
 
 // Where optimizer states are on nvme: written in place, or with commits that are committed every so many
 // steps.

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/activations/saved_disk.h>
+
 #include "laws/law_training.h"
+#include "laws/saved_inputs.h"
 #include "support/offloaders.h"
 
 namespace terrace::laws {
@@ -63,6 +67,10 @@ Callers callers_of(const Combination& c) {
   return all ? Callers::all : Callers::every_second;
 }
 
+uint64_t ample_host_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
+  return plan.host_bytes + options.saved_least_bytes;
+}
+
 // Between the least budgets and those with which all has room.
 void take_budgets(const Combination& c, const FlatSpace& space, const std::vector<TensorUse>& trace,
                   OffloadOptions& options) {
@@ -80,9 +88,27 @@ void take_budgets(const Combination& c, const FlatSpace& space, const std::vecto
       between(level_of(c, kDevice), least, std::max(least, useful_device_bytes(roomy)));
   // What the host can hold depends on what the device does not.
   options.host_budget_bytes = kGiB;
-  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes
-                                                         : plan_memory(space, told, options).host_bytes;
+  const uint64_t most = level_of(c, kHost) == "spilling"
+                            ? roomy.host_holding_bytes
+                            : ample_host_bytes(plan_memory(space, told, options), options);
   options.host_budget_bytes = between(level_of(c, kHost), roomy.host_minimum_bytes, most);
+}
+
+// Host memory has room for all pieces of the inputs that are there at once, or on nvme for some of them.
+void take_saved(const Combination& c, const DryRun& dry, OffloadOptions& options) {
+  const std::string_view place = level_of(c, kActivations);
+  if (place != "saved" && place != "saved on nvme") return;
+  const bool on_nvme = place == "saved on nvme";
+  options.saved_activations = on_nvme ? Placement::nvme : Placement::cpu;
+  const uint64_t granule = on_nvme ? SavedDisk::kUnitBytes : HostArena::kAlignment;
+  uint64_t largest = 0, of_input = 0;
+  for (const uint64_t elements : SavedInputs::piece_elements(dry.activation_entry_bytes / sizeof(float))) {
+    const uint64_t cost = round_up(elements * sizeof(float), granule);
+    largest = std::max(largest, cost), of_input += cost;
+  }
+  const uint64_t all = std::max(dry.activation_entries * of_input, largest);
+  const uint64_t fitting = level_of(c, kPrefetch) == "0" ? largest : 2 * largest;
+  options.saved_least_bytes = on_nvme && level_of(c, kPrefetch) != "32" ? std::min(fitting, all) : all;
 }
 
 // What cannot be pulled is refused: pulled_ranks_test.
@@ -122,9 +148,12 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.state_paths.push_back({path});
   options.parameter_paths = options.state_paths;
   options.work_bytes = dry.work_bytes;
-  options.activation_entries = dry.activation_entries;
-  options.activation_entry_bytes = dry.activation_entry_bytes;
-  options.activation_get_order = dry.activation_get_order;
+  take_saved(c, dry, options);
+  if (options.saved_activations == Placement::none) {
+    options.activation_entries = dry.activation_entries;
+    options.activation_entry_bytes = dry.activation_entry_bytes;
+    options.activation_get_order = dry.activation_get_order;
+  }
   if (level_of(c, kActivations) == "nvme" && has_nvme(options)) options.activations = Placement::nvme;
   options.record_layout = training.layout();
   const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
@@ -183,9 +212,10 @@ std::vector<TensorUse> trace_told(const Combination& c, std::vector<TensorUse> t
 
 DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
   const std::string_view place = level_of(c, kActivations);
-  const ActivationOffload offload = place == "nvme"  ? ActivationOffload::nvme
-                                    : place == "cpu" ? ActivationOffload::cpu
-                                                     : ActivationOffload::none;
+  const bool stay = place == "kept" || place == "checkpointed";
+  const ActivationOffload offload = place == "nvme" ? ActivationOffload::nvme
+                                    : stay          ? ActivationOffload::none
+                                                    : ActivationOffload::cpu;
   return run_dry(model, rounds_of(c).count(), workers, offload, is_layer_major(c));
 }
 

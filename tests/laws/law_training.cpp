@@ -94,6 +94,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
         std::make_unique<Offloader>(space_, options_, trace_told(c_, dry.trace), *device_, workers_, log_);
   });
   make_access();
+  if (SavedActivations* const saved = offloader_->saved_activations()) saved_inputs_.emplace(*saved, call_);
   arena_.emplace(offloader_->work_memory());
   if (surroundings.start == TierStart::fresh) {
     load_initial_values(surroundings.folder);
@@ -178,6 +179,10 @@ void LawTraining::choose_mode() {
   });
 }
 
+ActivationStore* LawTraining::activations() {
+  return saved_inputs_ ? &*saved_inputs_ : offloader_->activations();
+}
+
 // The micro-batches of a step, without its update.
 void LawTraining::run_step(const UpdateSettings& update, float scale, FunctionRef<void(float)> note) {
   const uint64_t step = completed_ + 1;
@@ -193,7 +198,7 @@ void LawTraining::run_step(const UpdateSettings& update, float scale, FunctionRe
     announce();
     // Where a rank has no micro-batch in a round, nobody asks what it computes.
     LayerMajorBatch batch(model_->config(), step, rounds, rank);
-    model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, offloader_->activations());
+    model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, activations());
     for (uint32_t round = 0; round < rounds.count(); ++round) {
       if (rounds.has(round, rank)) note(batch.runs[round].loss);
     }
@@ -206,7 +211,7 @@ void LawTraining::run_step(const UpdateSettings& update, float scale, FunctionRe
     const TokenBatch tokens(model_->config(), step * 10 + rounds.number(round, rank));
     const bool has_data = rounds.has(round, rank);
     const float loss = model_->train_micro_batch(has_data ? ops_ : *dry_ops, *access_, *arena_, tokens.view(),
-                                                 scale, micro_batch_prefix(round), offloader_->activations());
+                                                 scale, micro_batch_prefix(round), activations());
     if (has_data) note(loss);
     end_micro_batch();
   }

@@ -20,6 +20,7 @@
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"
+#include "laws/saved_inputs.h"
 #include "support/changing_threads.h"
 #include "support/lease_adapters.h"
 
@@ -81,15 +82,19 @@ class LawTraining {
   std::vector<std::byte> state();
 
   Offloader& offloader() { return *offloader_; }
+  const Offloader& offloader() const { return *offloader_; }
   const OffloadOptions& options() const { return options_; }
   const SimulatedDevice& device() const { return *device_; }
   const FlatSpace& space() const { return space_; }
+  // Null where the combination saves none.
+  const SavedInputs* saved_inputs() const { return saved_inputs_ ? &*saved_inputs_ : nullptr; }
   // Since the first step: those that changed the weights.
   uint64_t updates() const { return updates_; }
 
  private:
   void end_micro_batch();
   void make_access();
+  ActivationStore* activations();
   void load_initial_values(const std::filesystem::path& folder);
   void write_initial_values();
   void run_step(const UpdateSettings& update, float scale, FunctionRef<void(float)> note);
@@ -113,6 +118,7 @@ class LawTraining {
   std::optional<testing::CallerAccess> owning_;
   std::optional<testing::HandingAccess> handing_;
   ParameterAccess* access_ = nullptr;
+  std::optional<SavedInputs> saved_inputs_;
   HostOps ops_;
   std::optional<StackArena> arena_;
   uint64_t completed_ = 0;

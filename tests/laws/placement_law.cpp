@@ -44,6 +44,27 @@ bool require_spilled(const OffloadOptions& options, const Offloader& offloader) 
                                        moved.gradient_read_bytes));
 }
 
+// What is saved has moved once each way, is on nvme only where host memory had no room for it, and is gone.
+// What does not come back in the reverse of its order may be read ahead in vain.
+void require_saved(const LawTraining& training, const Combination& c) {
+  const SavedInputs* const inputs = training.saved_inputs();
+  if (inputs == nullptr) return;
+  const SavedUse use = inputs->use();
+  const OffloadCounters moved = training.offloader().report().counters();
+  const bool is_full = use.host_peak_bytes + use.nvme_peak_bytes > use.host_most_bytes ||
+                       level_of(c, kBudgetChange) != "none";  // it was less before
+  const bool may_write = training.options().saved_activations == Placement::nvme && is_full;
+  const bool has_moved =
+      moved.activation_d2h_bytes == inputs->put_bytes() && moved.activation_h2d_bytes == inputs->put_bytes();
+  const bool is_read_once = is_layer_major(c) || moved.activation_read_bytes <= moved.activation_write_bytes;
+  const bool is_gone = use.count + use.host_bytes + use.nvme_bytes == 0;
+  if (has_moved && is_read_once && is_gone && (may_write || moved.activation_write_bytes == 0)) return;
+  throw std::runtime_error(fmt::format(
+      "of {} bytes of inputs {} were saved, {} came back, {} were written and {} read; {} are left",
+      inputs->put_bytes(), moved.activation_d2h_bytes, moved.activation_h2d_bytes,
+      moved.activation_write_bytes, moved.activation_read_bytes, use.count));
+}
+
 void require_recorded(const OffloadOptions& options, RecordedSteps& recorded) {
   if (options.hooks.step_events == nullptr) return;
   recorded.take();
@@ -125,12 +146,15 @@ Outcome PlacementLaw::train_rank(const Combination& c, Communicator* ranks) {
   training.finish_save();
   require_within_budgets(training.options(), offloader, training.device());
   const bool spilled = require_spilled(training.options(), offloader);
+  require_saved(training, c);
   const MemoryPlan& plan = offloader.plan();
   if (level_of(c, kHost) == "spilling" && spilled != (plan.host_minimum_bytes < plan.host_holding_bytes))
     throw std::runtime_error("a budget below what holds all gradients spills none");
   if (training.options().rank == 0) {
     spilling_runs_ += spilled ? 1 : 0;
     keeping_runs_ += plan.kept_gathers > 0 ? 1 : 0;
+    const SavedInputs* const inputs = training.saved_inputs();
+    writing_runs_ += inputs != nullptr && inputs->use().nvme_peak_bytes > 0 ? 1 : 0;
   }
   outcome.losses.push_back(std::bit_cast<uint32_t>(training.evaluate()));
   require_recorded(training.options(), recorded);

@@ -41,6 +41,8 @@ class PlacementLaw {
   uint64_t spilling_runs() const { return spilling_runs_; }
   // In which parameters of other hosts were kept.
   uint64_t keeping_runs() const { return keeping_runs_; }
+  // In which inputs that the program saves went to nvme.
+  uint64_t writing_runs() const { return writing_runs_; }
 
  private:
   using ReferenceKey = std::array<uint8_t, 13>;
@@ -50,6 +52,7 @@ class PlacementLaw {
   std::map<ReferenceKey, Outcome> references_;
   uint64_t spilling_runs_ = 0;
   uint64_t keeping_runs_ = 0;
+  uint64_t writing_runs_ = 0;
   bool records_steps_ = false;
 };
 

@@ -40,6 +40,7 @@ TEST_P(PlacementLawParts, HoldForEveryTripleOfFactors) {
   }
   if (!testing::kSanitized) {
     EXPECT_GT(law.spilling_runs(), runs / 50) << "gradients are hardly ever spilled";
+    EXPECT_GT(law.writing_runs(), runs / 20) << "inputs that are saved hardly ever go to nvme";
   }
   RecordProperty("runs", static_cast<int>(runs));
   std::printf(

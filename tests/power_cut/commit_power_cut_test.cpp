@@ -57,7 +57,7 @@ std::vector<Combination> combinations_of(std::vector<std::string_view> ranks) {
                                             {laws::kStrict, {"off"}},
                                             {laws::kAccumulationType, {"fp32"}},
                                             {laws::kModel, {"gpt2", "frozen"}},
-                                            {laws::kActivations, {"kept"}},
+                                            {laws::kActivations, {"kept", "saved on nvme"}},
                                             {laws::kOptimizer, {"adam"}},
                                             {laws::kMoments, {"fp32"}},
                                             {laws::kBudgetChange, {"none", "down and up"}},
