@@ -85,6 +85,14 @@ terrace_error* terrace_saved_use_of(terrace_store* store, terrace_saved_use* use
       given.nvme_bytes = of.nvme_bytes;
       given.nvme_peak_bytes = of.nvme_peak_bytes;
       given.file_bytes = of.file_bytes;
+      const SavedStep step = saved->step();
+      given.step_wanted_bytes = step.wanted_bytes;
+      given.step_host_bytes = step.host_bytes;
+      given.step_nvme_bytes = step.nvme_bytes;
+      given.step_d2h_bytes = step.d2h_bytes;
+      given.step_h2d_bytes = step.h2d_bytes;
+      given.step_read_bytes = step.read_bytes;
+      given.step_write_bytes = step.write_bytes;
     }
     c::give(use, given);
   };

@@ -73,6 +73,16 @@ typedef struct terrace_saved_use {
   uint64_t nvme_bytes;      /* in files now */
   uint64_t nvme_peak_bytes; /* and at most */
   uint64_t file_bytes;      /* of the files */
+  /* Of the step that is open, or else the last one, so that after one it is what each of its size takes: the
+   * host memory of all that were there at once, wherever they were; what they took of it and of nvme at most;
+   * and the bytes that moved, as terrace_step_counters has them. */
+  uint64_t step_wanted_bytes;
+  uint64_t step_host_bytes;
+  uint64_t step_nvme_bytes;
+  uint64_t step_d2h_bytes;
+  uint64_t step_h2d_bytes;
+  uint64_t step_read_bytes;
+  uint64_t step_write_bytes;
 } terrace_saved_use;
 TERRACE_C_API terrace_error* terrace_saved_use_of(terrace_store* store, terrace_saved_use* use);
 

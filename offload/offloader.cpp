@@ -120,8 +120,8 @@ void Offloader::begin_step() {
   r.gradients->begin_step();
   r.decisions.made(DecisionKind::step, ++r.step_count);
   r.gathers->begin_step(r.step_count);
-  r.training_cursor.begin_step();
-  r.cursor = &r.training_cursor;
+  if (r.saved != nullptr) r.saved->begin_step();
+  (r.cursor = &r.training_cursor)->begin_step();
   r.recorder.begin_step();
 }
 

@@ -15,6 +15,7 @@
 #include <terrace/offload/parameters/parameter_gathers.h>
 #include <terrace/offload/parameters/pulled_parameters.h>
 #include <terrace/offload/plan/disk_room.h>
+#include <terrace/offload/plan/saved_room.h>
 
 namespace terrace {
 namespace {
@@ -110,13 +111,17 @@ std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const
                                              run.device);
 }
 
-std::unique_ptr<TieredActivations> make_saved(const RunContext& run, TierStores& tiers) {
+std::unique_ptr<TieredActivations> make_saved(const RunContext& run, TierStores& tiers,
+                                              std::span<const TensorUse> trace) {
   const Placement placement = run.options.saved_activations;
   if (placement == Placement::none || run.options.dry) return nullptr;
   TieredActivations::Options options;
   options.memory.most_bytes = run.plan.saved_activation_bytes;
   options.memory.lock_pages = run.options.lock_host_memory;
   options.other_host_bytes = run.plan.host_bytes;
+  options.budget_that_leaves = [&run, uses = std::vector(trace.begin(), trace.end())](uint64_t bytes) {
+    return budget_that_leaves(bytes, run.space, uses, run.options);
+  };
   std::unique_ptr<SavedDisk> disk;
   if (placement == Placement::nvme) {
     options.memory.granule_bytes = SavedDisk::kUnitBytes;
@@ -190,7 +195,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
           blocks, boundary,
           {.require_frozen_change = [this](std::string_view action) { return require_frozen_change(action); },
            .about_to_load = [this] { commits.forget_cached(); }}),
-      saved(make_saved(run, tiers)),
+      saved(make_saved(run, tiers, trace)),
       budget(run, {arena, record_arena, records, saved.get()}, boundary, commits,
              [this] { recorder.host_budget(); }),
       training_cursor(space.chunk_count(), renewed_chunks(space)),

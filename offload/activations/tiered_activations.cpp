@@ -55,7 +55,8 @@ TieredActivations::TieredActivations(const Options& options, Device& device, Ste
       memory_(options.memory, device, log),
       disk_(std::move(disk)),
       io_(io),
-      other_host_bytes_(options.other_host_bytes) {
+      other_host_bytes_(options.other_host_bytes),
+      budget_that_leaves_(options.budget_that_leaves) {
   TERRACE_ASSERT(disk_ == nullptr || options.memory.granule_bytes % SavedDisk::kUnitBytes == 0,
                  "what goes to nvme is whole units");
 }
@@ -85,12 +86,14 @@ TieredActivations::Block& TieredActivations::add(uint64_t bytes) {
   block.number = SavedActivation{++last_number_};
   block.bytes = bytes;
   block.is_on_disk = block.was_loaded = false;
+  cost_bytes_ += memory_.cost_bytes(bytes);
   return block;
 }
 
 void TieredActivations::remove(const Block& block) noexcept {
   const auto found =
       std::ranges::lower_bound(blocks_, block.number, {}, [](const auto& b) { return b->number; });
+  cost_bytes_ -= memory_.cost_bytes(block.bytes);
   unused_.push_back(std::move(*found));
   blocks_.erase(found);
 }
@@ -101,8 +104,12 @@ void TieredActivations::forget_memory(Block& block) {
 }
 
 void TieredActivations::note_peaks() {
+  const uint64_t nvme_bytes = disk_ != nullptr ? disk_->used_bytes() : 0;
   host_peak_bytes_ = std::max(host_peak_bytes_, memory_.used_bytes());
-  if (disk_ != nullptr) nvme_peak_bytes_ = std::max(nvme_peak_bytes_, disk_->used_bytes());
+  nvme_peak_bytes_ = std::max(nvme_peak_bytes_, nvme_bytes);
+  step_.wanted_bytes = std::max(step_.wanted_bytes, cost_bytes_);
+  step_.host_bytes = std::max(step_.host_bytes, memory_.used_bytes());
+  step_.nvme_bytes = std::max(step_.nvme_bytes, nvme_bytes);
 }
 
 // --- Away and back ---
@@ -113,11 +120,11 @@ SavedActivation TieredActivations::start_save(const std::byte* source, uint64_t 
   std::byte* const memory = make_room(bytes, nullptr);
   Block& block = add(bytes);
   block.memory = memory;
+  note_peaks();
   d2h_bytes_ += bytes;
   block.copy = Copy::saving;
   start_copy(block, memory, source);
   write_ahead(bytes);
-  note_peaks();
   return block.number;
 }
 
@@ -231,8 +238,7 @@ void TieredActivations::refuse(const Block* for_block, uint64_t bytes) const {
   const uint64_t cost = memory_.cost_bytes(bytes);
   // A drive takes the others. Without one all have to be there at once, and gaps may not fit.
   const uint64_t all = std::max(memory_.used_bytes() + cost, memory_.most_bytes() + 1);
-  const uint64_t least = disk_ != nullptr ? cost : all;
-  const uint64_t needed = other_host_bytes_ + round_up(least, HostArena::kAlignment);
+  const uint64_t needed = budget_that_leaves_(round_up(disk_ != nullptr ? cost : all, HostArena::kAlignment));
   const uint64_t number = for_block != nullptr ? number_of(for_block->number) : last_number_ + 1;
   Wording advice = "set " + Option::host_budget + fmt::format(" to {} at least", needed);
   if (disk_ == nullptr) advice = advice + ", or " + Option::saved_activations + " to nvme";
@@ -307,6 +313,7 @@ void TieredActivations::prepare_transfers(Block& block) {
 
 void TieredActivations::start_write(Block& block) {
   disk_->take(SavedDisk::units_of(block.bytes), block.units);
+  note_peaks();
   prepare_transfers(block);
   block.transfer = Transfer::writing;
   for (size_t u = 0; u < block.units.size(); ++u) {
@@ -319,6 +326,7 @@ void TieredActivations::start_write(Block& block) {
 
 void TieredActivations::start_read(Block& block, std::byte* memory) {
   block.memory = memory;
+  note_peaks();
   block.transfer = Transfer::reading;
   for (size_t u = 0; u < block.units.size(); ++u) {
     const SavedDisk::Unit& unit = block.units[u];
@@ -371,6 +379,22 @@ SavedUse TieredActivations::use() const {
           .nvme_bytes = disk_ != nullptr ? disk_->used_bytes() : 0,
           .nvme_peak_bytes = nvme_peak_bytes_,
           .file_bytes = disk_ != nullptr ? disk_->file_bytes() : 0};
+}
+
+void TieredActivations::begin_step() {
+  step_ = {};
+  step_start_.d2h_bytes = d2h_bytes_, step_start_.h2d_bytes = h2d_bytes_;
+  step_start_.read_bytes = read_bytes_, step_start_.write_bytes = write_bytes_;
+  note_peaks();  // of a graph that a program has kept
+}
+
+SavedStep TieredActivations::step() const {
+  SavedStep step = step_;
+  step.d2h_bytes = d2h_bytes_ - step_start_.d2h_bytes;
+  step.h2d_bytes = h2d_bytes_ - step_start_.h2d_bytes;
+  step.read_bytes = read_bytes_ - step_start_.read_bytes;
+  step.write_bytes = write_bytes_ - step_start_.write_bytes;
+  return step;
 }
 
 }  // namespace terrace

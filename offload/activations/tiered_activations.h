@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,8 @@ class TieredActivations final : public SavedActivations {
   struct Options {
     SavedMemory::Limits memory;
     uint64_t other_host_bytes = 0;
+    // A host budget of the run that leaves so many bytes to them.
+    std::function<uint64_t(uint64_t bytes)> budget_that_leaves;
   };
   // `disk` is null where nothing goes to nvme, and `io` is not used then.
   TieredActivations(const Options& options, Device& device, StepWatch& watch, Log& log,
@@ -44,6 +47,9 @@ class TieredActivations final : public SavedActivations {
   void finish_load(SavedActivation saved) override;
   void drop(SavedActivation saved) noexcept override;
   SavedUse use() const override;
+  SavedStep step() const override;
+  // What step() is of begins.
+  void begin_step();
 
   // Another host budget for them, between steps, at most the first one, beside `other_host_bytes`. Throws
   // Error(misuse) where it is less and some are saved.
@@ -98,12 +104,16 @@ class TieredActivations final : public SavedActivations {
   const std::unique_ptr<SavedDisk> disk_;
   io::IoThread* const io_;
   uint64_t other_host_bytes_;
+  const std::function<uint64_t(uint64_t bytes)> budget_that_leaves_;
   std::vector<std::unique_ptr<Block>> blocks_;  // by number
   std::vector<std::unique_ptr<Block>> unused_;  // for later ones, so that a warm step allocates nothing
   uint64_t last_number_ = 0;
-  uint64_t ahead_of_ = 0;  // the last one that was asked for; 0: saved since then, nothing is read ahead
+  uint64_t ahead_of_ = 0;    // the last one that was asked for; 0: saved since then, nothing is read ahead
+  uint64_t cost_bytes_ = 0;  // of all, wherever they are
   uint64_t host_peak_bytes_ = 0;
   uint64_t nvme_peak_bytes_ = 0;
+  SavedStep step_;        // its peaks
+  SavedStep step_start_;  // what had moved before it
   uint64_t d2h_bytes_ = 0;
   uint64_t h2d_bytes_ = 0;
   uint64_t read_bytes_ = 0;

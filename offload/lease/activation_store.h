@@ -64,6 +64,18 @@ struct SavedUse {
   uint64_t file_bytes = 0;  // of the files there
 };
 
+// Of a step: of the one that is open, or else of the last one.
+struct SavedStep {
+  uint64_t wanted_bytes = 0;  // of host memory, by all that were there at once, wherever they were
+  uint64_t host_bytes = 0;    // that they took of the host budget at most
+  uint64_t nvme_bytes = 0;    // and on drives
+  // Bytes of requested transfers.
+  uint64_t d2h_bytes = 0;
+  uint64_t h2d_bytes = 0;
+  uint64_t read_bytes = 0;
+  uint64_t write_bytes = 0;
+};
+
 class SavedActivations {
  public:
   virtual ~SavedActivations() = default;
@@ -84,6 +96,7 @@ class SavedActivations {
   // Forgets one, whatever of it is on its way.
   virtual void drop(SavedActivation saved) noexcept = 0;
   virtual SavedUse use() const = 0;
+  virtual SavedStep step() const = 0;
 };
 
 // The subject of a wait for the copy of an activation.

@@ -35,20 +35,32 @@ bool can_fetch_ahead(const MemoryPlan& plan) {
   return plan.device_slots >= std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
 }
 
-// Large chunks have large slots and buffers, which take room that the host could keep state in. Traffic does
-// not fall steadily with the size, so several sizes are tried.
+// Returns the bytes that a step does not move to and from nvme because host memory is left to saved
+// activations, if as many come.
+uint64_t saved_traffic(const MemoryPlan& plan, const OffloadOptions& options) {
+  return uint64_t{2} * (options.layer_major ? 1 : rounds_of(options).count()) * plan.saved_activation_bytes;
+}
+
+// Large chunks have large slots and buffers, which take room that the host could keep state or saved
+// activations in. Traffic does not fall steadily with the size, so several sizes are tried.
 uint64_t less_traffic(const ChunkCut& largest, uint64_t least_elements,
                       FunctionRef<MemoryPlan(uint64_t elements)> plan_with, const OffloadOptions& options) {
   constexpr uint64_t kSmallest = 16;  // the smallest size tried is this part of the largest
-  uint64_t chosen = largest.elements;
-  uint64_t least = nvme_bytes(largest.plan, options);
+  std::vector<ChunkCut> cuts = {largest};
+  uint64_t most_saved = saved_traffic(largest.plan, options);
   for (uint64_t elements = largest.elements / 2;
        elements >= std::max(largest.elements / kSmallest, least_elements); elements /= 2) {
-    const MemoryPlan plan = plan_with(elements);
-    const uint64_t bytes = nvme_bytes(plan, options);
+    MemoryPlan plan = plan_with(elements);
+    if (!fits(plan, options)) continue;
+    most_saved = std::max(most_saved, saved_traffic(plan, options));
+    cuts.push_back({elements, std::move(plan)});
+  }
+  uint64_t chosen = 0, least = UINT64_MAX;
+  for (const ChunkCut& cut : cuts) {
+    const uint64_t bytes = nvme_bytes(cut.plan, options) + most_saved - saved_traffic(cut.plan, options);
     // The last chunk alone may make up most of a tenth, so a smaller gain does not count.
-    if (!fits(plan, options) || bytes >= least - least / 10) continue;
-    chosen = elements;
+    if (chosen > 0 && bytes + (least + most_saved) / 10 >= least) continue;
+    chosen = cut.elements;
     least = bytes;
   }
   return chosen;

@@ -16,6 +16,7 @@
 #include <terrace/offload/plan/host_slots.h>
 #include <terrace/offload/plan/incoming_places.h>
 #include <terrace/offload/plan/possible_options.h>
+#include <terrace/offload/plan/saved_room.h>
 #include <terrace/offload/plan/update_side.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/quantization.h>
@@ -32,9 +33,6 @@ constexpr uint32_t kCodeSlots = 8;     // as many shares cross between hosts at 
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
-// The part of what is left of the host's budget that frozen parameters and records leave to saved
-// activations. A byte of these saves as much as one of records, once in every micro-batch.
-constexpr uint64_t kSavedShareOfRest = 2;
 constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or read, and two are read ahead
 constexpr uint32_t kDeviceLanes = 4;      // two come, one is computed with and one goes
 constexpr uint32_t kRingSlotsMinimum = 4;
@@ -329,6 +327,11 @@ void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> roo
   plan.host_activation_entries += kept;
 }
 
+// Whether chunks leave the device before they are needed again.
+bool fetches_again(const OffloadOptions& options, const MemoryPlan& plan) {
+  return !has_all_on_device(options) && plan.device_slots < plan.device_slots_useful;
+}
+
 // Spends the rest of the host's budget where a byte saves most traffic in a step. Parameters are read twice
 // and written once, and their slots take their gradients too, which are written once and read once.
 // Accumulators and activations are written and read in every micro-batch, frozen parameters are read twice,
@@ -374,15 +377,16 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   }
   if (params_on_nvme && !parameters_first) keep_parameters();
   if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
-  if (options.saved_activations != Placement::none) budget -= (budget - host_total(plan)) / kSavedShareOfRest;
+  const SavedRoom saved = room_for_saved(budget - host_total(plan), options);
+  budget -= saved.before_frozen;
   if (params_on_nvme) {
     plan.host_frozen_param_slots = room_for(plan.share_bytes, counts.frozen_chunks());
     plan.host_param_slots += plan.host_frozen_param_slots;
   }
+  budget = std::max(budget + saved.before_frozen - saved.before_records, host_total(plan));
   // A byte of either saves two of a drive, or one of the network, in a step.
   const auto keep_gathers = [&] {
-    const bool are_fetched = !has_all_on_device(options) && plan.device_slots < plan.device_slots_useful;
-    if (options.hosts == options.sub_group_hosts || !are_fetched) return;
+    if (options.hosts == options.sub_group_hosts || !fetches_again(options, plan)) return;
     plan.kept_gather_bytes = (options.hosts - options.sub_group_hosts) * plan.share_bytes;
     plan.kept_gathers = room_for(plan.kept_gather_bytes, counts.chunks);
   };

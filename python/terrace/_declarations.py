@@ -152,6 +152,9 @@ class terrace_saved_use(Structure):
         ("size", c_uint32), ("reserved", c_uint32), ("saved_count", c_uint64), ("host_bytes", c_uint64),
         ("host_peak_bytes", c_uint64), ("host_held_bytes", c_uint64), ("host_most_bytes", c_uint64),
         ("nvme_bytes", c_uint64), ("nvme_peak_bytes", c_uint64), ("file_bytes", c_uint64),
+        ("step_wanted_bytes", c_uint64), ("step_host_bytes", c_uint64), ("step_nvme_bytes", c_uint64),
+        ("step_d2h_bytes", c_uint64), ("step_h2d_bytes", c_uint64), ("step_read_bytes", c_uint64),
+        ("step_write_bytes", c_uint64),
     ]
 
 

@@ -130,7 +130,7 @@ class _Device:
 
 
 def plan_of(result: c.terrace_plan_result) -> Plan:
-    values = {name: getattr(result, name) for name in Plan._fields}
+    values = {name: getattr(result, name) for name in Plan._fields if hasattr(result, name)}
     return Plan(**{**values, "fits": bool(result.fits), "keeps_commits": bool(result.keeps_commits)})
 
 

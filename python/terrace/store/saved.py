@@ -10,6 +10,7 @@ from .. import _declarations as c
 from .._lib import check, library, new
 
 if TYPE_CHECKING:
+    from .spec import Plan
     from .store import Store
 
 
@@ -24,12 +25,29 @@ class SavedUse(NamedTuple):
     nvme_bytes: int
     nvme_peak_bytes: int
     file_bytes: int
+    # Of the step that is open, or else the last one.
+    step_wanted_bytes: int
+    step_host_bytes: int
+    step_nvme_bytes: int
+    step_d2h_bytes: int
+    step_h2d_bytes: int
+    step_read_bytes: int
+    step_write_bytes: int
 
 
 def saved_use(store: Store) -> SavedUse:
     use = new(c.terrace_saved_use)
     check(library().terrace_saved_use_of(store._handle, use))
     return SavedUse(*(getattr(use, name) for name in SavedUse._fields))
+
+
+def with_saved(plan: Plan, use: SavedUse) -> Plan:
+    return plan._replace(
+        saved_most_bytes=use.host_most_bytes,
+        saved_wanted_bytes=use.step_wanted_bytes,
+        saved_host_bytes=use.step_host_bytes,
+        saved_nvme_bytes=use.step_nvme_bytes,
+    )
 
 
 class SavedActivations:

@@ -170,6 +170,12 @@ class Plan(NamedTuple):
     file_bytes: int
     chunk_count: int
     keeps_commits: bool
+    # Of a store that saves activations (terrace_saved_use): the host memory that is left to them, that of all that were
+    # there at once in the last step, and what they took of it and of nvme. Before the first step nobody knows.
+    saved_most_bytes: int = 0
+    saved_wanted_bytes: int = 0
+    saved_host_bytes: int = 0
+    saved_nvme_bytes: int = 0
 
 
 class UpdateResult(NamedTuple):

@@ -25,6 +25,7 @@ from .interruptible import call_elsewhere
 from .lease import Lease
 from .memory import DlpackTensor, Memory, memory_for, type_in, view_of
 from .request import Request, plan_of, update_settings
+from .saved import saved_use, with_saved
 from .spec import CudaDevice, UpdateResult
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Store:
     def plan(self) -> Plan:
         result = new(c.terrace_plan_result)
         check(self._lib.terrace_plan_of(self._handle, result))
-        return plan_of(result)
+        return with_saved(plan_of(result), saved_use(self))
 
     # --- Values ---
 

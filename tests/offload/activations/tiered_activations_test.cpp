@@ -46,7 +46,8 @@ class Rig {
         saved_({.memory = {.most_bytes = most_bytes,
                            .granule_bytes = drive != Drive::none ? kUnit : HostArena::kAlignment,
                            .lock_pages = false},
-                .other_host_bytes = kOther},
+                .other_host_bytes = kOther,
+                .budget_that_leaves = [](uint64_t bytes) { return kOther + bytes; }},
                device_, watch_, log_, drive != Drive::none ? disk(drive) : nullptr, &io_) {}
 
   // Saves bytes that depend on `seed`.
@@ -150,6 +151,27 @@ TEST(TieredActivations, WriteThoseThatAreWantedLastAndReadEachOnce) {
   EXPECT_EQ(use.host_peak_bytes, 3 * kUnit);
   EXPECT_EQ(use.host_held_bytes, 3 * kUnit);
   EXPECT_EQ(use.nvme_peak_bytes, 8 * kUnit);
+}
+
+TEST(TieredActivations, SayOfEachStepWhatItTakesAndMoves) {
+  Rig rig(3 * kUnit);
+  std::vector<SavedActivation> kept = save_all(rig, 10);
+  for (int step = 1; step <= 2; ++step) {
+    rig.saved().begin_step();
+    if (step == 2) kept = save_all(rig, 10);
+    take_back(rig, kept);
+    const SavedStep found = rig.saved().step();
+    EXPECT_EQ(found.wanted_bytes, 10 * kUnit);
+    EXPECT_EQ(found.host_bytes, 3 * kUnit);
+    EXPECT_EQ(found.nvme_bytes, 8 * kUnit);
+    EXPECT_EQ(found.d2h_bytes, step == 2 ? 10 * kBytes : 0) << "they were saved before the first one";
+    EXPECT_EQ(found.h2d_bytes, 10 * kBytes);
+    EXPECT_EQ(found.write_bytes, step == 2 ? 8 * kUnit : 0);
+    EXPECT_EQ(found.read_bytes, 7 * kUnit);
+  }
+  rig.saved().begin_step();
+  const SavedStep none = rig.saved().step();
+  EXPECT_EQ(none.wanted_bytes + none.host_bytes + none.nvme_bytes + none.h2d_bytes + none.read_bytes, 0u);
 }
 
 TEST(TieredActivations, AreReadAheadIntoRoomThatComesFree) {
