@@ -44,6 +44,7 @@ namespace {
 
 constexpr int32_t kDeviceOfProcessor = 1;
 constexpr int32_t kDeviceOfCuda = 2;
+constexpr uint8_t kUnsigned = 1;
 constexpr uint8_t kFloat = 2;
 constexpr uint8_t kBfloat = 4;
 
@@ -79,7 +80,9 @@ terrace_error* terrace_dlpack(terrace_store* store, uint32_t tensor, uint32_t gr
     t.data = address;
     t.device = {s.is_cuda ? c::kDeviceOfCuda : c::kDeviceOfProcessor, s.is_cuda ? s.ordinal : 0};
     t.ndim = static_cast<int32_t>(made->shape.size());
-    t.dtype = {spec.type == DataType::bf16 ? c::kBfloat : c::kFloat,
+    t.dtype = {s.are_words[tensor]           ? c::kUnsigned
+               : spec.type == DataType::bf16 ? c::kBfloat
+                                             : c::kFloat,
                static_cast<uint8_t>(8 * bytes_of(spec.type)), 1};
     t.shape = made->shape.data();
     made->tensor.manager_ctx = made.get();

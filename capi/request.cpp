@@ -27,11 +27,14 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, const Subject
   if (given.rank == 0)
     misuse(action, given.name, "its shape has no dimension", "give a scalar the shape [1]");
   require_list(given.shape, given.rank, action, subject + ": shape");
-  require_enum(given.type, 3, action, subject + ": type");
+  require_enum(given.type, kTypes, action, subject + ": type");
+  if (given.type == TERRACE_WORD && given.frozen == 0)
+    refuse(ErrorKind::config, action, given.name, "it is trained, and words are no numbers",
+           "freeze it, or give it in a type of numbers");
   TensorSpec spec;
   spec.name = given.name;
   spec.shape.assign(given.shape, given.shape + given.rank);
-  spec.type = static_cast<DataType>(given.type);
+  spec.type = data_type_of(given.type);
   spec.trainable = given.frozen == 0;
   spec.group = given.group;
   spec.backward_uses = given.backward_uses == 0 ? 1 : given.backward_uses;
@@ -48,7 +51,10 @@ void read_tensors(const RequestArguments& arguments, Request& request, const Sub
   const auto tensors = taken_list(arguments.tensors, arguments.tensor_count, action, "tensors");
   if (tensors.empty())
     refuse(ErrorKind::config, action, "tensors", "there are none", "describe one at least");
-  for (uint32_t t = 0; t < tensors.size(); ++t) request.tensors.push_back(tensor_of(tensors[t], t, action));
+  for (uint32_t t = 0; t < tensors.size(); ++t) {
+    request.tensors.push_back(tensor_of(tensors[t], t, action));
+    request.are_words.push_back(tensors[t].type == TERRACE_WORD);
+  }
 }
 
 RecordLayout layout_of(const terrace_options& given, const Subject& action) {

@@ -28,6 +28,7 @@ namespace terrace::c {
 
 struct Request {
   std::vector<TensorSpec> tensors;
+  std::vector<bool> are_words;             // by tensor: of TERRACE_WORD
   const terrace_device* device = nullptr;  // as given, or one without memory
   OffloadOptions options;
   std::vector<TensorUse> trace;
@@ -45,6 +46,13 @@ struct Request {
   std::vector<StateSet> passed;  // what other numbers of ranks have left, on the first rank
   uint64_t commit_number = 1;    // CommitText::number of the next commit
 };
+
+// terrace_type, of which words are no numbers: what is below moves them as fp32, whose conversion to fp32 is
+// a copy of the bits.
+inline constexpr uint32_t kTypes = 4;
+constexpr DataType data_type_of(uint32_t type) {
+  return type == TERRACE_WORD ? DataType::fp32 : static_cast<DataType>(type);
+}
 
 // The arguments of terrace_plan and terrace_create, which come together everywhere.
 struct RequestArguments {

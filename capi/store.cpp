@@ -130,6 +130,7 @@ terrace_store::terrace_store(const c::Request& request)
       is_cuda(request.device->is_cuda),
       ordinal(request.device->ordinal),
       skips_unused(request.options.unused_gradients == UnusedGradients::skip),
+      are_words(request.are_words),
       retained_commits(request.options.retained_commits),
       ranks(request.ranks),
       nccl(request.nccl),

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <terrace.h>
 #include <terrace/base/workers.h>
@@ -41,6 +42,7 @@ struct terrace_store {
   const bool is_cuda;
   const int ordinal;
   const bool skips_unused;
+  const std::vector<bool> are_words;  // Request::are_words
   const uint32_t retained_commits;
   terrace_ranks* const ranks;  // null: of one process
   const std::shared_ptr<terrace::NcclExchange> nccl;

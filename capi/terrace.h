@@ -123,7 +123,8 @@ TERRACE_C_API void terrace_device_free(terrace_device* device);
 
 /* --- The store --- */
 typedef struct terrace_store terrace_store;
-typedef enum terrace_type { TERRACE_FP32, TERRACE_BF16, TERRACE_FP16 } terrace_type;
+/* Words are four bytes of anything, of frozen tensors alone: no function converts them, nor one of floats. */
+typedef enum terrace_type { TERRACE_FP32, TERRACE_BF16, TERRACE_FP16, TERRACE_WORD } terrace_type;
 typedef enum terrace_moment_type {
   TERRACE_MOMENT_FP32,
   TERRACE_MOMENT_BF16,
@@ -391,7 +392,6 @@ TERRACE_C_API terrace_error* terrace_hand_over(terrace_store* store, uint32_t te
                                                uint32_t type, uint32_t flags);
 /* Ends a step before its update: its gradients are dropped. */
 TERRACE_C_API terrace_error* terrace_abandon_step(terrace_store* store);
-
 /* Between steps: the parameters of a tensor with an address lie at another one now, with their values. */
 TERRACE_C_API terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* address);
 

@@ -27,8 +27,15 @@ void fill(terrace_store& store, const Subject& action, Load load) {
   store.is_filled = true;
 }
 
-void require_type(uint32_t type, const Subject& action, uint32_t tensor) {
-  require_enum(type, 3, action, fmt::format("type of the values of tensor {}", tensor));
+// Words are values of tensors of words, and of no other. A tensor that there is not is found later.
+DataType type_of_values(const terrace_store& store, uint32_t type, const Subject& action, uint32_t tensor) {
+  require_enum(type, kTypes, action, fmt::format("type of the values of tensor {}", tensor));
+  if (tensor < store.are_words.size() && store.are_words[tensor] != (type == TERRACE_WORD))
+    misuse(action, store.space.tensor(TensorId{tensor}).name,
+           store.are_words[tensor] ? "it has words, and the values are numbers"
+                                   : "it has numbers, and the values are words",
+           "give words for words, and numbers for numbers");
+  return data_type_of(type);
 }
 
 ValueKind kind_of(uint32_t what, const Subject& action) {
@@ -49,10 +56,9 @@ terrace_error* terrace_fill_arrays(terrace_store* store, const terrace_array* ar
       [&](terrace_store& s) {
         std::vector<TensorArray> list;
         for (const terrace_array& array : c::taken_list(arrays, count, kCall, "arrays")) {
-          c::require_type(array.type, kCall, array.tensor);
+          const DataType type = c::type_of_values(s, array.type, kCall, array.tensor);
           c::require_zero(array.reserved, kCall, "terrace_array.reserved");
-          list.push_back({TensorId{array.tensor}, static_cast<const std::byte*>(array.data),
-                          static_cast<DataType>(array.type)});
+          list.push_back({TensorId{array.tensor}, static_cast<const std::byte*>(array.data), type});
         }
         c::fill(s, kCall, [&] { s.offloader->state().load_arrays(list); });
       },
@@ -66,10 +72,10 @@ terrace_error* terrace_fill_files(terrace_store* store, const terrace_file_part*
       [&](terrace_store& s) {
         std::vector<FilePart> list;
         for (const terrace_file_part& part : c::taken_list(parts, count, kCall, "parts")) {
-          c::require_type(part.type, kCall, part.tensor);
+          const DataType type = c::type_of_values(s, part.type, kCall, part.tensor);
           c::require_zero(part.reserved, kCall, "terrace_file_part.reserved");
           c::require_pointer(part.path, kCall, fmt::format("path of tensor {}", part.tensor));
-          list.push_back({TensorId{part.tensor}, part.path, part.offset, static_cast<DataType>(part.type)});
+          list.push_back({TensorId{part.tensor}, part.path, part.offset, type});
         }
         c::fill(s, kCall, [&] { s.offloader->state().load_file_parts(list); });
       },

@@ -10,7 +10,7 @@ ENUMS = {
         "config": 1, "capacity": 2, "io": 3, "device_failed": 4, "corrupt": 5, "cancelled": 6, "misuse": 7,
         "internal": 8, "peer": 9,
     },
-    "terrace_type": {"fp32": 0, "bf16": 1, "fp16": 2},
+    "terrace_type": {"fp32": 0, "bf16": 1, "fp16": 2, "word": 3},
     "terrace_moment_type": {"fp32": 0, "bf16": 1, "int8": 2},
     "terrace_use_kind": {"forward": 0, "backward": 1, "inference": 2, "unit": 3},
     "terrace_placement": {"device": 0, "cpu": 1, "nvme": 2},

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .._types import Buffer, Source
     from .spec import Tensor
 
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "word": 4}
 # What buffers say of their elements. Python has no word for bf16: its bits are those of an unsigned integer.
-BUFFER_TYPES = {"f": "fp32", "e": "fp16", "H": "bf16"}
-_NUMPY_TYPES = {"fp32": "float32", "bf16": "uint16", "fp16": "float16"}
-_VIEW_FORMATS = {"fp32": "f", "bf16": "H", "fp16": "H"}
+BUFFER_TYPES = {"f": "fp32", "e": "fp16", "H": "bf16", "I": "word"}
+_NUMPY_TYPES = {"fp32": "float32", "bf16": "uint16", "fp16": "float16", "word": "uint32"}
+_VIEW_FORMATS = {"fp32": "f", "bf16": "H", "fp16": "H", "word": "I"}
 
 
 class _Buffer(ctypes.Structure):
@@ -72,6 +72,17 @@ class Memory:
     def __del__(self) -> None:
         if self._is_held:
             ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._buffer))
+
+
+def type_of_values(tensor: Tensor) -> tuple[str, str]:
+    """(type, code of array.array) in which values of a tensor are read and written."""
+    return ("word", "I") if tensor.type == "word" else ("fp32", "f")
+
+
+def numbers_of(part: ctypes.Array[Any], tensor: Tensor) -> memoryview[Any]:
+    """Memory of C as such values."""
+    raw = memoryview(part).cast("B")
+    return raw.cast("I") if tensor.type == "word" else raw.cast("f")
 
 
 def type_in(source: Source, what: str) -> str | None:

@@ -38,7 +38,8 @@ def _is_number(value: float) -> bool:
 
 
 class Tensor(NamedTuple):
-    """A parameter. `type` is fp32, bf16 or fp16; `group` counts Store.update's groups.
+    """A parameter. `type` is fp32, bf16 or fp16, or "word" of a frozen tensor: four bytes of anything, which are moved
+    and never converted. `group` counts Store.update's groups.
 
     With home="caller" the values lie at `address`, in memory of the caller, and stay there.
     """

@@ -23,7 +23,7 @@ from .._lib import check, error_of, library, new, raw_of, text_of, undeclared, v
 from ..errors import Error, MisuseError
 from .interruptible import call_elsewhere
 from .lease import Lease
-from .memory import DlpackTensor, Memory, memory_for, type_in, view_of
+from .memory import DlpackTensor, Memory, memory_for, numbers_of, type_in, type_of_values, view_of
 from .request import Request, plan_of, update_settings
 from .saved import saved_use, with_saved
 from .spec import CudaDevice, UpdateResult
@@ -154,8 +154,8 @@ class Store:
         ]
         check(self._lib.terrace_fill_files(self._handle, (c.terrace_file_part * len(found))(*found), len(found)))
 
-    def fill_with(self, fill: Callable[[Tensor, int, memoryview[float]], object]) -> None:
-        """Fills all tensors by fill(tensor, first, values): values are to be written, from element `first` on.
+    def fill_with(self, fill: Callable[[Tensor, int, memoryview[Any]], object]) -> None:
+        """Fills all tensors by fill(tensor, first, values): values are to be written, fp32 or words, from `first` on.
 
         It is called in no order, from threads of the library. What it raises is raised here. Ctrl-C ends the fill.
         """
@@ -166,7 +166,7 @@ class Store:
             try:
                 if not failures:
                     part = (ctypes.c_float * count).from_address(address)
-                    fill(self.tensors[number], first, memoryview(part).cast("B").cast("f"))
+                    fill(self.tensors[number], first, numbers_of(part, self.tensors[number]))
             except BaseException as error:
                 failures.append(error)
             return 1 if failures else 0
@@ -189,13 +189,13 @@ class Store:
         count: int | None = None,
         out: Source | None = None,
     ) -> Any:
-        """Values as fp32: in a new array.array("f"), or in `out`, a buffer or an address. `what` is parameter,
-        master, first_moment or second_moment."""
+        """Values as fp32, or words: in a new array.array of "f" or "I", or in `out`, a buffer or an address. `what` is
+        parameter, master, first_moment or second_moment."""
         spec = self._spec(tensor)
         count = spec.elements - first if count is None else count
-        if out is None:
-            out = array.array("f", bytes(4 * max(count, 0)))
-        address, _kept = memory_for(out, "fp32", count, "cannot read values", spec.name, writable=True)
+        type_, code = type_of_values(spec)
+        out = array.array(code, bytes(4 * max(count, 0))) if out is None else out
+        address, _kept = memory_for(out, type_, count, "cannot read values", spec.name, writable=True)
         which = value_of("terrace_what", what, spec.name)
         if self.tells is not None:
             self.tells(self.index(tensor), which, first, count)
@@ -205,14 +205,14 @@ class Store:
     def write_values(
         self, tensor: TensorKey, values: Any, what: str = "parameter", first: int = 0, count: int | None = None
     ) -> None:
-        """Writes fp32 values: a buffer or a list, or an address with a count."""
+        """Writes fp32 values, or words: a buffer or a list, or an address with a count."""
         spec = self._spec(tensor)
-        if isinstance(values, (list, tuple)):
-            values = array.array("f", values)
+        type_, code = type_of_values(spec)
+        values = array.array(code, values) if isinstance(values, (list, tuple)) else values
         if count is None:
             is_address = isinstance(values, int)
             count = spec.elements - first if is_address else Memory(values, "cannot write values").bytes // 4
-        address, _kept = memory_for(values, "fp32", count, "cannot write values", spec.name)
+        address, _kept = memory_for(values, type_, count, "cannot write values", spec.name)
         which = value_of("terrace_what", what, spec.name)
         check(self._lib.terrace_write_values(self._handle, self.index(tensor), which, first, count, address))
 
