@@ -6,6 +6,7 @@ from .engine.initialize import SMALL_ELEMENTS, initialize
 from .engine.model_plan import ModelPlan, plan_model
 from .large_models import init, load
 from .optimizer import OffloadAdagrad, OffloadAdam, OffloadAdamW, OffloadLion, OffloadOptions, OffloadSGD
+from .quantized import QuantizedLinear, quantize_base
 
 __all__ = [
     "Engine",
@@ -16,10 +17,12 @@ __all__ = [
     "OffloadLion",
     "OffloadOptions",
     "OffloadSGD",
+    "QuantizedLinear",
     "RankSampler",
     "SMALL_ELEMENTS",
     "init",
     "initialize",
     "load",
     "plan_model",
+    "quantize_base",
 ]

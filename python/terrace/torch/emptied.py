@@ -6,24 +6,34 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import MisuseError
+from .inner import inner_tensors
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
 def require_values(parameter: torch.Tensor, name: str, what: str) -> None:
-    """Outside of passes a parameter in a store is one NaN in its shape (engine/placeholders.py), and so it is after the
-    end of an engine that keeps no values."""
-    if parameter.numel() > 1 and not any(parameter.stride()):
-        if parameter.detach()[(0,) * parameter.dim()].isnan().item():
-            raise MisuseError(
-                what,
-                name,
-                "it has no values: an engine has them, or was closed without keeping them",
-                "train with that engine and its optimizer, or end it by engine.close(keep_values=True)",
-            )
+    """Outside of passes a parameter in a store is one NaN in its shape, or one element of bytes without a meaning
+    (engine/placeholders.py), and so it is after the end of an engine that keeps no values."""
+    if any(_is_emptied(inner) for inner in inner_tensors(parameter)):
+        raise MisuseError(
+            what,
+            name,
+            "it has no values: an engine has them, or was closed without keeping them",
+            "train with that engine and its optimizer, or end it by engine.close(keep_values=True)",
+        )
+
+
+def _is_emptied(tensor: torch.Tensor) -> bool:
+    if tensor.numel() < 2 or any(tensor.stride()) or tensor.is_meta:
+        return False
+    one = tensor.detach()[(0,) * tensor.dim()]
+    if one.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return bool(one.isnan().item())
+    return bool((one.reshape(1).view(torch.uint8) == 0xFF).all().item())
 
 
 def refuse_without_values(model: nn.Module) -> None:

@@ -128,6 +128,27 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
+class Coded(nn.Module):
+    """Frozen layers of few bits with adapters, and codes that the model itself makes numbers of."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.first = nn.Linear(32, width)
+        self.layers = nn.ModuleList([nn.Linear(width, width).requires_grad_(False) for _ in range(3)])
+        for layer, (kind, double) in enumerate((("nf4", False), ("int8", False), ("nf4", True))):
+            terrace.torch.quantize_base(self.layers, kind, double=double, skip=[str(n) for n in range(3) if n != layer])
+        self.down = nn.ModuleList([nn.Linear(width, 4, bias=False) for _ in range(3)])
+        self.up = nn.ModuleList([nn.Linear(4, width, bias=False) for _ in range(3)])
+        self.codes = nn.Parameter(torch.randint(0, 256, (width, width), dtype=torch.uint8), requires_grad=False)
+        self.last = nn.Linear(width, 8)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        for layer, down, up in zip(self.layers, self.down, self.up):
+            x = x + torch.tanh(layer(x) + up(down(x)))
+        return self.last(x + x @ ((self.codes.to(x.dtype) - 128) * 1e-4))
+
+
 def seeded(make, *arguments):
     torch.manual_seed(7)
     return make(*arguments)
@@ -137,7 +158,8 @@ def batch_of(model, step, micro_batch=0):
     generator = torch.Generator().manual_seed(1000 * step + micro_batch)
     if isinstance(model, Gpt):
         return torch.randint(0, 64, (2, 12), generator=generator)
-    return torch.randn(4, 32, generator=generator).to(next(model.parameters()).dtype)
+    dtype = next(one.dtype for one in model.parameters() if one.is_floating_point())
+    return torch.randn(4, 32, generator=generator).to(dtype)
 
 
 def loss_of(model, batch, run=None):

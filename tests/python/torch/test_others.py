@@ -117,10 +117,16 @@ class Quantised(EngineTest):
         return engine, [str(one.message) for one in caught]
 
     @isolated
-    def test_frozen_codes_that_stay_outside_are_said_with_their_bytes(self):
-        engine, lines = self.noted(nn.Sequential(Codes(), Codes(dtype=torch.int8)))
+    def test_frozen_ones_of_an_unknown_class_stay_outside_and_are_said_with_their_bytes(self):
+        class Odd(torch.Tensor):
+            """It says not what it is made of."""
+
+        model = nn.Sequential(Codes(), Codes(dtype=torch.int8), Codes())
+        for layer in model[1:]:
+            layer.weight = nn.Parameter(layer.weight.detach().as_subclass(Odd), requires_grad=False)
+        engine, lines = self.noted(model)
         self.assertEqual(len(lines), 1, lines)
-        for word in ("0.5 MiB", "2 of type int8, uint8", "0.weight to 1.weight", "offload_param"):
+        for word in ("0.5 MiB", "2 of type Odd", "1.weight to 2.weight", "offload_param"):
             self.assertIn(word, lines[0])
         engine.backward(engine(torch.randn(2, 512)).square().mean())
         engine.step()

@@ -69,12 +69,14 @@ class OfAStore(unittest.TestCase):
         with self.assertRaisesRegex(terrace.ConfigError, "1 of its parameters are not the model's"):
             parameters_of(seeded(Mlp), [{"params": [torch.nn.Parameter(torch.ones(2))]}])
 
-    def test_a_large_frozen_one_of_another_type_stays_outside(self):
+    def test_a_large_frozen_one_of_another_type_is_words(self):
         model = seeded(Mlp)
-        model.codes = torch.nn.Parameter(torch.zeros(64, dtype=torch.int8), requires_grad=False)
+        model.codes = torch.nn.Parameter(torch.zeros(67, dtype=torch.int8), requires_grad=False)
         found = parameters_of(model, threshold=8)
-        self.assertEqual([name for _, name in found.outside], ["codes"])
-        self.assertNotIn("codes", [one.name for one in found.tracked])
+        self.assertEqual(found.outside, [])
+        found.copy_small()
+        specs = {spec.name: spec for spec in found.specs()}
+        self.assertEqual((specs["codes"].type, specs["codes"].shape), ("word", (17,)))
 
     def test_a_store_is_filled_in_the_parameters_own_type(self):
         model = seeded(Mlp).to(torch.bfloat16)

@@ -3,7 +3,20 @@
 import tempfile
 import unittest
 
-from support_torch import MIB, EngineTest, Gpt, Mlp, config_of, engine_of, isolated, masters, seeded, terrace, train
+from support_torch import (
+    MIB,
+    Coded,
+    EngineTest,
+    Gpt,
+    Mlp,
+    config_of,
+    engine_of,
+    isolated,
+    masters,
+    seeded,
+    terrace,
+    train,
+)
 
 # A covering array: every pair of two columns' values is there, but for what cannot be had together.
 # model, parameters, states, units, host budget, update, strict, accumulation
@@ -21,6 +34,11 @@ SETTINGS = [
     (Mlp, "cpu", "cpu", "leaf", "32MiB", "during_backward", True, 3),
     (Mlp, "device", "device", "auto", "32MiB", "after_backward", True, 3),
     (Mlp, "cpu", "nvme", "leaf", "tight", "during_backward", True, 1),
+    (Coded, "device", "device", "leaf", "32MiB", "after_backward", True, 3),
+    (Coded, "cpu", "cpu", "auto", "32MiB", "during_backward", False, 3),
+    (Coded, "nvme", "nvme", "leaf", "tight", "next_forward", True, 3),
+    (Coded, "nvme", "cpu", "auto", "tight", "after_backward", True, 3),
+    (Coded, "cpu", "nvme", "leaf", "tight", "during_backward", True, 3),
 ]
 
 
@@ -65,12 +83,12 @@ class Placements(EngineTest):
 
     @isolated
     def test_fp32(self):
-        for make, accumulation in ((Gpt, 1), (Gpt, 3), (Mlp, 3)):
+        for make, accumulation in ((Gpt, 1), (Gpt, 3), (Mlp, 3), (Coded, 3)):
             self.check("fp32", make, accumulation)
 
     @isolated
     def test_bf16(self):
-        for make, accumulation in ((Gpt, 1), (Gpt, 3), (Mlp, 3)):
+        for make, accumulation in ((Gpt, 1), (Gpt, 3), (Mlp, 3), (Coded, 3)):
             self.check("bf16", make, accumulation)
 
     @isolated
@@ -94,7 +112,7 @@ class Placements(EngineTest):
 
     @isolated
     def test_the_least_device_memory_is_enough(self):
-        for model in (Gpt, Mlp):
+        for model in (Gpt, Mlp, Coded):
             for units in ("leaf", "auto"):
                 config = config_of(strict=True, device_memory=4096, chunk_elements=4096)
                 error = self.raised(terrace.CapacityError, engine_of, seeded(model), config, units=units)

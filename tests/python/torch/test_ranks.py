@@ -14,7 +14,7 @@ from ranks_torch import (
     seeded,
     train_ranks,
 )
-from support_torch import Gpt, Mlp
+from support_torch import Coded, Gpt, Mlp
 from terrace.store.run import Run
 
 # Of a step, over all ranks.
@@ -35,6 +35,9 @@ CASES = [
     (Gpt, "device", "nvme", "during_backward", "fp16", 0.0, "AdamW", "fp32"),
     (Gpt, "nvme", "nvme", "next_forward", "bf16", 1.0, "AdamW", "int8"),
     (Mlp, "device", "cpu", "during_backward", "fp32", 0.0, "Lion", "int8"),
+    (Coded, "cpu", "cpu", "after_backward", "fp32", 1.0, "AdamW", "fp32"),
+    (Coded, "nvme", "nvme", "during_backward", "bf16", 0.0, "AdamW", "int8"),
+    (Coded, "device", "cpu", "next_forward", "bf16", 1.0, "Lion", "fp32"),
 ]
 
 

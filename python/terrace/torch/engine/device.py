@@ -141,7 +141,7 @@ def torch_device_of(device: object) -> torch.device:
 def tensor_at(store: Store, number: int, shape: Sequence[int], dtype: torch.dtype, device: object) -> torch.Tensor:
     """The tensor of a store at its address, for life. Its memory stays while any view of it does."""
     if isinstance(device, CudaDevice):
-        return torch.utils.dlpack.from_dlpack(store.dlpack(number)).view(shape)
+        return torch.utils.dlpack.from_dlpack(store.dlpack(number)).view(-1).view(dtype).view(shape)
     size = dtype.itemsize
     for extent in shape:
         size *= extent

@@ -417,9 +417,9 @@ class Engine(EngineNames, SavingNames):
         self._layout.unmark(self.module)
         for one in self._tracked:
             if one.is_managed:
-                one.leave_store(self._placeholders.like(one.real))
+                one.leave_store(self._placeholders.of(one, one.memory.device))
         for one, values in zip(self._tracked, kept):
-            one.parameter.data = values
+            one.show(values)
         if not kept:
             refuse_without_values(self.module)
 

@@ -18,6 +18,7 @@ from ...errors import ConfigError, MisuseError
 from ..dealt import DealtLoader, RankSampler
 from ..emptied import require_values
 from .alike import agree
+from .attach import attach_words
 from .deepspeed_names import ENGINES, require_undivided, source_of
 from .device import choose_device, require_own_gpu, tensor_at, torch_device_of
 from .engine import Engine
@@ -317,7 +318,9 @@ def _make(planned: Planned, resume: bool | str) -> Engine:
             parameters.fill(store)
         placeholders = Placeholders()
         for one in parameters.tracked:
-            if one.is_managed:
+            if one.words is not None:
+                attach_words(parameters.model, one, store, device, None if is_strict else placeholders)
+            elif one.is_managed:
                 real = tensor_at(store, one.number, one.parameter.shape, TORCH_TYPES[one.type], device)
                 one.attach(real, real if is_strict else placeholders.like(real))
             else:

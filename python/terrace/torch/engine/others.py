@@ -1,5 +1,5 @@
-"""What of a model is in no store: its buffers, and parameters that are neither trained nor large, or of a type that no
-store has, such as the codes of quantised weights."""
+"""What of a model is in no store: its buffers, and parameters that are neither trained nor large, or of a class that does
+not say what it is made of."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..inner import is_wrapper
 from .placeholders import TORCH_TYPES, TYPES
+from .words import beside_of, keeps_state, owners_of, settle_beside
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ...config import Config
 
 
@@ -41,19 +42,27 @@ def settle_others(
     for parameter in model.parameters():
         if id(parameter) not in known:
             is_number = parameter.dtype in TYPES or parameter.dtype == torch.float64
-            is_converted = is_number and config.precision != "fp32"
-            parameter.data = parameter.data.to(device, TORCH_TYPES[type_of(parameter)] if is_converted else None)
+            type_ = type_of(parameter) if is_number and config.precision != "fp32" else ""
+            if is_wrapper(parameter):
+                torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().to(device), requires_grad=False))
+                continue
+            old = parameter.data
+            parameter.data = parameter.data.to(device, TORCH_TYPES.get(type_))
+            if keeps_state(parameter):
+                alias = settle_beside(beside_of(parameter, owners_of(parameter, model)), old, device)
+                if alias is not None:
+                    alias.data = parameter.data
 
 
 def line_of_outside(outside: Sequence[tuple[nn.Parameter, str]], device: torch.device) -> str:
-    """What to say of large frozen parameters whose type no store has: [(parameter, name)]."""
+    """What to say of large frozen parameters whose class is not known: [(parameter, name)]."""
     size = sum(one.numel() * one.element_size() for one, _ in outside) / 2**20
     types = ", ".join(sorted({_type_name(one) for one, _ in outside}))
     names = outside[0][1] + (f" to {outside[-1][1]}" if len(outside) > 1 else "")
     return (
         f"frozen parameters of {size:.1f} MiB stay in memory of torch's on {device.type}, which no budget counts, and "
-        f"offload_param has no effect on them: {len(outside)} of type {types} ({names}); a store takes "
-        f"{', '.join(TYPES.values())}"
+        f"offload_param has no effect on them: {len(outside)} of type {types} ({names}); a store takes tensors of torch's "
+        "own class, and of classes with __tensor_flatten__ and __tensor_unflatten__"
     )
 
 

@@ -8,14 +8,16 @@ import torch
 
 from ...errors import ConfigError
 from ...store.spec import Tensor
+from ..inner import inner_tensors, is_wrapper
+from ..mapped import MOST_IN_MEMORY, mapped_copy
 from .others import kept_in_fp32
 from .placeholders import (
     TORCH_TYPES,
     TYPES,
     Tracked,
+    kind_of_parameter,
     named_once,
     require_storage_of_its_own,
-    require_trainable_kind,
 )
 
 if TYPE_CHECKING:
@@ -61,13 +63,11 @@ class Parameters:
                 f"{len(strange)} of its parameters are not the model's",
                 "give parameters of the model",
             )
-        has_place = [require_trainable_kind(parameter, names[0]) for parameter, names in found]
-        self.outside = [
-            (parameter, names[0])
-            for (parameter, names), has in zip(found, has_place)
-            if not has and parameter.numel() > threshold
-        ]
-        found = [one for one, has in zip(found, has_place) if has]
+        kinds = {id(parameter): kind_of_parameter(parameter, names[0]) for parameter, names in found}
+        outside = [one for one in found if kinds[id(one[0])] == "outside"]
+        self.outside = [(parameter, names[0]) for parameter, names in outside if parameter.numel() > threshold]
+        self._are_words = {key for key, kind in kinds.items() if kind == "words"}
+        found = [one for one in found if kinds[id(one[0])] != "outside"]
         require_storage_of_its_own(found, model)
         self.tracked: list[Tracked] = []
         for parameter, names in found:
@@ -87,6 +87,9 @@ class Parameters:
     def type_of(self, parameter: nn.Parameter) -> str:
         """The type that it has in the store, or beside it."""
         precision = self.config.precision
+        is_wide = parameter.dtype == torch.float64 and not is_wrapper(parameter)
+        if id(parameter) in self._are_words and not (is_wide and precision != "fp32"):
+            return "word"
         is_kept = precision == "fp32" or id(parameter) in self._kept_in_fp32
         return TYPES[parameter.dtype] if is_kept else precision
 
@@ -111,23 +114,34 @@ class Parameters:
                 place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
             one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
-            specs.append(
-                Tensor(one.name, tuple(one.parameter.shape) or (1,), one.type, one.is_trainable, one.group, **memory)
-            )
+            shape = tuple(one.parameter.shape) or (1,) if one.words is None else (one.words.count,)
+            specs.append(Tensor(one.name, shape, one.type, one.is_trainable, one.group, **memory))
         return specs
 
     def fill(self, store: Store) -> None:
         """Fills a store of specs() from the parameters, in their own type: masters keep what a smaller type would lose."""
         sources: dict[int, tuple[torch.Tensor, str]] = {}
+        copied = 0  # bytes of words that had to be brought together
         for one in self.tracked:
+            if one.words is not None:
+                packed = one.words.packed(one.parameter, one.name)
+                if packed.data_ptr() != inner_tensors(one.parameter)[0].data_ptr():
+                    copied += packed.nbytes
+                    packed = packed if copied <= MOST_IN_MEMORY else mapped_copy(packed, self._folder())
+                sources[one.number] = (packed, "word")
+                continue
             source = one.parameter.detach().cpu()
-            if not source.is_contiguous():
-                source = source.contiguous()
+            source = source if source.dtype in TYPES else source.to(TORCH_TYPES[one.type])
+            source = source.contiguous()
             sources[one.number] = (source, TYPES[source.dtype])
         for number, spec in enumerate(store.tensors):
             if number not in sources:
                 sources[number] = (torch.zeros(spec.elements), "fp32")
         store.fill_arrays({number: (source.data_ptr(), type_) for number, (source, type_) in sources.items()})
+
+    def _folder(self) -> str | None:
+        paths = self.config.store_options.get("nvme_paths")
+        return paths[0] if paths else None
 
 
 def _aligned(elements: int) -> int:

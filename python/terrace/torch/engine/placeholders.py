@@ -1,14 +1,14 @@
 """Parameters of a model and their tensors in a store.
 
-Outside of leases the data of a managed parameter is one NaN of the parameter's true shape: shapes stay true, a
-read gives NaN, a write raises, and nothing ends the process. Within leases it is the tensor at its address in
-the store, which never changes, so that views and saved tensors stay right. On a strict device it is always that
-tensor."""
+Outside of leases the data of a managed parameter is one NaN of the parameter's true shape, of other types one element
+of bytes UNWRITTEN: shapes stay true, a read gives NaN, a write raises, and nothing ends the process. Within leases it is
+the tensor at its address in the store, which never changes, so that views and saved tensors stay right. On a strict device it
+is always that tensor."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -18,8 +18,10 @@ from ..._declarations import ENUMS
 from ..._types import not_yet
 from ...errors import ConfigError, MisuseError
 from ..handed_over import HandedOver
+from ..inner import inner_tensors, is_wrapper, version_of
 from ..overlap import overlapping
 from .away import AwayParameter
+from .words import UNWRITTEN, Words, holds_nothing, keeps_state
 
 if TYPE_CHECKING:
     from .away import OutsideReads
@@ -55,6 +57,9 @@ class Tracked:
         "refusal",
         "values",
         "outside",
+        "words",
+        "memory",
+        "alias",
         "_own_class",
         "_away_class",
         "__weakref__",
@@ -63,6 +68,10 @@ class Tracked:
     def __init__(self, parameter: nn.Parameter, names: list[str], type_: str, is_trainable: bool, group: int) -> None:
         self.parameter = parameter
         self.names = names
+        # How its bytes lie in the store, of a frozen one that is no tensor of numbers to it.
+        self.words = Words(parameter) if type_ == "word" else None
+        self.memory: torch.Tensor = not_yet()  # where the store has it: `real`, or what that is made over
+        self.alias: torch.Tensor | None = None  # another name for it, which a module that dequantises itself has
         self.type = type_
         self.type_number = ENUMS["terrace_type"][type_]
         self.is_trainable = is_trainable
@@ -93,9 +102,15 @@ class Tracked:
     def name(self) -> str:
         return self.names[0]
 
-    def attach(self, real: torch.Tensor, away: torch.Tensor) -> None:
+    @property
+    def bytes(self) -> int:
+        """That it has in a pass."""
+        return self.parameter.nbytes if self.words is None else self.words.bytes
+
+    def attach(self, real: torch.Tensor, away: torch.Tensor, memory: torch.Tensor | None = None) -> None:
         self.real = real
         self.away = away
+        self.memory = real if memory is None else memory
         if away is not real and self._own_class is nn.Parameter:
             self._away_class = AwayParameter
             cast(Any, self.parameter)._terrace_away = weakref.ref(self)
@@ -104,11 +119,16 @@ class Tracked:
     def show(self, values: torch.Tensor) -> None:
         """The parameter has these values from now on."""
         self.parameter.__class__ = self._own_class  # torch's own: before anything is asked of it
+        if is_wrapper(values):
+            for inner, value in zip(inner_tensors(self.parameter), inner_tensors(values)):
+                inner.data = value
+            return
         self.parameter.data = values
+        if self.alias is not None:
+            self.alias.data = values
 
     def put_away(self) -> None:
-        self.parameter.__class__ = self._own_class
-        self.parameter.data = self.away
+        self.show(self.away)
         self.parameter.__class__ = self._away_class
 
     def forget_leases(self) -> None:
@@ -122,22 +142,34 @@ class Tracked:
         """The store ends: a strict one leaves nothing to look at."""
         self.show(away)
         self.parameter.__dict__.pop("_terrace_away", None)
-        self.real = self.away = not_yet()
+        self.real = self.away = self.memory = not_yet()
         self.outside = None
 
 
 class Placeholders:
-    """All of one type are the same NaN, so that it can be seen whether anything was written to one."""
+    """All of one type are the same NaN, or of what has none the same bytes. So it can be seen whether one was written."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        value = self._values.get((tensor.dtype, tensor.device))
+        return self._of(tensor.dtype, tensor.device, tensor.shape)
+
+    def of(self, one: Tracked, device: torch.device) -> torch.Tensor:
+        """What a parameter is while its values are in the store."""
+        if one.words is None:
+            return self._of(TORCH_TYPES[one.type], device, one.parameter.shape)
+        return one.words.made_of(one.parameter, lambda dtype, shape: self._of(dtype, device, shape))
+
+    def _of(self, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> torch.Tensor:
+        value = self._values.get((dtype, device))
         if value is None:
-            value = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
-            self._values[tensor.dtype, tensor.device] = value
-        return value.expand(tensor.shape)
+            if dtype in TYPES:
+                value = torch.full((), float("nan"), dtype=dtype, device=device)
+            else:
+                value = torch.full((dtype.itemsize,), UNWRITTEN, dtype=torch.uint8, device=device).view(dtype).view(())
+            self._values[dtype, device] = value
+        return value.expand(shape) if 0 not in shape else torch.empty(shape, dtype=dtype, device=device)
 
     @staticmethod
     def require_in_place(tracked: Iterable[Tracked]) -> None:
@@ -145,9 +177,9 @@ class Placeholders:
             if one.is_written:
                 one.is_written = False
                 refuse_write_of_pass(one, "it has been written to")
-            if not one.is_managed or one.leases or one.parameter.data_ptr() == one.away.data_ptr():
+            if not one.is_managed or one.leases or address_of(one.parameter) == address_of(one.away):
                 continue
-            is_left_over = one.parameter.data_ptr() == one.real.data_ptr()  # of a release that Ctrl-C cut short
+            is_left_over = address_of(one.parameter) == address_of(one.real)  # of a release that Ctrl-C cut short
             is_resized = one.parameter.shape != one.real.shape
             one.put_away()
             if not is_left_over and is_resized:
@@ -170,10 +202,10 @@ class Placeholders:
 
     def require_untouched(self) -> None:
         """torch refuses most writes by itself, but not fill_ and zero_."""
-        for value in self._values.values():
-            found = value.item()
-            if found == found:
-                value.fill_(float("nan"))
+        for (dtype, _), value in self._values.items():
+            if not (value.isnan().item() if dtype in TYPES else holds_nothing(value)):
+                found = value.item()
+                value.view(1).view(torch.uint8).fill_(UNWRITTEN)
                 raise MisuseError(
                     "cannot take what was written to a parameter",
                     "the model",
@@ -181,6 +213,10 @@ class Placeholders:
                     "of a pass, where it has no memory of its own, and the value is lost",
                     "write within `with engine.gathered(parameters, write=True):`",
                 )
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    return inner_tensors(tensor)[0].data_ptr()
 
 
 def refuse_write_of_pass(one: Tracked, how: str) -> NoReturn:
@@ -199,7 +235,7 @@ def acquire(tracked: Iterable[Tracked]) -> None:
     for one in tracked:
         if not one.leases:
             one.show(one.real)
-            one.version = one.parameter._version
+            one.version = version_of(one.parameter)
         one.leases += 1
 
 
@@ -207,7 +243,7 @@ def release(tracked: Iterable[Tracked]) -> None:
     for one in tracked:
         one.leases -= 1
         if not one.leases:
-            one.is_written |= one.parameter._version != one.version
+            one.is_written |= version_of(one.parameter) != one.version
             one.put_away()
 
 
@@ -247,25 +283,25 @@ def named_once(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
     return list(found.values())
 
 
-def require_trainable_kind(parameter: nn.Parameter, name: str) -> bool:
-    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way.
-    Frozen ones of other types stay torch's: the codes of quantised weights among them."""
+def kind_of_parameter(parameter: nn.Parameter, name: str) -> str:
+    """How a store can have it: as "numbers" of a type that is trained, as "words", or, where it is a tensor of a class
+    that does not say what it is made of, "outside", in torch's memory. Raises where nothing could train it, or where it
+    would be read in a wrong way."""
     what = "cannot take a parameter into Terrace"
     is_plain = type(parameter.data) in (torch.Tensor, torch.nn.Parameter)
-    if not is_plain and not parameter.requires_grad:
-        return False
+    if parameter.requires_grad and (not is_plain or keeps_state(parameter)):
+        kind = type(parameter.data) if not is_plain else type(parameter)
+        reason = "whose values are not one tensor" if not is_plain else "codes of a quantised weight"
+        advice = "freeze it (requires_grad_(False)) and train adapters, or train the model with plain parameters"
+        raise ConfigError(what, name, f"it is a {kind.__name__}, {reason}", advice)
     if not is_plain:
-        raise ConfigError(
-            what,
-            name,
-            f"it is a {type(parameter.data).__name__}, whose values are not one tensor",
-            "freeze it, or train the model with plain parameters",
-        )
-    if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex():
-        kind = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"
-        raise ConfigError(what, name, f"it is {kind}", "keep such parameters out of the model, or as buffers")
-    if parameter.dtype in TYPES:
-        return True
+        return "words" if is_wrapper(parameter) else "outside"
+    is_frozen_complex = parameter.is_complex() and not parameter.requires_grad
+    if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex() and not is_frozen_complex:
+        kind_name = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"
+        raise ConfigError(what, name, f"it is {kind_name}", "keep such parameters out of the model, or as buffers")
+    if parameter.dtype in TYPES and not keeps_state(parameter):
+        return "numbers"
     if parameter.requires_grad:
         raise ConfigError(
             what,
@@ -273,7 +309,7 @@ def require_trainable_kind(parameter: nn.Parameter, name: str) -> bool:
             f"its type is {parameter.dtype}, and {', '.join(TYPES.values())} are trained",
             "convert the model, such as by model.float(), or freeze the parameter",
         )
-    return False
+    return "words"
 
 
 def require_storage_of_its_own(parameters: Iterable[tuple[nn.Parameter, list[str]]], model: nn.Module) -> None:
@@ -284,7 +320,9 @@ def require_storage_of_its_own(parameters: Iterable[tuple[nn.Parameter, list[str
         for name, buffer in model.named_buffers()
         if buffer.device.type != "meta" and buffer.layout == torch.strided
     ]
-    with_bytes = [(one, names[0]) for one, names in parameters if one.device.type != "meta"]
+    with_bytes = [
+        (inner, names[0]) for one, names in parameters if one.device.type != "meta" for inner in inner_tensors(one)
+    ]
     shared = overlapping(with_bytes, buffers)
     if shared is not None:
         raise ConfigError(

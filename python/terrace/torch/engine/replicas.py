@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import ConfigError, MisuseError
+from ..inner import inner_tensors
 from .alike import agree
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _PART_BYTES = 1 << 20
 
 def sum_of_ends(tensor: torch.Tensor) -> str:
     """Of its values, or of those at both of its ends."""
+    parts = inner_tensors(tensor)
+    if len(parts) != 1 or parts[0] is not tensor:
+        return " ".join(map(sum_of_ends, parts))
     if tensor.device.type == "meta":
         return "none, on meta"
     flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().contiguous().reshape(-1)
@@ -69,14 +73,15 @@ def settle_values(ranks: Ranks | None, values: Mapping[str, torch.Tensor], sourc
     if ranks is None or source is None:
         return require_same_values(ranks, values, "cannot write values")
     for one in values.values():
-        broadcast(ranks, one, source)
+        for inner in inner_tensors(one):
+            broadcast(ranks, inner, source)
 
 
 def require_same_values(ranks: Ranks | None, values: Mapping[str, torch.Tensor], what: str) -> None:
     """Every rank calls it. Raises ConfigError on all of them that names each tensor that has other values on some."""
     if ranks is None:
         return
-    facts = {f"values for {name}": sum_of([one]) for name, one in values.items()}
+    facts = {f"values for {name}": sum_of(inner_tensors(one)) for name, one in values.items()}
     advice = "write the same on all ranks, or on one whose values all get: engine.gathered(..., modifier_rank=0)"
     agree(ranks, facts, what, advice)
 
@@ -106,5 +111,7 @@ def _statistics_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 def _replicas(model: nn.Module, known: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in (*model.named_buffers(), *model.named_parameters()):
-        if id(tensor) not in known and tensor.numel() and tensor.device.type != "meta":
-            yield name, tensor
+        if id(tensor) not in known:
+            for inner in inner_tensors(tensor):
+                if inner.numel() and inner.device.type != "meta":
+                    yield name, inner

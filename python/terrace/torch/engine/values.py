@@ -12,13 +12,16 @@ import torch
 from torch import nn
 
 from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
+from ..inner import version_of
 from ..mapped import MOST_IN_MEMORY, mapped_empty
 from .alike import within
+from .away import AwayParameter
 from .layout import OWN_ATTRIBUTES
 from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
 from .placeholders import acquire, release
 from .replicas import require_rank, require_same_values, settle_values
+from .words import UNWRITTEN
 
 if TYPE_CHECKING:
     from ..._types import Named
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from .passes.hooks import Hooks
     from .passes.passes import Passes
     from .placeholders import Tracked
+    from .words import Words
 
 
 class Values:
@@ -97,6 +101,8 @@ class Values:
         self, one: Tracked, what: str = "parameter", dtype: torch.dtype | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The values as a new tensor, of the parameter's type unless `dtype` says another."""
+        if one.words is not None:
+            return self._read_words(one, one.words)
         dtype = dtype or (one.parameter.dtype if what == "parameter" else torch.float32)
         out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
         if what == "parameter" and not one.is_managed:
@@ -110,13 +116,29 @@ class Values:
         self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
         return values if values is out else out.copy_(values)
 
+    def _read_words(self, one: Tracked, words: Words) -> torch.Tensor:
+        if self._passes.step.has_gradients:
+            with self._leased_in_step(one):
+                return words.over(one.memory.to("cpu", copy=True), one.parameter)
+        self._passes.come_to_rest("read values")
+        out = torch.empty(words.bytes, dtype=torch.uint8)
+        if words.bytes > MOST_IN_MEMORY and self._export_to_files:
+            out = mapped_empty(out.shape, out.dtype, self.folder)
+        self._store.read_values(one.number, out=out.data_ptr(), count=words.count)
+        return words.over(out, one.parameter)
+
     def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
+        with self._leased_in_step(one):
+            return out.copy_(one.parameter.detach())
+
+    @contextlib.contextmanager
+    def _leased_in_step(self, one: Tracked) -> Iterator[None]:
         self._passes.turn.require("read values")
         key = f"{one.name}/read{self._passes.tick()}".encode()
         lease = self._store.open_lease(key, self._passes.step.reading_kind, self._store.ids([one.number]), 1)
         acquire([one])
         try:
-            return out.copy_(one.parameter.detach())
+            yield
         finally:
             release([one])
             self._store.close_lease(lease)
@@ -125,6 +147,10 @@ class Values:
         """Writes a tensor's values: those of its parameter and master, or of a moment. All ranks write the same
         values, and the caller has compared them."""
         self._passes.come_to_rest("write values")
+        if one.words is not None:
+            packed = one.words.packed(values, one.name)
+            self._store.write_values(one.number, packed.data_ptr(), count=one.words.count)
+            return
         values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
         if not one.is_managed:
             self._take_one(one)
@@ -244,12 +270,12 @@ class Values:
                     one.is_gathered = True
                     one.leases += 1
             yield
-            values = [one.parameter.data for one in chosen]
+            values = [one.parameter.detach() if one.words is not None else one.parameter.data for one in chosen]
         finally:
             for one in chosen:
                 if one.is_gathered:
                     one.is_gathered = False
-                    one.version = one.parameter._version  # it may be written to here
+                    one.version = version_of(one.parameter)  # it may be written to here
                     release([one])
         if not write:
             return
@@ -295,7 +321,7 @@ class Values:
                 value = made[1]() if made is not None and made[0]() is state else None
                 if value is None:
                     out = None
-                    if self._export_to_files:
+                    if self._export_to_files and one.words is None:
                         out = mapped_empty(one.parameter.shape, one.parameter.dtype, self.folder)
                     value = self.read(one, out=out)
                     self._exports[one] = (weakref.ref(state), weakref.ref(value))
@@ -325,8 +351,8 @@ class Values:
         self._passes.come_to_rest("load a state dict")
         for name, one in self._own[id(module)].items():
             if one.is_managed and prefix + name in state:
-                one.show(torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype))
-                one.values = one.parameter._version
+                one.show(_room_for(one))
+                one.values = version_of(one.parameter)
 
     def _after_load(self, module: nn.Module, incompatible: object) -> None:
         for name, one in self._own[id(module)].items():
@@ -335,8 +361,8 @@ class Values:
             if parameter is not one.parameter:  # assign=True
                 module._parameters[name] = one.parameter
                 self._finish_load(one, parameter)
-            elif expected is not None and parameter._version != expected:
-                self._finish_load(one, parameter.data)
+            elif expected is not None and version_of(parameter) != expected:
+                self._finish_load(one, parameter.data if one.words is None else parameter.detach())
             elif expected is not None:
                 one.put_away()
 
@@ -379,6 +405,13 @@ def _by_type(small: Iterable[Tracked]) -> dict[str, tuple[list[Tracked], list[to
     return found
 
 
+def _room_for(one: Tracked) -> torch.Tensor:
+    """Memory of its own, to be loaded into."""
+    if one.words is None:
+        return torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype)
+    return one.words.over(torch.full((one.words.bytes,), UNWRITTEN, dtype=torch.uint8), one.parameter)
+
+
 def _bits(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1).view(torch.int32 if values.element_size() == 4 else torch.int16)
 
@@ -400,7 +433,7 @@ class Copier:
         for parameter in module.parameters():
             one = values._of.get(id(parameter))
             if one is not None and id(parameter) not in memo:
-                memo[id(parameter)] = nn.Parameter(values.read(one), parameter.requires_grad)
+                memo[id(parameter)] = self._copied(one, memo)
         made = module.__class__.__new__(module.__class__)
         memo[id(module)] = made
         for name, value in module.__dict__.items():
@@ -410,6 +443,19 @@ class Copier:
                 continue
             made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
         return made
+
+    def _copied(self, one: Tracked, memo: dict[int, Any]) -> nn.Parameter:
+        found = self._values.read(one)
+        if one.words is None or type(one.parameter) is AwayParameter:
+            return nn.Parameter(found, one.parameter.requires_grad)
+        one.show(found)  # a class of its own copies itself
+        try:
+            made: nn.Parameter = copy.deepcopy(one.parameter, memo)
+            if one.alias is not None:
+                memo[id(one.alias)] = made.data
+            return made
+        finally:
+            one.show(one.real) if one.leases else one.put_away()
 
     def _plain(self, hooks: Any) -> Any:
         if not isinstance(hooks, dict):

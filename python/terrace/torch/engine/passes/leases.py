@@ -87,8 +87,8 @@ class Leases:
         address = tensor.data_ptr()
         for use in self.forward:
             for one in use.tracked:
-                first = one.real.data_ptr()
-                if not one.is_gathered and first <= address < first + one.real.nbytes:
+                first = one.memory.data_ptr()
+                if not one.is_gathered and first <= address < first + one.memory.nbytes:
                     return one
         return None
 

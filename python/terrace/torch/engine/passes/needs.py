@@ -125,7 +125,7 @@ class Shortage:
 
 
 def _size(unit: Unit) -> int:
-    return sum(one.parameter.nbytes for one in unit.tracked)
+    return sum(one.bytes for one in unit.tracked)
 
 
 def _unit_at(units: Sequence[Unit], name: str) -> Unit:

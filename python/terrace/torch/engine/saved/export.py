@@ -13,6 +13,7 @@ from .... import safetensors
 from ....errors import ConfigError, MisuseError
 from ....optimizer_kinds import optimizer_kinds
 from ....system import failures
+from ...inner import is_wrapper
 from ...mapped import MOST_IN_MEMORY, mapped_empty
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
@@ -32,7 +33,11 @@ _DTYPES = {
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
+# Codes of quantised weights are none of these, also those of 8 bits with a point: no `dtype` converts them.
+NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 TORCH_TYPES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
@@ -105,7 +110,11 @@ class Exports:
             ):
                 continue
             seen.add(id(tensor))
-            wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+            require_one_tensor(tensor, name)
+            if one is not None and one.words is not None:
+                entries.add(name, tensor.dtype, tensor.shape, self._parts_of_words(one))
+                continue
+            wanted = dtype if dtype is not None and tensor.dtype in NUMBERS else tensor.dtype
             if one is None:
                 entries.add(name, wanted, tensor.shape, _parts_of_tensor(tensor, wanted))
                 continue
@@ -125,6 +134,12 @@ class Exports:
                 else:
                     self._store.read_values(one.number, what, first, count, part.data_ptr())
                 yield part.to(dtype)
+
+        return read
+
+    def _parts_of_words(self, one: Tracked) -> Callable[[], Iterator[torch.Tensor]]:
+        def read() -> Iterator[torch.Tensor]:
+            yield self._values.read(one).contiguous()
 
         return read
 
@@ -262,6 +277,7 @@ class Exports:
         for name, tensor in named_tensors(self._model):
             if id(tensor) not in self._of and id(tensor) not in seen:
                 seen.add(id(tensor))
+                require_one_tensor(tensor, name)
                 entries.add(name, tensor.dtype, tensor.shape, _parts_of_tensor(tensor, tensor.dtype))
         return entries
 
@@ -306,7 +322,7 @@ class Exports:
 
     def _load(self, one: Tracked, what: str | None, saved: SavedTensor) -> None:
         """A part at a time, where the store holds all of it."""
-        count = one.parameter.numel()
+        count = one.parameter.numel() if one.words is None else one.words.count
         if not one.is_managed:
             values = saved.read(0, count).view(one.parameter.shape)
             return self._values.write(one, values, what)
@@ -317,9 +333,14 @@ class Exports:
 
     def _found(self, saved: SavedTensors, name: str, tensor: torch.Tensor) -> SavedTensor:
         one = saved.get(name)
+        here = self._of.get(id(tensor))
+        words = here.words if here is not None else None
         reason = ""
         if one is None:
             reason = "it is not there"
+        elif words is not None:
+            if one.dtype != "F32" or one.shape != (words.count,):
+                reason = f"it has {one.dtype} {one.shape}, and the model {words.count} words of bytes"
         elif (one.shape or (1,)) != (tuple(tensor.shape) or (1,)):  # a store has no tensors without dimensions
             reason = f"its shape is {one.shape}, and that of the model {tuple(tensor.shape)}"
         else:
@@ -350,6 +371,16 @@ def folder_of(folder: object, what: str) -> str:
     if isinstance(folder, (str, os.PathLike)) and isinstance(os.fspath(folder), str) and os.fspath(folder):
         return os.fspath(folder)
     raise ConfigError(what, "the folder", f"it is {folder!r}", 'name a folder; "." is the current one')
+
+
+def require_one_tensor(tensor: torch.Tensor, name: str) -> None:
+    if is_wrapper(tensor):
+        raise ConfigError(
+            _SAVE,
+            name,
+            f"it is a {type(tensor).__name__}, which is made of several tensors",
+            "save what is trained, as PEFT's save_pretrained does, or dequantise the model before",
+        )
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
