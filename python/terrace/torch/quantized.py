@@ -143,18 +143,18 @@ def dequantized(codes: torch.Tensor, absmax: torch.Tensor, kind: str, dtype: tor
         scales = absmax[first : first + _PART_BLOCKS, None]
         part = codes[first * of_block : (first + scales.shape[0]) * of_block]
         if table is not None:
-            values = F.embedding(part.int(), table).view(-1, BLOCK)
+            values = table.index_select(0, part.int()).view(torch.float32).view(-1, BLOCK)
         else:
             values = part.view(torch.int8).float().view(-1, BLOCK)
             scales = scales * (1.0 / 127)
-        out[first * BLOCK : first * BLOCK + values.numel()].view(-1, BLOCK).copy_(values.mul_(scales))
+        torch.mul(values, scales, out=out[first * BLOCK : first * BLOCK + values.numel()].view(-1, BLOCK))
     return out
 
 
 def _table(device: torch.device) -> torch.Tensor:
-    """[256, 2]: the values of both codes of a byte."""
+    """[256]: the fp32 values of both codes of a byte, as one number of 64 bits, which is found faster than two."""
     values = torch.tensor(NF4, device=device)
-    return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=1)
+    return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=1).view(torch.int64).view(-1)
 
 
 def _packed_scales(absmax: torch.Tensor, is_double: bool) -> torch.Tensor:

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from terrace import safetensors
 from terrace.torch import QuantizedLinear, quantize_base
+from terrace.torch.emptied import require_values
 from terrace.torch.quantized import BLOCK, NF4
 
 PLACES = ("device", "cpu", "nvme")
@@ -162,6 +163,7 @@ class Types(EngineTest):
         engine.close()
         error = self.raised(terrace.MisuseError, engine_of, engine.module)
         self.assertIn("no values", error.reason)
+        self.raised(terrace.MisuseError, require_values, engine.module.codes, "codes", "cannot go on")
 
     @isolated
     def test_what_was_written_to_one_outside_of_a_pass_is_found(self):

@@ -210,6 +210,7 @@ class Layers(EngineTest):
                 first = first or told
                 self.assertEqual(told, first)
                 self.assertIsInstance(model[0].base.weight, Scaled)
+                self.assertEqual(set(model[0].base.weight.codes.codes.flatten().tolist()), {-1})  # between passes
                 state = model.state_dict()["0.base.weight"]
                 self.assertEqual(state.codes.codes.dtype, torch.int8)
                 error = self.raised(terrace.ConfigError, engine.save_safetensors, folder)

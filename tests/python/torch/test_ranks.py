@@ -50,14 +50,14 @@ def config_for(case, folder, ranks):
     return config
 
 
-def held(place, ranks):
+def held(place, ranks, model=Mlp):
     """What a rank of a training has planned and held: its plan, and the tiers in the last line of its log about memory."""
 
     def train(rank):
         with tempfile.TemporaryDirectory() as folder:
             # Chunks of twelve tiles, of which two and three ranks have equal shares.
             config = config_of(place, place, folder, MICRO_BATCHES // ranks, chunk_elements=49152)
-            engine = engine_of(seeded(Mlp, 256), config, persistence_threshold=0)
+            engine = engine_of(seeded(model, 256), config, persistence_threshold=0)
             log = os.path.join(folder, "steps.jsonl")
             with Run(engine.store, log_path=log, no_control=True) as run:
                 for step in range(STEPS):
@@ -120,6 +120,18 @@ class Ranks(RanksTest):
                 with self.subTest(place=place, ranks=count):
                     self.assertEqual(once, of_one)
             self.assertTrue(all(of_one.values()), of_one)
+
+    def test_a_base_of_few_bits_takes_what_was_planned_to_the_byte(self):
+        """Of two ranks the one with the larger share of a last chunk."""
+        for place in ("device", "cpu", "nvme"):
+            for count in (1, 2):
+                held_by_each = self.on_ranks(count, held(place, count, Coded))
+                plan = held_by_each[0][0]
+                planned = {"device": plan.device_bytes, "host": plan.host_bytes, "nvme": plan.file_bytes}
+                with self.subTest(place=place, ranks=count):
+                    for name in held_by_each[0][1]:
+                        peaks = [tiers[name]["peak_bytes"] for _, tiers in held_by_each]
+                        self.assertEqual(max(peaks), planned[name], name)
 
     def test_small_parameters_are_as_of_one_rank(self):
         self.compare(CASES[0], threshold=64 << 10)
