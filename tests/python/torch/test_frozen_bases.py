@@ -24,12 +24,11 @@ from support_torch import (
     torch,
     train,
 )
-from torch.nn import functional as F
-
 from terrace import safetensors
 from terrace.torch import QuantizedLinear, quantize_base
 from terrace.torch.emptied import require_values
 from terrace.torch.quantized import BLOCK, NF4
+from torch.nn import functional as F
 
 PLACES = ("device", "cpu", "nvme")
 WIDTH = 300  # of bytes that are no whole words for some of the types
@@ -208,7 +207,12 @@ class Quantised(EngineTest):
     def test_each_kind_is_near_what_it_stands_for(self):
         layer = nn.Linear(200, 77).requires_grad_(False)
         largest = layer.weight.abs().max().item()
-        for kind, double, most in (("nf4", False, 0.16), ("int8", False, 0.004), ("nf4", True, 0.17), ("int8", True, 0.02)):
+        for kind, double, most in (
+            ("nf4", False, 0.16),
+            ("int8", False, 0.004),
+            ("nf4", True, 0.17),
+            ("int8", True, 0.02),
+        ):
             made = QuantizedLinear.of(layer, kind, double)
             error = (made.dequantized() - layer.weight).abs().max().item()
             self.assertLess(error, most * largest, (kind, double))
@@ -269,7 +273,9 @@ class Laws(EngineTest):
     def test_nothing_frozen_is_written_and_every_step_moves_what_the_one_before_did(self):
         with tempfile.TemporaryDirectory() as folder:
             config = self.config(folder, host_memory=1, device_memory=1)
-            error = self.raised(terrace.CapacityError, engine_of, seeded(Coded, 256), config, persistence_threshold=4096)
+            error = self.raised(
+                terrace.CapacityError, engine_of, seeded(Coded, 256), config, persistence_threshold=4096
+            )
             config["terrace"].update(host_memory=error.least_host_bytes, device_memory=error.least_device_bytes)
             engine = engine_of(seeded(Coded, 256), config, persistence_threshold=4096, units="leaf")
             chunk, moved = 4 * 4096, []
@@ -308,7 +314,9 @@ class Laws(EngineTest):
     def test_a_damaged_byte_on_the_drive_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             config = self.config(folder, host_memory=1, device_memory=1)
-            error = self.raised(terrace.CapacityError, engine_of, seeded(Coded, 256), config, persistence_threshold=4096)
+            error = self.raised(
+                terrace.CapacityError, engine_of, seeded(Coded, 256), config, persistence_threshold=4096
+            )
             config["terrace"].update(host_memory=error.least_host_bytes, device_memory=error.least_device_bytes)
             engine = engine_of(seeded(Coded, 256), config, persistence_threshold=4096, units="leaf")
             train(engine, 1)

@@ -125,7 +125,9 @@ class Layers(EngineTest):
                 engine.step()
                 told.append(loss.item())
             told.append(copy.deepcopy(model)(batch(9)).sum().item())
-            if type(model[0].base).__name__ != "Linear8bitLt":  # once it has run it takes no state, also without an engine
+            if (
+                type(model[0].base).__name__ != "Linear8bitLt"
+            ):  # it takes no state once it has run, also without an engine
                 model.load_state_dict(model.state_dict(), strict=False)  # of 4 bits it gives more than it takes
             told.append(engine.eval()(batch(9)).sum().item())
             engine.close(keep_values=True)
@@ -163,7 +165,6 @@ class Layers(EngineTest):
     @isolated
     def test_codes_are_those_of_bitsandbytes(self):
         import bitsandbytes
-
         from terrace.torch.quantized import dequantized, quantized
 
         weight = torch.randn(512, 256, generator=torch.Generator().manual_seed(1))
