@@ -71,7 +71,8 @@ HWY_INLINE HWY_ATTR void store_codes(WordVector codes, const uint8_t* top, std::
   store_codes(hn::Or(codes, hn::IfThenElseZero(has_bit, hn::Set(Words(), 0x80u))), to);
 }
 
-// The codes of one moment. `kAlone`, `kSignBit` (8: there is none) and `kUpper` are those of moment_codes.cpp.
+// The codes of one moment. `kAlone`, `kSignBit` (8: there is none) and `kUpper` are those of
+// moment_codes.cpp.
 template <bool kAlone, uint32_t kSignBit, bool kUpper>
 struct CodesOf {
   static constexpr MomentCode kCode{kAlone};
@@ -150,7 +151,7 @@ HWY_INLINE HWY_ATTR void encode_block(const Constants& c, std::array<const float
   uint8_t top[sizeof(scales)];
   std::memcpy(top, &scales, sizeof(top));
   const auto none = hn::Zero(Words());
-  #pragma GCC unroll 8
+#pragma GCC unroll 8
   for (size_t at = 0; at < kMomentBlock; at += kVector) {
     auto random = none;
     if constexpr (kChance) random = random_vector(c, block_random, at);
@@ -160,16 +161,17 @@ HWY_INLINE HWY_ATTR void encode_block(const Constants& c, std::array<const float
       store_codes(first, top + at / 8, codes[0] + at);
     } else {
       store_codes(first, codes[0] + at);
-      const auto second =
-          v.has_codes(block) ? Second::template encode<kChance>(values[1] + at, v.inverse[block], random) : none;
+      const auto second = v.has_codes(block)
+                              ? Second::template encode<kChance>(values[1] + at, v.inverse[block], random)
+                              : none;
       store_codes(second, top + at / 8, codes[1] + at);
     }
   }
 }
 
 template <bool kAlone, bool kChance>
-HWY_NOINLINE HWY_ATTR void encode_typed(const Constants& c, std::array<const float*, 2> values, size_t count, const Chance* chance,
-                           std::array<std::byte*, 2> codes) {
+HWY_NOINLINE HWY_ATTR void encode_typed(const Constants& c, std::array<const float*, 2> values, size_t count,
+                                        const Chance* chance, std::array<std::byte*, 2> codes) {
   constexpr size_t kAtOnce = kBlocksAtOnce * kMomentBlock;
   for (size_t begin = 0; begin < count; begin += kAtOnce) {
     const size_t blocks = std::min(kAtOnce, count - begin) / kMomentBlock;
@@ -178,8 +180,7 @@ HWY_NOINLINE HWY_ATTR void encode_typed(const Constants& c, std::array<const flo
     for (size_t b = 0; b < blocks; ++b) {
       const size_t first = begin + b * kMomentBlock;
       uint32_t random = 0;
-      if constexpr (kChance)
-        random = random_of_block(chance->key, (chance->place + first) / kMomentBlock);
+      if constexpr (kChance) random = random_of_block(chance->key, (chance->place + first) / kMomentBlock);
       encode_block<kAlone, kChance>(c, {values[0] + first, kAlone ? nullptr : values[1] + first}, m, v, b,
                                     random, {codes[0] + first, kAlone ? nullptr : codes[1] + first});
     }
