@@ -3,11 +3,14 @@ line that wraps the model is another one."""
 
 import copy
 import importlib.util
+import pathlib
+import sys
 import tempfile
 import unittest
 
 from support_torch import EngineTest, config_of, engine_of, isolated, nn, terrace, torch
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "build" / "python-quantizers"))
 WIDTH = 256
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("bitsandbytes", "torchao", "peft", "transformers")}
 
