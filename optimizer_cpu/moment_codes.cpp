@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/units.h>
 #include <terrace/optimizer_cpu/internal/moment_kernels.h>
 
 namespace terrace {
@@ -138,7 +139,7 @@ struct Blocks {
 
   Blocks(const RecordLayout& layout, const std::byte* tile, uint64_t first_element, uint64_t elements)
       : first(first_element / kMomentBlock * kMomentBlock),
-        count((first_element + elements + kMomentBlock - 1) / kMomentBlock * kMomentBlock - first),
+        count(round_up(first_element + elements, kMomentBlock) - first),
         numbers{std::vector<float>(count), std::vector<float>(count)} {
     decode_blocks(best_instruction_set(), codes_at(layout, tile, first), count, at());
   }

@@ -1,5 +1,5 @@
-// Moments as codes of one byte (MomentType::int8). They are free functions over blocks, without threads or
-// allocation, and give the same bits on every instruction set.
+// Moments as codes of one byte (MomentType::int8). They are free functions over blocks, without threads, and
+// give the same bits on every instruction set. Those of single values alone allocate memory.
 //
 // A block is 64 neighbours of the flat space, where tensors are aligned to as many, so no block holds numbers
 // of two tensors. A code has a magnitude of 7 bits, beside another moment, or of 6, of a moment that is

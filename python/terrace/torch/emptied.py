@@ -14,6 +14,8 @@ from .inner import inner_tensors
 if TYPE_CHECKING:
     from torch import nn
 
+UNWRITTEN = 0xFF  # every byte of what is not there; of floating point this is NaN
+
 
 def require_values(parameter: torch.Tensor, name: str, what: str) -> None:
     """Outside of passes a parameter in a store is one NaN in its shape, or one element of bytes without a meaning
@@ -30,10 +32,14 @@ def require_values(parameter: torch.Tensor, name: str, what: str) -> None:
 def _is_emptied(tensor: torch.Tensor) -> bool:
     if tensor.numel() < 2 or any(tensor.stride()) or tensor.is_meta:
         return False
-    one = tensor.detach()[(0,) * tensor.dim()]
-    if one.dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return bool(one.isnan().item())
-    return bool((one.reshape(1).view(torch.uint8) == 0xFF).all().item())
+    return holds_nothing(tensor.detach()[(0,) * tensor.dim()])
+
+
+def holds_nothing(element: torch.Tensor) -> bool:
+    """Whether it is what stands in place of values: NaN, or UNWRITTEN in every byte of a type that is not trained."""
+    if element.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return bool(element.isnan().item())
+    return bool((element.detach().reshape(1).view(torch.uint8) == UNWRITTEN).all().item())
 
 
 def refuse_without_values(model: nn.Module) -> None:

@@ -17,11 +17,12 @@ from torch import nn
 from ..._declarations import ENUMS
 from ..._types import not_yet
 from ...errors import ConfigError, MisuseError
+from ..emptied import UNWRITTEN, holds_nothing
 from ..handed_over import HandedOver
 from ..inner import inner_tensors, is_wrapper, version_of
 from ..overlap import overlapping
 from .away import AwayParameter
-from .words import UNWRITTEN, Words, holds_nothing, keeps_state
+from .words import Words, keeps_state
 
 if TYPE_CHECKING:
     from .away import OutsideReads
@@ -202,8 +203,8 @@ class Placeholders:
 
     def require_untouched(self) -> None:
         """torch refuses most writes by itself, but not fill_ and zero_."""
-        for (dtype, _), value in self._values.items():
-            if not (value.isnan().item() if dtype in TYPES else holds_nothing(value)):
+        for value in self._values.values():
+            if not holds_nothing(value):
                 found = value.item()
                 value.view(1).view(torch.uint8).fill_(UNWRITTEN)
                 raise MisuseError(

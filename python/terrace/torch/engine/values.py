@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
+from ..emptied import UNWRITTEN
 from ..inner import version_of
 from ..mapped import MOST_IN_MEMORY, mapped_empty
 from .alike import within
@@ -21,7 +22,6 @@ from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
 from .placeholders import acquire, release
 from .replicas import require_rank, require_same_values, settle_values
-from .words import UNWRITTEN
 
 if TYPE_CHECKING:
     from ..._types import Named

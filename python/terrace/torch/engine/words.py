@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 # Each inner tensor begins at a multiple of this, so that every kernel may read it.
 _ALIGNMENT = 64
 _WORD_BYTES = 4
-UNWRITTEN = 0xFF  # every byte of what is not there; of floating point this is NaN
 
 
 class _Place(NamedTuple):
@@ -95,10 +94,6 @@ def _order_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def _plain(like: torch.Tensor) -> torch.Tensor:
     """So that the class of a parameter, which knows that it is one, is not asked for what its values' class does."""
     return like.detach() if is_wrapper(like) else like
-
-
-def holds_nothing(element: torch.Tensor) -> bool:
-    return bool((element.detach().reshape(1).view(torch.uint8) == UNWRITTEN).all().item())
 
 
 def _text_of(kinds: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> str:
