@@ -2,7 +2,6 @@
 
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/reference/model/compute/host_ops.h>
-#include <terrace/reference/model/compute/internal/kernel_table.h>
 
 namespace terrace {
 namespace {
@@ -37,7 +36,7 @@ std::unique_ptr<Computing> SimulatedCompute::begin(uint64_t budget_bytes, bool s
 }
 
 bool has_instruction_for(ProductType products) {
-  return compute::has_instruction(best_instruction_set(), products);
+  return has_instruction(best_instruction_set(), products);
 }
 
 ComputeFacts facts_of(const ComputeDevice* device) {

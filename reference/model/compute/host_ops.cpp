@@ -18,7 +18,8 @@ HostOps::HostOps(Workers& workers, InstructionSet set, ProductType products, boo
     : Ops(dry_run),
       workers_(workers),
       kernels_(compute::kernels_of(set)),
-      products_(workers, set, products) {}
+      products_(workers, set, products),
+      gradient_products_(products_, set) {}
 
 void HostOps::send_ids(std::span<const int32_t>, std::span<int32_t>) const {
   TERRACE_ASSERT(false, "token ids are read where they are");
@@ -163,11 +164,11 @@ void HostOps::linear_backward(const LinearShape& shape, std::span<const float> x
     const Operand across_x = compute::rows_of(x.data(), shape.inputs, !shape.outputs_first);
     const Operand across_dy = compute::rows_of(dy.data(), shape.outputs, shape.outputs_first);
     if (shape.outputs_first) {
-      products_.multiply_into({.rows = shape.outputs, .columns = shape.inputs, .depth = shape.rows},
-                              across_dy, across_x, weight_gradient, scratch);
+      gradient_products_.multiply({.rows = shape.outputs, .columns = shape.inputs, .depth = shape.rows},
+                                  across_dy, across_x, weight_gradient, scratch);
     } else {
-      products_.multiply_into({.rows = shape.inputs, .columns = shape.outputs, .depth = shape.rows}, across_x,
-                              across_dy, weight_gradient, scratch);
+      gradient_products_.multiply({.rows = shape.inputs, .columns = shape.outputs, .depth = shape.rows},
+                                  across_x, across_dy, weight_gradient, scratch);
     }
   }
   if (shape.biased) land_column_sums({shape.rows, shape.outputs}, dy.data(), bias_gradient);

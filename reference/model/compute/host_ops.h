@@ -11,8 +11,10 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/host/stack_arena.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
-#include <terrace/reference/model/compute/gemm.h>
+#include <terrace/optimizer_cpu/products/products.h>
+#include <terrace/reference/model/compute/gradient_products.h>
 #include <terrace/reference/model/compute/ops.h>
+#include <terrace/reference/model/compute/thread_scratch.h>
 
 namespace terrace {
 
@@ -118,6 +120,7 @@ class HostOps final : public Ops {
   Workers& workers_;
   const compute::Kernels& kernels_;
   Products products_;
+  GradientProducts gradient_products_;
 };
 
 }  // namespace terrace

@@ -21,7 +21,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/host/stack_arena.h>
-#include <terrace/reference/model/compute/gemm.h>
+#include <terrace/reference/model/compute/gradient_products.h>
 
 namespace terrace {
 

@@ -47,13 +47,14 @@ void HostOps::adapter_backward(const AdapterShape& shape, std::span<const float>
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
   adapter_down(shape, x, a, down, scratch);
-  products_.multiply_into({shape.outputs, shape.rank, shape.rows}, rows_of(dy.data(), shape.outputs, true),
-                          rows_of(down.data(), shape.rank), b_gradient, scratch);
+  gradient_products_.multiply({shape.outputs, shape.rank, shape.rows},
+                              rows_of(dy.data(), shape.outputs, true), rows_of(down.data(), shape.rank),
+                              b_gradient, scratch);
   products_.multiply({shape.rows, shape.rank, shape.outputs}, rows_of(dy.data(), shape.outputs),
                      matrix(b, shape.rank, false), {.data = down.data(), .stride = shape.rank}, scratch);
   scale(shape.scale, down);
-  products_.multiply_into({shape.rank, shape.inputs, shape.rows}, rows_of(down.data(), shape.rank, true),
-                          rows_of(x.data(), shape.inputs), a_gradient, scratch);
+  gradient_products_.multiply({shape.rank, shape.inputs, shape.rows}, rows_of(down.data(), shape.rank, true),
+                              rows_of(x.data(), shape.inputs), a_gradient, scratch);
   if (dx.empty()) return;
   products_.multiply({shape.rows, shape.inputs, shape.rank}, rows_of(down.data(), shape.rank),
                      matrix(a, shape.inputs, false),

@@ -193,9 +193,9 @@ void HostOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
     if (weight_gradient.view.data == nullptr) continue;
     GradientTarget rows_of_tile = weight_gradient;
     rows_of_tile.view.data += first * part.width * bytes_of(weight_gradient.type);
-    products_.multiply_into({columns, part.width, part.tokens},
-                            {.data = tile.data(), .stride = columns, .transposed = true}, rows, rows_of_tile,
-                            scratch);
+    gradient_products_.multiply({columns, part.width, part.tokens},
+                                {.data = tile.data(), .stride = columns, .transposed = true}, rows,
+                                rows_of_tile, scratch);
   }
 }
 

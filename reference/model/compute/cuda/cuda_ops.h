@@ -57,7 +57,8 @@ class CudaProducts {
                              const Operand& b, const GradientTarget& target, const ProductMemory& memory) = 0;
 };
 
-// The products of gemm.h: each element is the same chain of fused multiply-adds. They need no memory.
+// The products of optimizer_cpu/products: each element is the same chain of fused multiply-adds. They need no
+// memory.
 class TiledProducts final : public CudaProducts {
  public:
   ProductMemory take_memory(const ProductShape&, const ProductTypes&, StackArena&) const override {

@@ -1,5 +1,5 @@
 // Products of matrices: tiles of 64 by 64 in registers, 16 deep in shared memory. An element is one chain of
-// fused multiply-adds over the depth in ascending order, as gemm.h has it, whatever the tiles.
+// fused multiply-adds over the depth in ascending order, as optimizer_cpu/products/products.h has it, whatever the tiles.
 #include "internal/elements.cuh"
 
 namespace terrace {

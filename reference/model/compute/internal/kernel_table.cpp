@@ -2,12 +2,6 @@
 
 #include <string>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 namespace terrace::compute {
 
 const Kernels& kernels_of(InstructionSet set) {
@@ -17,39 +11,6 @@ const Kernels& kernels_of(InstructionSet set) {
   if (set == InstructionSet::avx2) return kernels_avx2;
 #endif
   return kernels_scalar;
-}
-
-#if defined(__x86_64__)
-// The system keeps the tiles of a thread only for a process that has asked for it.
-static bool may_use_tiles() {
-  constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  constexpr unsigned kBf16OfTiles = 1u << 22, kTiles = 1u << 24;
-  unsigned a = 0, b = 0, c = 0, features = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return false;
-  return (features & kBf16OfTiles) != 0 && (features & kTiles) != 0 &&
-         syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
-}
-#endif
-
-bool has_instruction([[maybe_unused]] InstructionSet set, ProductType type) {
-  if (type == ProductType::fp32) return true;
-#if defined(__x86_64__)
-  if (set != InstructionSet::avx512) return false;
-  if (type == ProductType::bf16) return __builtin_cpu_supports("avx512bf16") != 0;
-  static const bool has_tiles = may_use_tiles();
-  return has_tiles;
-#else
-  return false;
-#endif
-}
-
-ProductKernel product_kernel(InstructionSet set, ProductType type) {
-  const Kernels& kernels = kernels_of(set);
-  if (type == ProductType::fp32) return kernels.product;
-#if defined(__x86_64__)
-  if (has_instruction(set, type)) return type == ProductType::bf16 ? product_of_pairs : product_of_tiles;
-#endif
-  return type == ProductType::bf16 ? kernels.product_bf16 : kernels.product_bf16_amx;
 }
 
 }  // namespace terrace::compute

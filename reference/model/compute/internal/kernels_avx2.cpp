@@ -8,16 +8,12 @@
 #define TERRACE_COMPUTE_TABLE kernels_avx2
 #define TERRACE_COMPUTE_LANES 8
 #define TERRACE_COMPUTE_FMA
-#define TERRACE_COMPUTE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 namespace terrace::compute {
 namespace {
 
 #include <terrace/reference/model/compute/internal/vectors.inc>
 
-#include <terrace/reference/model/compute/internal/product.inc>
-
-#include <terrace/reference/model/compute/internal/float_panels.inc>
 #include <terrace/reference/model/compute/internal/rows.inc>
 #include <terrace/reference/model/compute/internal/rows_llama.inc>
 

@@ -8,16 +8,12 @@
 #define TERRACE_COMPUTE_TABLE kernels_avx512
 #define TERRACE_COMPUTE_LANES 16
 #define TERRACE_COMPUTE_FMA
-#define TERRACE_COMPUTE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
 namespace terrace::compute {
 namespace {
 
 #include <terrace/reference/model/compute/internal/vectors.inc>
 
-#include <terrace/reference/model/compute/internal/product.inc>
-
-#include <terrace/reference/model/compute/internal/float_panels.inc>
 #include <terrace/reference/model/compute/internal/rows.inc>
 #include <terrace/reference/model/compute/internal/rows_llama.inc>
 

@@ -1,19 +1,15 @@
-// The kernels for every machine: four lanes of the baseline, products without fused operations.
+// The kernels for every machine: four lanes of the baseline.
 // Must include nothing that other files share beyond plain types and intrinsics: see kernels.h.
 #include <terrace/reference/model/compute/internal/kernels.h>
 
 #define TERRACE_COMPUTE_TABLE kernels_scalar
 #define TERRACE_COMPUTE_LANES 4
-#define TERRACE_COMPUTE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 namespace terrace::compute {
 namespace {
 
 #include <terrace/reference/model/compute/internal/vectors.inc>
 
-#include <terrace/reference/model/compute/internal/product.inc>
-
-#include <terrace/reference/model/compute/internal/float_panels.inc>
 #include <terrace/reference/model/compute/internal/rows.inc>
 #include <terrace/reference/model/compute/internal/rows_llama.inc>
 

@@ -8,7 +8,7 @@
 #include <initializer_list>
 
 #include <terrace/base/assert.h>
-#include <terrace/reference/model/compute/gemm.h>
+#include <terrace/optimizer_cpu/products/products.h>
 #include <terrace/reference/model/compute/ops.h>
 
 namespace terrace::compute {

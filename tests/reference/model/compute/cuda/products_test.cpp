@@ -20,6 +20,7 @@ class CudaProductsTest : public CudaKernels {
     const std::vector<float> before = random_values(shape.rows * shape.columns, 3);
     const std::vector<float> bias = random_values(shape.columns, 4);
     const Products products(workers_, best_instruction_set());
+    const GradientProducts gradient_products(products, best_instruction_set());
     const ThreadScratch scratch(host_work_.arena(), workers_, Products::workspace_floats());
     const auto operand = [](const void* data, uint64_t lines, uint64_t width, bool turned, DataType type) {
       return Operand{.data = data, .stride = turned ? lines : width, .type = type, .transposed = turned};
@@ -48,7 +49,7 @@ class CudaProductsTest : public CudaKernels {
     const std::vector<T> a_narrow = values_in<T>(a);
     Operand narrow = a_of(a_narrow.data()), narrow_d = a_of(a_d.data());
     narrow.type = narrow_d.type = type_of(T{});
-    products.multiply_into(shape, narrow, b_of(b.data()), into(gradient, true), scratch);
+    gradient_products.multiply(shape, narrow, b_of(b.data()), into(gradient, true), scratch);
     products_.multiply_into({}, shape, narrow_d, b_of(b_d.data()), gradient_d.into(true));
     expect_product(gradient_d.read(), gradient, "gradient");
   }
@@ -173,6 +174,7 @@ TEST_F(CudaProductsTest, AdaptersOf16BitsMultiplyRowsRoundedToTheirType) {
   OnDevice<float> y_d(y), dx_d(dx);
   OnDevice<Bf16> da_d(a.size()), db_d(b.size());
   const Products products(workers_, best_instruction_set());
+  const GradientProducts gradient_products(products, best_instruction_set());
   const ThreadScratch scratch(host_work_.arena(), workers_, Products::workspace_floats());
   const auto narrow = [](const std::vector<Bf16>& values, uint64_t width, bool turned = false) {
     return Operand{values.data(), width, DataType::bf16, turned};
@@ -182,11 +184,13 @@ TEST_F(CudaProductsTest, AdaptersOf16BitsMultiplyRowsRoundedToTheirType) {
   for (float& value : u) value *= shape.scale;
   const std::vector<Bf16> rounded_u = rounded(u);
   products.multiply({19, 45, 4}, narrow(rounded_u, 4), narrow(b, 4, true), {y.data(), 45, true}, scratch);
-  products.multiply_into({45, 4, 19}, narrow(rounded_dy, 45, true), narrow(rounded_u, 4), into(db), scratch);
+  gradient_products.multiply({45, 4, 19}, narrow(rounded_dy, 45, true), narrow(rounded_u, 4), into(db),
+                             scratch);
   products.multiply({19, 4, 45}, narrow(rounded_dy, 45), narrow(b, 4), {du.data(), 4}, scratch);
   for (float& value : du) value *= shape.scale;
   const std::vector<Bf16> rounded_du = rounded(du);
-  products.multiply_into({4, 33, 19}, narrow(rounded_du, 4, true), narrow(rounded_x, 33), into(da), scratch);
+  gradient_products.multiply({4, 33, 19}, narrow(rounded_du, 4, true), narrow(rounded_x, 33), into(da),
+                             scratch);
   products.multiply({19, 33, 4}, narrow(rounded_du, 4), narrow(a, 33), {dx.data(), 33, true}, scratch);
   const CudaOps ops(products_, {}, {.rounds_rows = true});
   ops.adapter_forward(shape, x_d, a_d.view(), b_d.view(), y_d, arena_);

@@ -60,7 +60,7 @@ void tile_dot(int tile, int a, int b) {
 }  // namespace
 }  // namespace testing
 
-namespace compute {
+namespace kernels {
 namespace {
 
 using testing::tile_dot;
@@ -68,21 +68,21 @@ using testing::tile_load;
 using testing::tile_store;
 using testing::tile_zero;
 
-#include <terrace/reference/model/compute/internal/vectors.inc>
+#include <terrace/optimizer_cpu/products/vectors.inc>
 
-#include <terrace/reference/model/compute/internal/brains.inc>
-#include <terrace/reference/model/compute/internal/product.inc>
+#include <terrace/optimizer_cpu/products/internal/brains.inc>
+#include <terrace/optimizer_cpu/products/internal/product.inc>
 
-#include <terrace/reference/model/compute/internal/tile_panels.inc>
+#include <terrace/optimizer_cpu/products/internal/tile_panels.inc>
 
 }  // namespace
-}  // namespace compute
+}  // namespace kernels
 
 // The instructions consult no mode of the processor: denormal numbers are zeros to them.
-void testing::product_of_emulated_tiles(const compute::KernelProduct& product) {
+void testing::product_of_emulated_tiles(const kernels::KernelProduct& product) {
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | 0x8040);
-  compute::multiply<compute::TilePanels>(product);
+  kernels::multiply<kernels::TilePanels>(product);
   _mm_setcsr(before);
 }
 

@@ -1,24 +1,24 @@
 // Products in bf16: the processor's instruction, and its arithmetic by every instruction set, against the
-// chain that kernels.h describes.
+// chain that product_kernels.h describes.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 #include <vector>
 
-#include <terrace/reference/model/compute/gemm.h>
-#include <terrace/reference/model/compute/internal/kernel_table.h>
+#include <terrace/optimizer_cpu/products/internal/product_table.h>
+#include <terrace/optimizer_cpu/products/products.h>
 
-#include "compute_test_support.h"
+#include "../instruction_set_cases.h"
 #include "emulated_tiles.h"
-#include "support/work_memory.h"
+#include "product_cases.h"
+#include "support/rounded_values.h"
 
-namespace terrace::testing::gemm_bf16_test {
+namespace terrace::testing::products_bf16_test {
 namespace {
-
-constexpr uint64_t kWorkBytes = 16 * kMiB;
 
 float normal_or_zero(float value) {
   return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
@@ -131,9 +131,9 @@ void expect_chains(
     ProductType type,
     const std::function<void(const ProductShape&, const Operand&, const Operand&, float*)>& multiply) {
   for (const ProductShape& shape : kShapes) {
-    const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-    const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
-    const std::vector<float> start = random_values(shape.rows * shape.columns, 3);
+    const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+    const std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
+    const std::vector<float> start = normal_values(shape.rows * shape.columns, 3);
     for (const DataType data : {DataType::fp32, DataType::bf16, DataType::fp16}) {
       std::vector<float> values = b;
       if (data == DataType::bf16) values = as_floats(rounded_to<Bf16>(b));
@@ -150,12 +150,12 @@ void expect_chains(
   }
 }
 
-class ProductInBf16 : public ForEachInstructionSet {};
+class ProductInBf16 : public EveryInstructionSet {};
+TERRACE_ON_EVERY_INSTRUCTION_SET(ProductInBf16);
 
 TEST_P(ProductInBf16, IsTheInstructionsChainForEveryShapeAndOperand) {
   Workers workers(2);
-  WorkMemory work(kWorkBytes);
-  const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+  ScratchOf scratch(workers);
   for (const ProductType type : {ProductType::bf16, ProductType::bf16_amx}) {
     const Products products(workers, GetParam(), type);
     expect_chains(type, [&](const ProductShape& shape, const Operand& a, const Operand& b, float* c) {
@@ -164,32 +164,15 @@ TEST_P(ProductInBf16, IsTheInstructionsChainForEveryShapeAndOperand) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, ProductInBf16,
-                         ::testing::ValuesIn(supported_instruction_sets().begin(),
-                                             supported_instruction_sets().end()),
-                         set_name);
-
-// Memory for the panels of one kernel.
-class Workspace {
- public:
-  float* begin() {
-    const uintptr_t over = reinterpret_cast<uintptr_t>(floats_.data()) % 64;
-    return floats_.data() + (64 - over) % 64 / sizeof(float);
-  }
-
- private:
-  std::vector<float> floats_ = std::vector<float>(compute::kProductWorkspaceFloats + 16);
-};
-
 #if defined(__x86_64__)
 // No machine here has AMX: its kernel is executed over tiles that are emulated.
 TEST(ProductByTiles, IsTheChainOfAmxForEveryShapeAndOperand) {
   if (!is_supported(InstructionSet::avx512)) GTEST_SKIP() << "this machine has no AVX-512";
-  Workspace workspace;
+  AlignedFloats workspace(kernels::kProductWorkspaceFloats);
   expect_chains(ProductType::bf16_amx, [&](const ProductShape& shape, const Operand& a, const Operand& b,
                                            float* c) {
     const auto operand = [](const Operand& from) {
-      return compute::KernelOperand{from.data, from.stride, compute::format_of(from.type), from.transposed};
+      return kernels::KernelOperand{from.data, from.stride, kernels::format_of(from.type), from.transposed};
     };
     product_of_emulated_tiles({.rows = shape.rows,
                                .columns = shape.columns,
@@ -205,17 +188,16 @@ TEST(ProductByTiles, IsTheChainOfAmxForEveryShapeAndOperand) {
 }
 #endif
 
-using NamedKernel = std::pair<const char*, compute::ProductKernel>;
+using NamedKernel = std::pair<const char*, kernels::ProductKernel>;
 
 // Every kernel of the type that this machine can run.
 std::vector<NamedKernel> all_kernels(ProductType type) {
   std::vector<NamedKernel> kernels;
   for (const InstructionSet set : supported_instruction_sets()) {
-    const compute::Kernels& table = compute::kernels_of(set);
-    kernels.push_back(
-        {name_of(set).data(), type == ProductType::bf16 ? table.product_bf16 : table.product_bf16_amx});
+    const kernels::ProductKernels& table = kernels::product_kernels_of(set);
+    kernels.push_back({name_of(set).data(), type == ProductType::bf16 ? table.bf16 : table.bf16_amx});
   }
-  kernels.push_back({"the fastest", compute::product_kernel(best_instruction_set(), type)});
+  kernels.push_back({"the fastest", kernels::product_kernel(best_instruction_set(), type)});
 #if defined(__x86_64__)
   if (type == ProductType::bf16_amx && is_supported(InstructionSet::avx512))
     kernels.push_back({"emulated tiles", product_of_emulated_tiles});
@@ -224,16 +206,16 @@ std::vector<NamedKernel> all_kernels(ProductType type) {
 }
 
 // c = start + a * b for single numbers, a pair of depths in each element.
-std::vector<float> pairs_by(compute::ProductKernel kernel, const std::vector<float>& a,
+std::vector<float> pairs_by(kernels::ProductKernel kernel, const std::vector<float>& a,
                             const std::vector<float>& b, const std::vector<float>& start) {
-  Workspace workspace;
+  AlignedFloats workspace(kernels::kProductWorkspaceFloats);
   std::vector<float> c(start.size());
   for (size_t i = 0; i < start.size(); ++i) {
     kernel({.rows = 1,
             .columns = 1,
             .depth = 2,
-            .a = {&a[2 * i], 2, compute::Format::fp32, false},
-            .b = {&b[2 * i], 1, compute::Format::fp32, false},
+            .a = {&a[2 * i], 2, kernels::Format::fp32, false},
+            .b = {&b[2 * i], 1, kernels::Format::fp32, false},
             .c = &c[i],
             .c_stride = 1,
             .start = &start[i],
@@ -266,12 +248,11 @@ TEST(ProductInBf16OfEveryKernel, TakesTinyHugeAndBrokenNumbersAsTheInstructionDo
       }
     }
   }
+  std::mt19937 random(5);
+  const auto number = [&] { return std::bit_cast<float>(static_cast<uint32_t>(random())); };
   for (int i = 0; i < 5000; ++i) {
-    const auto number = [&](int stream) {
-      return std::bit_cast<float>(
-          static_cast<uint32_t>(random_bits({.seed = 5, .stream = uint64_t(stream)}, i)));
-    };
-    add(number(0), number(1), number(2), number(3), number(4));
+    const float a0 = number(), b0 = number(), a1 = number(), b1 = number();
+    add(a0, b0, a1, b1, number());
   }
   for (const ProductType type : {ProductType::bf16, ProductType::bf16_amx}) {
     std::vector<float> expected;
@@ -285,4 +266,4 @@ TEST(ProductInBf16OfEveryKernel, TakesTinyHugeAndBrokenNumbersAsTheInstructionDo
 }
 
 }  // namespace
-}  // namespace terrace::testing::gemm_bf16_test
+}  // namespace terrace::testing::products_bf16_test

@@ -7,31 +7,33 @@
 // caller.
 //
 // Products in bf16 round both operands to bf16 and sum in fp32, as the processor's own bf16 instruction does
-// (internal/kernels.h); every instruction set gives the same bits, with that instruction or without it.
+// (internal/product_kernels.h); every instruction set gives the same bits, with that instruction or without
+// it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include <terrace/base/data_type.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
-#include <terrace/memory/host/stack_arena.h>
-#include <terrace/offload/lease/parameter_access.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
-#include <terrace/runtime/config/product_type.h>
+#include <terrace/optimizer_cpu/products/format.h>
+#include <terrace/optimizer_cpu/products/product_type.h>
 
 namespace terrace {
 
-namespace compute {
-struct Kernels;
+namespace kernels {
 struct KernelProduct;
-}  // namespace compute
 
-// A gradient to write, and the type of its elements.
-struct GradientTarget {
-  GradientView view;
-  DataType type = DataType::fp32;
-};
+// What the files of wider instructions call the type.
+constexpr Format format_of(DataType type) {
+  return type == DataType::fp32 ? Format::fp32 : type == DataType::bf16 ? Format::bf16 : Format::fp16;
+}
+}  // namespace kernels
+
+// True if a processor with this set multiplies by an instruction of its own, false if it emulates the type.
+bool has_instruction(InstructionSet set, ProductType type);
 
 // A row-major matrix, or its transpose: with `transposed` the element (row, column) of the operand is stored
 // at column * stride + row.
@@ -49,6 +51,7 @@ struct ProductShape {
   uint64_t depth = 0;
 };
 
+// The rows that take a product. It starts from zeros if nothing else is said.
 struct ProductTarget {
   float* data = nullptr;
   uint64_t stride = 0;
@@ -56,18 +59,20 @@ struct ProductTarget {
   const float* bias = nullptr;  // start every row from these `columns` values
 };
 
-// Equal parts of scratch memory, one for each compute thread. They are taken from an arena until its frame
-// ends.
-class ThreadScratch {
- public:
-  ThreadScratch(StackArena& arena, const Workers& workers, uint64_t floats_per_thread);
-  // The part of the calling worker. Not for dry runs.
-  float* mine() const { return floats_.data() + workers_.current_thread_index() * stride_; }
+// Equal parts of scratch memory, one for each compute thread.
+struct ProductScratch {
+  float* floats = nullptr;  // aligned to 64 bytes
+  uint64_t stride = 0;      // floats from one part to the next, a multiple of 16
 
- private:
-  const Workers& workers_;
-  uint64_t stride_;
-  std::span<float> floats_;
+  float* part(size_t thread_index) const { return floats + thread_index * stride; }
+};
+
+// A part of a product: some of its rows and columns.
+struct ProductTile {
+  uint64_t row = 0;
+  uint64_t rows = 0;
+  uint64_t column = 0;
+  uint64_t columns = 0;
 };
 
 class Products {
@@ -75,15 +80,18 @@ class Products {
   // `set` must be supported here.
   Products(Workers& workers, InstructionSet set, ProductType type = ProductType::fp32);
 
-  // Floats of scratch that a thread needs for a product.
+  // Floats of scratch that a thread needs for a product, a multiple of 16.
   static uint64_t workspace_floats();
 
-  // Multiplies on all workers. `scratch` has workspace_floats() for each.
+  // Multiplies on all workers. Each part of `scratch` has workspace_floats().
   void multiply(const ProductShape& shape, const Operand& a, const Operand& b, const ProductTarget& target,
-                const ThreadScratch& scratch) const;
-  // Multiplies on all workers into a dense gradient [rows x columns]: the whole product in fp32, landed once.
-  void multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
-                     const GradientTarget& target, const ThreadScratch& scratch) const;
+                const ProductScratch& scratch) const;
+  // Multiplies on all workers and hands over every finished tile, once and on the worker that computed it.
+  // `values` has the rows of the tile one behind the other, without gaps, and is the worker's scratch. The
+  // cut depends on the number of threads; no element does.
+  void multiply_tiles(const ProductShape& shape, const Operand& a, const Operand& b,
+                      const ProductScratch& scratch,
+                      FunctionRef<void(const ProductTile& tile, const float* values)> body) const;
   // Multiplies on the calling thread, for use inside a parallel loop. `workspace` has workspace_floats(),
   // aligned to 64 bytes.
   void multiply_here(const ProductShape& shape, const Operand& a, const Operand& b,
@@ -91,8 +99,7 @@ class Products {
 
  private:
   Workers& workers_;
-  const compute::Kernels& kernels_;
-  void (*const product_)(const compute::KernelProduct& product);
+  void (*const product_)(const kernels::KernelProduct& product);
 };
 
 }  // namespace terrace

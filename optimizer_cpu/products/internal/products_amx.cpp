@@ -1,6 +1,6 @@
 // Products of bf16 by the tiles of AMX, compiled with its instructions.
-// Must include nothing that other files share beyond plain types and intrinsics: see kernels.h.
-#include <terrace/reference/model/compute/internal/kernels.h>
+// Must include nothing that other files share beyond plain types and intrinsics: see product_kernels.h.
+#include <terrace/optimizer_cpu/products/internal/product_kernels.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -13,15 +13,15 @@
 #define TERRACE_TILE_DOT(tile, a, b) _tile_dpbf16ps(tile, a, b)
 #define TERRACE_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 
-namespace terrace::compute {
+namespace terrace::kernels {
 namespace {
 
-#include <terrace/reference/model/compute/internal/vectors.inc>
+#include <terrace/optimizer_cpu/products/vectors.inc>
 
-#include <terrace/reference/model/compute/internal/brains.inc>
-#include <terrace/reference/model/compute/internal/product.inc>
+#include <terrace/optimizer_cpu/products/internal/brains.inc>
+#include <terrace/optimizer_cpu/products/internal/product.inc>
 
-#include <terrace/reference/model/compute/internal/tile_panels.inc>
+#include <terrace/optimizer_cpu/products/internal/tile_panels.inc>
 
 // The memory of LDTILECFG: all eight tiles have 16 rows of 64 bytes.
 struct alignas(64) TileShapes {
@@ -42,5 +42,5 @@ void product_of_tiles(const KernelProduct& product) {
   _tile_release();
 }
 
-}  // namespace terrace::compute
+}  // namespace terrace::kernels
 #endif

@@ -1,15 +1,16 @@
-#include <terrace/reference/model/compute/gemm.h>
+#include <terrace/optimizer_cpu/products/products.h>
 
-#include <terrace/reference/model/compute/internal/kernel_table.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/units.h>
+#include <terrace/optimizer_cpu/products/internal/product_table.h>
 
 #include <algorithm>
 
 namespace terrace {
 namespace {
 
-using compute::Format;
-using compute::KernelOperand;
-using compute::KernelProduct;
+using kernels::KernelOperand;
+using kernels::KernelProduct;
 
 // How a product is cut into tasks. No element depends on it, so it may depend on the threads: tiles are as
 // large as still gives every thread some, because a tile's operands are packed for it alone.
@@ -23,10 +24,10 @@ struct Tiling {
 };
 
 constexpr uint64_t kSliverRows = 12;
-constexpr uint64_t kTallestTile = 2 * compute::kRowBlock;
+constexpr uint64_t kTallestTile = 2 * kernels::kRowBlock;
 constexpr uint64_t kWidestTile = 256;
 constexpr uint64_t kTilesOfAThread = 4;
-static_assert(kWidestTile <= compute::kColumnBlock);
+static_assert(kWidestTile <= kernels::kColumnBlock);
 
 // Tiles of nearly equal size, of at most `most_rows` rows and of `columns` columns.
 Tiling tiling_of(const ProductShape& shape, uint64_t most_rows, uint64_t columns) {
@@ -46,20 +47,15 @@ Tiling tiling_for(const ProductShape& shape, uint64_t tallest, size_t threads) {
   };
   Tiling tiling{};
   for (const Size size :
-       {Size{tallest, kWidestTile}, Size{compute::kRowBlock, kWidestTile},
-        Size{compute::kRowBlock, kWidestTile / 2}, Size{compute::kRowBlock, kWidestTile / 4}}) {
+       {Size{tallest, kWidestTile}, Size{kernels::kRowBlock, kWidestTile},
+        Size{kernels::kRowBlock, kWidestTile / 2}, Size{kernels::kRowBlock, kWidestTile / 4}}) {
     tiling = tiling_of(shape, size.rows, size.columns);
     if (tiling.count() >= kTilesOfAThread * threads) break;
   }
   return tiling;
 }
 
-// One tile: the part of the product that one task computes.
-struct Tile {
-  uint64_t row, rows, column, columns;
-};
-
-Tile tile_at(const Tiling& tiling, const ProductShape& shape, uint64_t index) {
+ProductTile tile_at(const Tiling& tiling, const ProductShape& shape, uint64_t index) {
   // Neighbouring tasks share a column tile, so the weights packed by one are still in a cache for the next.
   const uint64_t row = index % tiling.row_tiles * tiling.row_tile;
   const uint64_t column = index / tiling.row_tiles * tiling.column_tile;
@@ -72,10 +68,10 @@ KernelOperand part_of(const Operand& operand, uint64_t row, uint64_t column) {
   const uint64_t elements =
       operand.transposed ? column * operand.stride + row : row * operand.stride + column;
   const std::byte* data = static_cast<const std::byte*>(operand.data) + elements * bytes_of(operand.type);
-  return {data, operand.stride, compute::format_of(operand.type), operand.transposed};
+  return {data, operand.stride, kernels::format_of(operand.type), operand.transposed};
 }
 
-KernelProduct product_of(const Tile& tile, uint64_t depth, const Operand& a, const Operand& b,
+KernelProduct product_of(const ProductTile& tile, uint64_t depth, const Operand& a, const Operand& b,
                          float* workspace) {
   KernelProduct product{};
   product.rows = tile.rows;
@@ -87,7 +83,7 @@ KernelProduct product_of(const Tile& tile, uint64_t depth, const Operand& a, con
   return product;
 }
 
-void set_target(KernelProduct& product, const Tile& tile, const ProductTarget& target) {
+void set_target(KernelProduct& product, const ProductTile& tile, const ProductTarget& target) {
   product.c = target.data + tile.row * target.stride + tile.column;
   product.c_stride = target.stride;
   if (target.accumulate) {
@@ -103,59 +99,52 @@ void check(const ProductTarget& target, const ProductShape& shape) {
   TERRACE_ASSERT(!target.accumulate || target.bias == nullptr, "a product starts from one thing only");
 }
 
-// Scratch of a task that lands in a gradient: the tile in fp32, after the packing memory.
-constexpr uint64_t kTileFloats = compute::kRowBlock * kWidestTile;
+// Scratch of a task that hands its tile over: the tile in fp32, after the packing memory.
+constexpr uint64_t kTileFloats = kernels::kRowBlock * kWidestTile;
+static_assert(kTileFloats % 16 == 0, "the scratch of neighbouring threads stays aligned");
 
 }  // namespace
 
-ThreadScratch::ThreadScratch(StackArena& arena, const Workers& workers, uint64_t floats_per_thread)
-    : workers_(workers),
-      stride_(round_up(floats_per_thread, StackArena::kAlignment / sizeof(float))),
-      floats_(arena.allocate<float>(stride_ * workers.thread_count())) {}
-
 Products::Products(Workers& workers, InstructionSet set, ProductType type)
-    : workers_(workers), kernels_(compute::kernels_of(set)), product_(compute::product_kernel(set, type)) {}
+    : workers_(workers), product_(kernels::product_kernel(set, type)) {}
 
 uint64_t Products::workspace_floats() {
-  return compute::kProductWorkspaceFloats + kTileFloats;
+  return kernels::kProductWorkspaceFloats + kTileFloats;
 }
 
 void Products::multiply(const ProductShape& shape, const Operand& a, const Operand& b,
-                        const ProductTarget& target, const ThreadScratch& scratch) const {
+                        const ProductTarget& target, const ProductScratch& scratch) const {
   check(target, shape);
   const Tiling tiling = tiling_for(shape, kTallestTile, workers_.thread_count());
   workers_.parallel_for(tiling.count(), [&](size_t index) {
-    const Tile tile = tile_at(tiling, shape, index);
-    KernelProduct product = product_of(tile, shape.depth, a, b, scratch.mine());
+    const ProductTile tile = tile_at(tiling, shape, index);
+    KernelProduct product =
+        product_of(tile, shape.depth, a, b, scratch.part(workers_.current_thread_index()));
     set_target(product, tile, target);
     product_(product);
   });
 }
 
-void Products::multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
-                             const GradientTarget& target, const ThreadScratch& scratch) const {
-  const Tiling tiling = tiling_for(shape, compute::kRowBlock, workers_.thread_count());
-  const Format format = compute::format_of(target.type);
+void Products::multiply_tiles(const ProductShape& shape, const Operand& a, const Operand& b,
+                              const ProductScratch& scratch,
+                              FunctionRef<void(const ProductTile& tile, const float* values)> body) const {
+  const Tiling tiling = tiling_for(shape, kernels::kRowBlock, workers_.thread_count());
   workers_.parallel_for(tiling.count(), [&](size_t index) {
-    const Tile tile = tile_at(tiling, shape, index);
-    float* const workspace = scratch.mine();
-    float* const values = workspace + compute::kProductWorkspaceFloats;
+    const ProductTile tile = tile_at(tiling, shape, index);
+    float* const workspace = scratch.part(workers_.current_thread_index());
+    float* const values = workspace + kernels::kProductWorkspaceFloats;
     KernelProduct product = product_of(tile, shape.depth, a, b, workspace);
     product.c = values;
     product.c_stride = tile.columns;
     product_(product);
-    for (uint64_t row = 0; row < tile.rows; ++row) {
-      const uint64_t first = (tile.row + row) * shape.columns + tile.column;
-      kernels_.land(values + row * tile.columns, target.view.data + first * bytes_of(target.type), format,
-                    target.view.accumulate, tile.columns);
-    }
+    body(tile, values);
   });
 }
 
 void Products::multiply_here(const ProductShape& shape, const Operand& a, const Operand& b,
                              const ProductTarget& target, float* workspace) const {
   check(target, shape);
-  const Tile all{0, shape.rows, 0, shape.columns};
+  const ProductTile all{0, shape.rows, 0, shape.columns};
   KernelProduct product = product_of(all, shape.depth, a, b, workspace);
   set_target(product, all, target);
   product_(product);

@@ -1,4 +1,4 @@
-#include <terrace/reference/model/compute/gemm.h>
+#include <terrace/optimizer_cpu/products/products.h>
 
 #include <gtest/gtest.h>
 
@@ -6,14 +6,13 @@
 #include <cmath>
 #include <vector>
 
-#include "compute_test_support.h"
+#include "../instruction_set_cases.h"
+#include "product_cases.h"
 #include "support/allocation_counter.h"
-#include "support/work_memory.h"
+#include "support/rounded_values.h"
 
-namespace terrace::testing::gemm_test {
+namespace terrace::testing::products_test {
 namespace {
-
-constexpr uint64_t kWorkBytes = 16 * kMiB;
 
 // The specification: one chain over the depth.
 std::vector<float> reference(const ProductShape& shape, const std::vector<float>& a, bool a_transposed,
@@ -48,23 +47,22 @@ const std::vector<ProductShape> kShapes = {
     {96, 96, 64}, {64, 7, 300},  {1, 600, 20},  {600, 1, 20},  {133, 129, 64},
 };
 
-class Product : public ForEachInstructionSet {
+class Product : public EveryInstructionSet {
  protected:
   bool fused() const { return GetParam() != InstructionSet::scalar; }
 };
+TERRACE_ON_EVERY_INSTRUCTION_SET(Product);
 
 TEST_P(Product, IsOneChainOverTheDepthForEveryShapeAndOperand) {
   Workers workers(2);
   const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
   for (const ProductShape& shape : kShapes) {
-    const StackArena::Frame frame(work.arena());
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+    ScratchOf scratch(workers);
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) {
         for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-          const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-          std::vector<float> b = random_values(shape.depth * shape.columns, 2);
+          const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+          std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
           const std::vector<Bf16> brains = rounded_to<Bf16>(b);
           const std::vector<Fp16> halves = rounded_to<Fp16>(b);
           const void* data[] = {b.data(), brains.data(), halves.data()};
@@ -92,14 +90,12 @@ TEST_P(Product, IsOneChainOverTheDepthForEveryShapeAndOperand) {
 TEST_P(Product, StartsFromABiasOrFromWhatIsThere) {
   Workers workers(2);
   const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
   for (const ProductShape& shape : kShapes) {
-    const StackArena::Frame frame(work.arena());
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
-    const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-    const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
-    const std::vector<float> bias = random_values(shape.columns, 3);
-    const std::vector<float> before = random_values(shape.rows * shape.columns, 4);
+    ScratchOf scratch(workers);
+    const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+    const std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
+    const std::vector<float> bias = normal_values(shape.columns, 3);
+    const std::vector<float> before = normal_values(shape.rows * shape.columns, 4);
     const Operand left{.data = a.data(), .stride = shape.depth},
         right{.data = b.data(), .stride = shape.columns};
     std::vector<float> biases;
@@ -120,17 +116,16 @@ TEST_P(Product, StartsFromABiasOrFromWhatIsThere) {
 TEST_P(Product, OfPartsOfLargerMatricesTouchesNothingElse) {
   Workers workers(1);
   const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
-  const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+  AlignedFloats workspace(Products::workspace_floats());
   const ProductShape shape{13, 37, 21};
   const uint64_t stride = 50;
-  const std::vector<float> a = random_values(shape.rows * stride, 1),
-                           b = random_values(shape.depth * stride, 2);
+  const std::vector<float> a = normal_values(shape.rows * stride, 1),
+                           b = normal_values(shape.depth * stride, 2);
   std::vector<float> c(shape.rows * stride, 5.0f);
   workers.parallel_for(1, [&](size_t) {
     products.multiply_here(shape, {.data = a.data() + 3, .stride = stride},
                            {.data = b.data() + 2, .stride = stride}, {.data = c.data() + 4, .stride = stride},
-                           scratch.mine());
+                           workspace.begin());
   });
   for (uint64_t row = 0; row < shape.rows; ++row) {
     for (uint64_t column = 0; column < stride; ++column) {
@@ -147,92 +142,39 @@ TEST_P(Product, OfPartsOfLargerMatricesTouchesNothingElse) {
   }
 }
 
-TEST_P(Product, LandsInAGradientOnceInItsPrecision) {
+TEST_P(Product, HandsOverEveryElementOnce) {
   Workers workers(2);
   const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
+  ScratchOf scratch(workers);
   for (const ProductShape& shape : kShapes) {
-    const StackArena::Frame frame(work.arena());
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
-    const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-    const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
-    const std::vector<float> before = random_values(shape.rows * shape.columns, 3);
+    const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+    const std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
     const Operand left{.data = a.data(), .stride = shape.depth},
         right{.data = b.data(), .stride = shape.columns};
-    const std::vector<float> zeros(before.size(), 0.0f);
-    const std::vector<float> values = reference(shape, a, false, b, false, zeros, fused());
-    for (const bool accumulate : {false, true}) {
-      std::vector<float> full = before;
-      std::vector<Bf16> half = rounded_to<Bf16>(before);
-      std::vector<Fp16> half16 = rounded_to<Fp16>(before);
-      products.multiply_into(shape, left, right,
-                             {{reinterpret_cast<std::byte*>(full.data()), accumulate}, DataType::fp32},
-                             scratch);
-      products.multiply_into(shape, left, right,
-                             {{reinterpret_cast<std::byte*>(half.data()), accumulate}, DataType::bf16},
-                             scratch);
-      products.multiply_into(shape, left, right,
-                             {{reinterpret_cast<std::byte*>(half16.data()), accumulate}, DataType::fp16},
-                             scratch);
-      for (size_t i = 0; i < values.size(); ++i) {
-        const float held = to_float(to_bf16(before[i]));
-        ASSERT_EQ(full[i], accumulate ? before[i] + values[i] : values[i]);
-        ASSERT_EQ(half[i].bits, to_bf16(accumulate ? held + values[i] : values[i]).bits);
-        const float held16 = to_float(to_fp16(before[i]));
-        ASSERT_EQ(half16[i].bits, to_fp16(accumulate ? held16 + values[i] : values[i]).bits);
+    std::vector<float> c(shape.rows * shape.columns), handed_over(c.size());
+    std::vector<int> times(c.size());
+    products.multiply(shape, left, right, {.data = c.data(), .stride = shape.columns}, scratch);
+    products.multiply_tiles(shape, left, right, scratch, [&](const ProductTile& tile, const float* values) {
+      for (uint64_t i = 0; i < tile.rows * tile.columns; ++i) {
+        const uint64_t row = tile.row + i / tile.columns, column = tile.column + i % tile.columns;
+        handed_over[row * shape.columns + column] = values[i];
+        ++times[row * shape.columns + column];
       }
-    }
+    });
+    ASSERT_TRUE(same_bits(handed_over, c));
+    ASSERT_EQ(times, std::vector<int>(c.size(), 1));
   }
-}
-
-// Lands `special` through a product of depth one: 1 * x + 0 keeps every value but the sign of zero.
-template <typename T>
-void expect_landed_as_converted(const Products& products, const std::vector<float>& special,
-                                const ThreadScratch& scratch) {
-  const float one = 1.0f;
-  std::vector<T> landed(special.size());
-  products.multiply_into({1, special.size(), 1}, {.data = &one, .stride = 1},
-                         {.data = special.data(), .stride = special.size()},
-                         {{reinterpret_cast<std::byte*>(landed.data()), false}, type_of(T{})}, scratch);
-  for (size_t i = 0; i < special.size(); ++i) {
-    T expected;
-    round_to(1.0f * special[i] + 0.0f, expected);
-    EXPECT_EQ(landed[i].bits, expected.bits)
-        << name_of(type_of(T{})) << " element " << i << ": " << special[i];
-  }
-}
-
-TEST_P(Product, RoundsGradientsLikeTheOneConversionOfTheProject) {
-  Workers workers(1);
-  const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
-  const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
-  std::vector<float> special;
-  for (const uint32_t bits :
-       {0x00000000u, 0x80000000u, 0x00000001u, 0x3f808000u, 0x3f807fffu, 0x3f818000u, 0xbf808000u,
-        0x7f7fffffu, 0x7f800000u, 0xff800000u, 0x7fc12345u, 0xffc00001u, 0x7f7f8000u,
-        // Where fp16 decides: ties, the largest numbers, denormals and what is too small for one.
-        0x3f801000u, 0x3f803000u, 0x477fefffu, 0x477ff000u, 0xc77fe000u, 0x387fc000u, 0x387fe000u,
-        0x33000000u, 0x33000001u, 0xb3c00000u, 0x38800fffu}) {
-    special.push_back(std::bit_cast<float>(bits));
-  }
-  const size_t count = special.size();
-  while (special.size() < 3 * count) special.push_back(special[special.size() % count]);
-  special.push_back(1.0f);  // one more than vectors take
-  expect_landed_as_converted<Bf16>(products, special, scratch);
-  expect_landed_as_converted<Fp16>(products, special, scratch);
 }
 
 TEST_P(Product, HasTheSameBitsOnAnyNumberOfThreads) {
   const ProductShape shape{300, 700, 280};
-  const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-  const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
+  const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+  const std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
   std::vector<float> first;
   for (const size_t threads : {size_t{1}, size_t{2}, size_t{3}}) {
     Workers workers(threads);
     const Products products(workers, GetParam());
-    WorkMemory work(kWorkBytes);
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+    ScratchOf scratch(workers);
     std::vector<float> c(shape.rows * shape.columns);
     products.multiply(shape, {.data = a.data(), .stride = shape.depth},
                       {.data = b.data(), .stride = shape.columns},
@@ -245,27 +187,21 @@ TEST_P(Product, HasTheSameBitsOnAnyNumberOfThreads) {
 TEST_P(Product, AllocatesNothing) {
   Workers workers(1);
   const Products products(workers, GetParam());
-  WorkMemory work(kWorkBytes);
-  const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+  AlignedFloats workspace(Products::workspace_floats());
   const ProductShape shape{100, 200, 300};
-  const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-  const std::vector<Bf16> b = rounded_to<Bf16>(random_values(shape.depth * shape.columns, 2));
+  const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+  const std::vector<Bf16> b = rounded_to<Bf16>(normal_values(shape.depth * shape.columns, 2));
   std::vector<float> c(shape.rows * shape.columns);
   uint64_t allocated = ~uint64_t{0};
   workers.parallel_for(1, [&](size_t) {
     const uint64_t before = allocations_of_this_thread();
     products.multiply_here(shape, {.data = a.data(), .stride = shape.depth},
                            {.data = b.data(), .stride = shape.columns, .type = DataType::bf16},
-                           {.data = c.data(), .stride = shape.columns}, scratch.mine());
+                           {.data = c.data(), .stride = shape.columns}, workspace.begin());
     allocated = allocations_of_this_thread() - before;
   });
   EXPECT_EQ(allocated, 0u);
 }
-
-INSTANTIATE_TEST_SUITE_P(Sets, Product,
-                         ::testing::ValuesIn(supported_instruction_sets().begin(),
-                                             supported_instruction_sets().end()),
-                         set_name);
 
 TEST(AllocationCounter, SeesAnAllocation) {
   const uint64_t before = allocations_of_this_thread();
@@ -277,13 +213,12 @@ TEST(AllocationCounter, SeesAnAllocation) {
 TEST(ProductOfEverySet, IsTheSameWithAvx2AndAvx512) {
   if (!is_supported(InstructionSet::avx512)) GTEST_SKIP() << "this machine has no AVX-512";
   const ProductShape shape{37, 91, 300};
-  const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-  const std::vector<float> b = random_values(shape.depth * shape.columns, 2);
+  const std::vector<float> a = normal_values(shape.rows * shape.depth, 1);
+  const std::vector<float> b = normal_values(shape.depth * shape.columns, 2);
   std::vector<std::vector<float>> results;
   for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {
     Workers workers(1);
-    WorkMemory work(kWorkBytes);
-    const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
+    ScratchOf scratch(workers);
     results.emplace_back(shape.rows * shape.columns);
     Products(workers, set)
         .multiply(shape, {.data = a.data(), .stride = shape.depth},
@@ -294,4 +229,4 @@ TEST(ProductOfEverySet, IsTheSameWithAvx2AndAvx512) {
 }
 
 }  // namespace
-}  // namespace terrace::testing::gemm_test
+}  // namespace terrace::testing::products_test
