@@ -56,6 +56,7 @@
   ROW(tensor_group, TERRACE_MEMBER(TensorSpec, group), TERRACE_C_MEMBER(terrace_tensor, group), "Tensor.group", "", "") \
   ROW(tensor_home, TERRACE_MEMBER(TensorSpec, home), TERRACE_C_MEMBER(terrace_tensor, address), "Tensor.home", "", "") \
   ROW(tensor_memory, TERRACE_MEMBER(TensorSpec, memory), TERRACE_C_MEMBER(terrace_tensor, address), "Tensor.address", "", "") \
+  ROW(by_matrix, TERRACE_MEMBER(TensorSpec, by_matrix), TERRACE_C_MEMBER(terrace_tensor, by_matrix), "Tensor.by_matrix", "", "optimizer.type") \
   ROW(backward_uses, TERRACE_MEMBER(TensorSpec, backward_uses), TERRACE_C_MEMBER(terrace_tensor, backward_uses), "Tensor.backward_uses", "", "") \
   /* ranks */ \
   ROW(communicator, TERRACE_MEMBER(OffloadHooks, communicator), TERRACE_NONE, "", "", "") \

@@ -40,6 +40,12 @@ OptimizerSettings group_of(const terrace_optimizer& given, uint32_t number, cons
   settings.momentum = given.momentum;
   settings.dampening = given.dampening;
   settings.nesterov = given.nesterov != 0;
+  MuonSettings& muon = settings.muon;
+  muon.matches_adamw = given.matches_adamw != 0;
+  if (given.iterations != 0 || given.exact != 0) muon.iterations = given.iterations;
+  const bool has_none = given.coefficient_a == 0 && given.coefficient_b == 0 && given.coefficient_c == 0;
+  if (!has_none || given.exact != 0)
+    muon.a = given.coefficient_a, muon.b = given.coefficient_b, muon.c = given.coefficient_c;
   return settings;
 }
 

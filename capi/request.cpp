@@ -41,6 +41,8 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, const Subject
   if (given.address != nullptr) spec.home = TensorHome::caller;
   spec.memory = static_cast<std::byte*>(given.address);
   spec.rounding_place = given.rounding_place;
+  spec.by_matrix = given.by_matrix != 0;
+  require_zero(given.reserved, action, subject + ": reserved");
   if (given.rounding_place % kTensorAlignment != 0)
     misuse(action, given.name, fmt::format("rounding_place is {}", given.rounding_place),
            "give a multiple of 64, or 0");

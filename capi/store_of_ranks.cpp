@@ -73,8 +73,9 @@ void on_all(terrace_ranks& ranks, const Subject& action, FunctionRef<void()> act
 }
 
 std::string text_of_tensor(const TensorSpec& spec, size_t number) {
-  return fmt::format("number {}, {} {}, {}, group {}, {} backward uses", number, name_of(spec.type),
-                     spec.shape, spec.trainable ? "trained" : "frozen", spec.group, spec.backward_uses);
+  return fmt::format("number {}, {} {}, {}{}, group {}, {} backward uses", number, name_of(spec.type),
+                     spec.shape, spec.trainable ? "trained" : "frozen", spec.by_matrix ? " by matrix" : "",
+                     spec.group, spec.backward_uses);
 }
 
 // Of uses that are announced.

@@ -21,7 +21,6 @@
  * exit: every call is an error there, and terrace_destroy does nothing. Stores depend on no other store. */
 #ifndef TERRACE_H
 #define TERRACE_H
-
 #include <stdint.h>
 #ifdef __cplusplus
 extern "C" {
@@ -37,7 +36,6 @@ extern "C" {
 
 /* The number of the binary interface, which is that of the library's name: libterrace.so.0. */
 #define TERRACE_ABI 0
-
 /* The initial value of a struct: terrace_options options = TERRACE_INIT(terrace_options); */
 #ifdef __cplusplus
 #define TERRACE_INIT(type)             \
@@ -148,6 +146,8 @@ typedef struct terrace_tensor {
   /* By what int8 moments are rounded; 0: the place in the list. A part of a tensor that several stores have:
    * (number of the tensor + 1) << 40, plus the part's first element in it, a multiple of 64. */
   uint64_t rounding_place;
+  uint32_t by_matrix; /* a matrix of two extents that TERRACE_MUON trains */
+  uint32_t reserved;
 } terrace_tensor;
 
 typedef enum terrace_use_kind {
@@ -181,7 +181,8 @@ typedef enum terrace_optimizer_kind {
   TERRACE_ADAM, /* weight_decay is added to the gradient */
   TERRACE_ADAGRAD,
   TERRACE_LION,
-  TERRACE_SGD
+  TERRACE_SGD,
+  TERRACE_MUON /* of tensors that are by_matrix; beside TERRACE_ADAMW or alone */
 } terrace_optimizer_kind;
 
 /* When an update runs; no bit depends on it. */
@@ -407,13 +408,18 @@ typedef struct terrace_optimizer {
   double lr;
   double beta1; /* 0: 0.9 */
   double beta2; /* 0: 0.999, of TERRACE_LION 0.99 */
-  double eps;   /* 0: 1e-8, of TERRACE_ADAGRAD 1e-10 */
+  double eps;   /* 0: 1e-8, of TERRACE_ADAGRAD 1e-10, of TERRACE_MUON 1e-7 */
   double weight_decay;
-  double momentum; /* TERRACE_SGD, with dampening and nesterov */
+  double momentum; /* TERRACE_SGD, with dampening and nesterov; TERRACE_MUON, with nesterov */
   double dampening;
   uint32_t nesterov;
   uint32_t no_bias_correction;
-  uint32_t exact; /* beta1, beta2 and eps are meant as they are, 0 too */
+  uint32_t exact;       /* beta1, beta2, eps and all of TERRACE_MUON are meant as they are, 0 too */
+  uint32_t iterations;  /* TERRACE_MUON: of Newton and Schulz; 0: 5 */
+  double coefficient_a; /* of these; all three 0: 3.4445, -4.775 and 2.0315 */
+  double coefficient_b;
+  double coefficient_c;
+  uint32_t matches_adamw; /* steps are as large as AdamW's: torch's "match_rms_adamw", else "original" */
   uint32_t reserved;
 } terrace_optimizer;
 

@@ -26,7 +26,8 @@ OffloadCounters OffloadReport::counters() const {
   counters.host_gather_out_bytes = gathered.between_out;
   counters.h2d_bytes += r.gathers->h2d_bytes();
   counters.d2h_bytes += r.gathers->d2h_bytes();
-  const RankBytes exchanged = r.gradients->moved();
+  RankBytes exchanged = r.gradients->moved();
+  exchanged += r.updates.moved();
   counters.exchange_in_bytes = exchanged.in;
   counters.exchange_out_bytes = exchanged.out;
   counters.host_exchange_in_bytes = exchanged.between_in;

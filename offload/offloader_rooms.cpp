@@ -183,7 +183,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       homes{params, *gradients, records, runs, steps},
       order(space, rounds_of(options).count(), options.layer_major),
       custody(has_frozen_section(space)),
-      updates(run, homes, cache, tiers, ring, states),
+      updates(run, homes, cache, tiers, {arena, ring}, states),
       early_update(run, homes, cache, states, updates),
       boundary(order, custody, updates),
       fetches(run, homes, cache, updates, early_update, decisions, [this] { boundary.finish_update(); }),

@@ -24,6 +24,8 @@ kernels::Rule rule_of(const OptimizerStep& step) {
       return kernels::Rule::adagrad;
     case OptimizerKind::lion:
       return kernels::Rule::lion;
+    case OptimizerKind::muon:
+      return step.part == MuonPart::momentum ? kernels::Rule::muon_momentum : kernels::Rule::muon_weights;
     case OptimizerKind::sgd:
       break;
   }
@@ -75,10 +77,12 @@ void update_coded(InstructionSet set, kernels::UpdateKernel update, const Optimi
 kernels::UpdateKernel kernels::choose_update_kernel(InstructionSet set, const OptimizerStep& step,
                                                     const RecordLayout& layout, const UpdateRun& run) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
-  const uint32_t moments = moment_count(step.kind, step.has_momentum ? 1 : 0);
-  TERRACE_ASSERT(layout.moment_count == moments || step.keeps, "an optimizer of " + std::to_string(moments) +
-                                                                   " moments on records of " +
-                                                                   std::to_string(layout.moment_count));
+  const bool is_of_weights = step.kind == OptimizerKind::muon && step.part == MuonPart::weights;
+  const uint32_t moments = is_of_weights ? 0 : moment_count(step.kind, step.has_momentum ? 1 : 0);
+  const bool may_have_more = step.keeps || (step.kind == OptimizerKind::muon && moments == 1);
+  TERRACE_ASSERT(layout.moment_count == moments || (may_have_more && layout.moment_count > moments),
+                 "an optimizer of " + std::to_string(moments) + " moments on records of " +
+                     std::to_string(layout.moment_count));
   const size_t gradient_bytes = bytes_of(run.gradient_type);
   const size_t parameter_bytes = bytes_of(run.parameter_type);
   const bool in_place = run.gradients == run.parameters && gradient_bytes == parameter_bytes;
@@ -90,6 +94,21 @@ kernels::UpdateKernel kernels::choose_update_kernel(InstructionSet set, const Op
   return (*find_update_kernels(set))[static_cast<size_t>(rule_of(step))];
 }
 
+namespace {
+
+std::string why_not_muon(const OptimizerSettings& s) {
+  using std::to_string;
+  constexpr uint32_t kMostIterations = 100;  // torch's
+  if (!is_beta(s.momentum)) return "momentum is " + to_string(s.momentum);
+  if (s.muon.iterations >= kMostIterations) return "iterations are " + to_string(s.muon.iterations);
+  if (!std::isfinite(s.muon.a) || !std::isfinite(s.muon.b) || !std::isfinite(s.muon.c))
+    return "coefficients are " + to_string(s.muon.a) + ", " + to_string(s.muon.b) + ", " +
+           to_string(s.muon.c);
+  return "";
+}
+
+}  // namespace
+
 std::string why_not(const OptimizerSettings& s) {
   using std::to_string;
   if (!is_beta(s.beta1) || !is_beta(s.beta2))
@@ -99,6 +118,7 @@ std::string why_not(const OptimizerSettings& s) {
     return "lr is " + to_string(s.lr) + ", weight_decay " + to_string(s.weight_decay);
   if (!(s.momentum >= 0) || !std::isfinite(s.momentum) || !std::isfinite(s.dampening))
     return "momentum is " + to_string(s.momentum) + ", dampening " + to_string(s.dampening);
+  if (s.kind == OptimizerKind::muon) return why_not_muon(s);
   if (s.nesterov && !(s.momentum > 0 && s.dampening == 0))
     return "nesterov with momentum " + to_string(s.momentum) + " and dampening " + to_string(s.dampening);
   return "";
@@ -115,16 +135,18 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
     correction1 = 1 - std::pow(settings.beta1, t);
     correction2 = 1 - std::pow(settings.beta2, t);
   }
-  const bool decoupled =
-      settings.kind == OptimizerKind::lion || (settings.kind == OptimizerKind::adam && settings.adamw_mode);
   const bool is_sgd = settings.kind == OptimizerKind::sgd;
+  const bool is_muon = settings.kind == OptimizerKind::muon;
+  const bool decoupled = settings.kind == OptimizerKind::lion || is_muon ||
+                         (settings.kind == OptimizerKind::adam && settings.adamw_mode);
   return OptimizerStep{
       .kind = settings.kind,
       .decoupled_decay = decoupled,
       .has_momentum = is_sgd && settings.momentum != 0,
-      .nesterov = is_sgd && settings.nesterov,
+      .nesterov = (is_sgd || is_muon) && settings.nesterov,
       .first = step == 1,
       .keeps = false,
+      .part = MuonPart::momentum,
       .gradient_scale = gradient_scale,
       .beta1 = static_cast<float>(settings.beta1),
       .one_minus_beta1 = static_cast<float>(1 - settings.beta1),
@@ -134,10 +156,26 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
       .step_size = static_cast<float>(settings.lr / correction1),
       .inverse_root = static_cast<float>(1 / std::sqrt(correction2)),
       .decay = static_cast<float>(decoupled ? settings.lr * settings.weight_decay : settings.weight_decay),
-      .momentum = static_cast<float>(is_sgd ? settings.momentum : 0),
+      .momentum = static_cast<float>(is_sgd || is_muon ? settings.momentum : 0),
+      .one_minus_momentum = static_cast<float>(1 - settings.momentum),
       .one_minus_dampening = static_cast<float>(1 - settings.dampening),
       .rounding_key = kernels::rounding_key_of(step),
   };
+}
+
+double muon_rate(const MuonSettings& settings, uint64_t rows, uint64_t columns) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+  return settings.matches_adamw ? 0.2 * std::sqrt(std::max(r, c)) : std::sqrt(std::max(1.0, r / c));
+}
+
+MuonSteps make_muon_steps(const OptimizerSettings& settings, uint64_t step, float gradient_scale,
+                          uint64_t rows, uint64_t columns) {
+  TERRACE_ASSERT(settings.kind == OptimizerKind::muon, "steps of Muon are made of its settings");
+  MuonSteps steps{make_optimizer_step(settings, step, gradient_scale),
+                  make_optimizer_step(settings, step, 1)};
+  steps.weights.part = MuonPart::weights;
+  steps.weights.step_size = static_cast<float>(settings.lr * muon_rate(settings.muon, rows, columns));
+  return steps;
 }
 
 OptimizerStep keep_step() {

@@ -1,6 +1,6 @@
-// The optimizers: Adam, AdamW, Adagrad, Lion and SGD over fp32 master weights. One pass reads a gradient,
-// updates the master and its moments in place and writes the parameter in its own precision. There are no
-// threads, no allocation and no state beyond the arguments.
+// The optimizers: Adam, AdamW, Adagrad, Lion, SGD and Muon over fp32 master weights. One pass reads a
+// gradient, updates the master and its moments in place and writes the parameter in its own precision. There
+// are no threads, no allocation and no state beyond the arguments.
 //
 // The arithmetic is per element, every operation rounded to fp32 once and in this order (update_scalar.cpp is
 // the specification; the vector kernels give the same bits). Constants are computed in double once per step
@@ -28,6 +28,11 @@
 //             with momentum  b = g in step 1, else momentum * b + (1 - dampening) * g
 //                            g = g + momentum * b with nesterov, else b
 //             p = p - lr * g
+//   Muon      in two parts (MuonPart), between which newton_schulz.h makes o of all u of a matrix:
+//             m = momentum * m + (1 - momentum) * g
+//             u = momentum * m + (1 - momentum) * g with nesterov, else m
+//             p = p - decay * p                                      decay = lr * weight_decay
+//             p = p - step_size * o                                  step_size = lr * muon_rate()
 //
 // and all end with
 //
@@ -35,12 +40,12 @@
 //   parameter = rounded(p)
 //
 // Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2;
-// Duchi, Hazan and Singer, JMLR 12 (2011); Chen et al., arXiv:2302.06675, algorithm 2. The forms and the
-// places of eps are those of torch.optim (AdamW, Adam, Adagrad without lr_decay, SGD) and of DeepSpeed's
-// CPUAdam, CPUAdagrad and CPULion, but for one: where c is 0, DeepSpeed's Lion moves the weight by lr against
-// the sign of that zero, so that weights that never had a gradient drift; here they stay, as in the paper.
-// The decay is subtracted, not folded into a factor 1 - decay: rounding that factor to fp32 would change a
-// usual decay of 1e-5 by up to 0.3 %.
+// Duchi, Hazan and Singer, JMLR 12 (2011); Chen et al., arXiv:2302.06675, algorithm 2; Jordan et al., Muon
+// (2024). The forms and the places of eps are those of torch.optim (AdamW, Adam, Adagrad without lr_decay,
+// SGD, Muon) and of DeepSpeed's CPUAdam, CPUAdagrad and CPULion, but for one: where c is 0, DeepSpeed's Lion
+// moves the weight by lr against the sign of that zero, so that weights that never had a gradient drift; here
+// they stay, as in the paper. The decay is subtracted, not folded into a factor 1 - decay: rounding that
+// factor to fp32 would change a usual decay of 1e-5 by up to 0.3 %.
 //
 // Where parameters are the masters (MasterForm::parameter), p is the fp32 parameter. The bits are those of
 // whole masters, whose fp32 parameters are copies.
@@ -75,13 +80,27 @@
 
 namespace terrace {
 
-enum class OptimizerKind : uint8_t { adam, adagrad, lion, sgd };
+enum class OptimizerKind : uint8_t { adam, adagrad, lion, sgd, muon };
 
-// The moments that a record keeps: Adam's m and v, Adagrad's s, Lion's m, SGD's b.
+// The moments that a record keeps: Adam's m and v, Adagrad's s, Lion's and Muon's m, SGD's b.
 constexpr uint32_t moment_count(OptimizerKind kind, double momentum = 0) {
   if (kind == OptimizerKind::adam) return 2;
   return kind == OptimizerKind::sgd && momentum == 0 ? 0 : 1;
 }
+
+// What Muon does beside its momentum (newton_schulz.h), with the numbers of torch.optim.Muon.
+struct MuonSettings {
+  uint32_t iterations = 5;
+  double a = 3.4445, b = -4.7750, c = 2.0315;
+  bool matches_adamw = false;  // muon_rate()
+
+  bool operator==(const MuonSettings&) const = default;
+};
+
+// The factor of Muon's learning rate for a matrix. By Jordan it is sqrt(max(1, rows / columns)); with
+// `matches_adamw` 0.2 * sqrt(max(rows, columns)), which makes steps as large as AdamW's (Liu et al.,
+// arXiv:2502.16982).
+double muon_rate(const MuonSettings& settings, uint64_t rows, uint64_t columns);
 
 // The configuration of one parameter group. Its numbers are double, as in other trainers: 1 - beta2 of an
 // fp32 beta2 = 0.999 is off by 1e-5. A setting that an optimizer's formula does not name has no effect on it.
@@ -96,9 +115,18 @@ struct OptimizerSettings {
   bool bias_correction = true;
   double momentum = 0;
   double dampening = 0;
-  bool nesterov = false;  // needs a momentum and no dampening, as in torch
+  bool nesterov = false;  // needs a momentum and, but for Muon, no dampening, as in torch
+  MuonSettings muon = {};
 
   bool operator==(const OptimizerSettings&) const = default;
+};
+
+// Muon's step is two: an OptimizerStep is of one of them.
+enum class MuonPart : uint8_t {
+  // Updates the first moment and writes u where a parameter would be. The run has the layout
+  // {MasterForm::parameter, 1 or 2}, and its old parameters count for nothing.
+  momentum,
+  weights,  // updates the master by `gradients`, which are o; the run's layout has no moments
 };
 
 // The constants of one group in one step.
@@ -109,6 +137,7 @@ struct OptimizerStep {
   bool nesterov;
   bool first;  // step 1
   bool keeps;  // keep_step(): records may have moments
+  MuonPart part;
   float gradient_scale;
   float beta1;
   float one_minus_beta1;
@@ -119,6 +148,7 @@ struct OptimizerStep {
   float inverse_root;
   float decay;
   float momentum;
+  float one_minus_momentum;  // Muon's
   float one_minus_dampening;
   uint64_t rounding_key;  // moment_codes.h
 };
@@ -128,9 +158,15 @@ std::string why_not(const OptimizerSettings& settings);
 
 // `step` counts from 1 and is the same for every parameter of one optimizer step. `gradient_scale` multiplies
 // every gradient: it is 1 / loss scale, times the clip coefficient. All arguments must be finite, with betas
-// in [0, 1), eps >= 0 and momentum >= 0 (why_not()).
+// in [0, 1), eps >= 0 and momentum >= 0 (why_not()). Of Muon it is the momentum's part, for a square matrix.
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
+// Muon's two parts for a matrix of this shape.
+struct MuonSteps {
+  OptimizerStep momentum, weights;
+};
+MuonSteps make_muon_steps(const OptimizerSettings& settings, uint64_t step, float gradient_scale,
+                          uint64_t rows, uint64_t columns);
 
 // A step that leaves finite masters and all moments as they are and makes parameters of them, where the
 // gradients are 0.

@@ -14,7 +14,7 @@
 namespace terrace {
 
 // In the order of the rows.
-enum class OptimizerType : uint8_t { adamw, adam, adagrad, lion, sgd };
+enum class OptimizerType : uint8_t { adamw, adam, adagrad, lion, sgd, muon };
 
 struct OptimizerRow {
   std::string_view word;  // in C, in Python and on the command line: "adamw"
@@ -23,7 +23,8 @@ struct OptimizerRow {
   // As torch calls the moments, first and second, in saved states; moment_count() says how many there are.
   std::array<std::string_view, 2> moments;
   bool counts_steps;  // torch's state has a "step"
-  // Which settings the formula has, beside the learning rate and the weight decay.
+  // Which settings the formula has, beside the learning rate, the weight decay and MuonSettings. A momentum
+  // is one without which no moment is kept.
   bool has_betas, has_eps, has_momentum, has_bias_correction;
   bool decays_apart;  // weight decay shrinks the weights, and is no part of the gradient
   // What a configuration has where it says nothing.
@@ -37,6 +38,7 @@ inline constexpr auto kOptimizers = std::to_array<OptimizerRow>({
     {"adagrad", "Adagrad", OptimizerKind::adagrad, {"sum", ""}, true, false, true, false, false, false, 1e-2, 0.999, 1e-10},
     {"lion", "Lion", OptimizerKind::lion, {"exp_avg", ""}, false, true, false, false, false, true, 1e-3, 0.99},
     {"sgd", "SGD", OptimizerKind::sgd, {"momentum_buffer", ""}, false, false, false, true, false, false},
+    {"muon", "Muon", OptimizerKind::muon, {"momentum_buffer", ""}, false, false, true, false, false, true, 0.02, 0.999, 1e-7},
 });
 // clang-format on
 

@@ -50,8 +50,8 @@ struct UpdateRun {
 using UpdateKernel = void (*)(const OptimizerStep&, const UpdateRun&);
 
 // There is one rule per formula of optimizer.h.
-enum class Rule : uint8_t { adam, adamw, adagrad, lion, sgd, sgd_momentum };
-inline constexpr size_t kRules = 6;
+enum class Rule : uint8_t { adam, adamw, adagrad, lion, sgd, sgd_momentum, muon_momentum, muon_weights };
+inline constexpr size_t kRules = 8;
 using UpdateKernels = std::array<UpdateKernel, kRules>;  // by Rule
 
 // The one NaN that an update leaves in a master.

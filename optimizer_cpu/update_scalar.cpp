@@ -36,6 +36,12 @@ void update(const OptimizerStep& step, float g, Element& e) {
     e.p = e.p - step.decay * e.p;
     e.p = e.p - (c > 0 ? step.step_size : c < 0 ? -step.step_size : c);
     e.m = step.beta2 * e.m + step.one_minus_beta2 * g;
+  } else if constexpr (kRule == Rule::muon_momentum) {
+    e.m = step.momentum * e.m + step.one_minus_momentum * g;
+    e.p = step.nesterov ? step.momentum * e.m + step.one_minus_momentum * g : e.m;
+  } else if constexpr (kRule == Rule::muon_weights) {
+    e.p = e.p - step.decay * e.p;
+    e.p = e.p - step.step_size * g;
   } else {
     g = g + step.decay * e.p;
     if constexpr (kRule == Rule::sgd_momentum) {
@@ -104,8 +110,9 @@ void run_rule(const OptimizerStep& step, const UpdateRun& run) {
 
 }  // namespace
 
-const UpdateKernels kScalarUpdate = {run_rule<Rule::adam, 2>,    run_rule<Rule::adamw, 2>,
-                                     run_rule<Rule::adagrad, 1>, run_rule<Rule::lion, 1>,
-                                     run_rule<Rule::sgd, 0>,     run_rule<Rule::sgd_momentum, 1>};
+const UpdateKernels kScalarUpdate = {run_rule<Rule::adam, 2>,          run_rule<Rule::adamw, 2>,
+                                     run_rule<Rule::adagrad, 1>,       run_rule<Rule::lion, 1>,
+                                     run_rule<Rule::sgd, 0>,           run_rule<Rule::sgd_momentum, 1>,
+                                     run_rule<Rule::muon_momentum, 1>, run_rule<Rule::muon_weights, 0>};
 
 }  // namespace terrace::kernels

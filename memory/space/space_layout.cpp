@@ -36,6 +36,9 @@ uint64_t checked_element_count(const TensorSpec& tensor) {
     }
     count *= extent;
   }
+  if (tensor.by_matrix && (tensor.shape.size() != 2 || !tensor.trainable))
+    refuse(tensor, "its shape is " + shape_text(tensor) + ", and Muon trains matrices",
+           "train it by another optimizer, AdamW for example");
   return count;
 }
 
@@ -60,11 +63,14 @@ void SpaceLayout::place_tensors() {
   for (const TensorSpec& tensor : tensors_) {
     const uint64_t count = checked_element_count(tensor);
     auto section = std::find_if(sections_.begin(), sections_.end(), [&](const Section& s) {
-      return s.type == tensor.type && s.trainable == tensor.trainable && s.home == tensor.home;
+      return s.type == tensor.type && s.trainable == tensor.trainable && s.home == tensor.home &&
+             s.by_matrix == tensor.by_matrix;
     });
     if (section == sections_.end()) {
-      section = sections_.insert(
-          sections_.end(), Section{.type = tensor.type, .trainable = tensor.trainable, .home = tensor.home});
+      section = sections_.insert(sections_.end(), Section{.type = tensor.type,
+                                                          .trainable = tensor.trainable,
+                                                          .home = tensor.home,
+                                                          .by_matrix = tensor.by_matrix});
       section->chunk_elements = chunk_elements_ * widest_bytes_ / bytes_of(tensor.type);
     }
     total_elements -= round_up(section->elements, kTileElements);

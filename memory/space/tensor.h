@@ -41,6 +41,8 @@ struct TensorSpec {
   // 64; 0: by the tensor's place in the list. Parts of one tensor in several spaces have those of the whole
   // tensor.
   uint64_t rounding_place = 0;
+  // Its update makes the step out of the whole matrix (OptimizerKind::muon): the shape has two dimensions.
+  bool by_matrix = false;
 
   uint64_t element_count() const {
     uint64_t count = 1;

@@ -98,6 +98,7 @@ class GradientStore final : public GradientSource {
   }
   bool is_open(ChunkId chunk) const override { return place_of(chunk).is_open(chunk); }
   void release(ChunkId chunk) override { place_of(chunk).release(chunk); }
+  void put_back(ChunkId chunk) override { place_of(chunk).put_back(chunk); }
   std::optional<WaitSubject> opening_subject() const override;
 
   // Bytes copied to the device and from it so far, counted when requested.

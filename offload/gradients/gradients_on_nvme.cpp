@@ -220,6 +220,10 @@ std::optional<WaitSubject> GradientsOnNvme::opening_subject() const {
 
 void GradientsOnNvme::release(ChunkId chunk) {
   arithmetic_.sums().forget(chunk);
+  put_back(chunk);
+}
+
+void GradientsOnNvme::put_back(ChunkId chunk) {
   for (uint32_t s = 0; s < slot_count_; ++s) {
     if (stagings_[s].chunk == index_of(chunk)) stagings_[s].chunk = kNone;
   }

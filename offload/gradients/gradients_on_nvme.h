@@ -76,6 +76,7 @@ class GradientsOnNvme final : public GradientPlace {
   bool start_open(ChunkId chunk, io::Engine& engine) override;
   bool is_open(ChunkId chunk) const override;
   void release(ChunkId chunk) override;
+  void put_back(ChunkId chunk) override;
   std::optional<WaitSubject> opening_subject() const override;
 
   // Bytes of requested transfers, counted at the request: the same in every run.

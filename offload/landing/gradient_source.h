@@ -39,6 +39,8 @@ class GradientSource {
   virtual bool is_open(ChunkId chunk) const = 0;
   // Says that the update is done with the chunk's gradient, and that every copy out of its memory is over.
   virtual void release(ChunkId chunk) = 0;
+  // Gives up an opened gradient, which stays where it rests and may be opened again.
+  virtual void put_back(ChunkId) {}
   // What to show while waiting for an opened gradient; empty if none is pending.
   virtual std::optional<WaitSubject> opening_subject() const { return std::nullopt; }
 };

@@ -15,6 +15,7 @@
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/offload/plan/host_slots.h>
 #include <terrace/offload/plan/incoming_places.h>
+#include <terrace/offload/plan/matrix_groups.h>
 #include <terrace/offload/plan/possible_options.h>
 #include <terrace/offload/plan/saved_room.h>
 #include <terrace/offload/plan/update_side.h>
@@ -58,6 +59,7 @@ struct Counts {
   uint64_t param_blocks = 0;            // blocks of all chunks
   uint64_t trainable_param_blocks = 0;  // blocks of the trainable chunks
   uint64_t param_bytes = 0;             // payload of all chunks
+  uint64_t matrix_bytes = 0;
 };
 
 // The elements of a rank's share, as of the first rank, which has the most.
@@ -87,6 +89,7 @@ Counts count(const SpaceLayout& space, const OffloadOptions& options) {
     counts.record_bytes += chunks * tiles * layout.tile_bytes();
     counts.record_blocks += chunks * divide_up(tiles, layout.block_tiles());
   };
+  counts.matrix_bytes = MatrixGroups(space, options.ranks).host_bytes();
   for (const Section& section : space.sections()) {
     if (section.chunk_count > 1) add(section, section.chunk_elements, section.chunk_count - 1);
     add(section, space.elements_of_chunk(section, section.chunk_count - 1), 1);
@@ -209,7 +212,7 @@ uint64_t host_total(const MemoryPlan& plan) {
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
-         plan.host_activation_bytes() + plan.bookkeeping_bytes;
+         plan.host_activation_bytes() + plan.matrix_bytes + plan.bookkeeping_bytes;
 }
 
 // Places `entries` activation checkpoints below the device. If they are no more than the slots they would
@@ -230,6 +233,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   const bool states_on_device = options.states == Placement::none;
   const bool has_sums = accumulates(options);
   plan.bookkeeping_bytes = counts.chunks * kBookkeepingBytesPerChunk;
+  plan.matrix_bytes = counts.matrix_bytes;
   if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
   if (options.parameters == Placement::cpu) {
     plan.host_param_slots = counts.chunks;

@@ -131,6 +131,7 @@ struct MemoryPlan {
   uint64_t ring_slot_bytes = 0;
   uint32_t commit_slots = 0;  // blocks for reading a pinned commit while training goes on
   uint64_t commit_slot_bytes = 0;
+  uint64_t matrix_bytes = 0;       // for the steps of whole matrices (MatrixGroups::host_bytes)
   uint64_t bookkeeping_bytes = 0;  // heap memory beside the arena
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;

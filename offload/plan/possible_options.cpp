@@ -118,6 +118,20 @@ void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   }
 }
 
+void require_possible_matrices(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto found = std::ranges::find(space.tensors(), true, &TensorSpec::by_matrix);
+  if (found == space.tensors().end()) return;
+  const auto refuse = [&](std::string reason, Wording advice) {
+    throw Error(ErrorKind::config,
+                {"cannot train by Muon the matrix", found->name, std::move(reason), std::move(advice)});
+  };
+  if (options.record_layout.moment_count == 0)
+    refuse("records keep no moment", "give " + Option::masters + " one moment at least");
+  if (options.processor_share < 1 || options.update_rates)
+    refuse("the processor multiplies matrices, and the device would update a part of them",
+           "set " + Option::processor_share + " to 1");
+}
+
 void require_possible_rounding(const SpaceLayout& space, const OffloadOptions& options) {
   const auto refuse = [](uint32_t bits, std::string_view what, std::string reason, Wording advice) {
     throw Error(ErrorKind::config, {fmt::format("cannot round to {} bits", bits), std::string(what),
@@ -204,6 +218,7 @@ void require_possible_ranks(const SpaceLayout& space, const OffloadOptions& opti
 void require_possible(const SpaceLayout& space, const OffloadOptions& options) {
   require_accumulation_type(space, options.accumulation_type);
   require_layout(space, options);
+  require_possible_matrices(space, options);
   require_comparable(options);
   require_caller_tensors(space, options);
   require_borrowed(space, options);

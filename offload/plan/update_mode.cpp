@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -47,6 +48,13 @@ std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& optio
   return std::nullopt;
 }
 
+constexpr const char* kMatrices =
+    "Muon's step of a matrix is made of the whole gradient, when nothing else computes";
+
+bool has_matrices(const FlatSpace& space) {
+  return std::ranges::any_of(space.sections(), &Section::by_matrix);
+}
+
 [[noreturn]] void refuse(UpdateMode mode, const Obstacle& obstacle) {
   throw Error(ErrorKind::config,
               {"cannot let updates run", std::string(name_of(mode)), obstacle.reason, obstacle.advice});
@@ -69,6 +77,7 @@ std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& p
   // update.
   if (mode == UpdateMode::next_forward && plan.device_lanes > 0)
     return "the device updates a part of the chunks";
+  if (mode != UpdateMode::after_backward && has_matrices(space)) return kMatrices;
   if (!mode_holds_gradients(mode, options)) return "";
   const std::vector<bool> spills = spilled_gradients(space, plan);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -83,6 +92,8 @@ void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& pla
   require_mode(mode, options);
   const std::string reason = why_not(mode, space, plan, options);
   if (reason.empty()) return;
+  if (reason == kMatrices)
+    refuse(mode, {reason.c_str(), "let them run after_backward (" + Option::update_when + ")"});
   const bool divided = mode == UpdateMode::next_forward && plan.device_lanes > 0;
   refuse(mode,
          {reason.c_str(),

@@ -38,6 +38,29 @@ void DeviceUpdate::run(const UpdateConstants& constants, std::span<const ChunkId
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
+void DeviceUpdate::look(const UpdateConstants& constants, std::span<const ChunkId> chunks) {
+  tiles_.begin(constants);
+  for (const ChunkId chunk : chunks) {
+    records_.open(chunk);
+    gradients_.open(chunk);
+    for_each_block(chunk, [&](uint64_t first, uint64_t count) {
+      tiles_.look(chunk, first, count, records_.resident(chunk) + first * tile_bytes_);
+    });
+    gradients_.close(chunk);
+    records_.close(chunk);
+  }
+}
+
+// Blocks for the workers, or all tiles for the device.
+void DeviceUpdate::for_each_block(ChunkId chunk, FunctionRef<void(uint64_t, uint64_t)> body) {
+  const uint64_t tiles = shards_.own(chunk).tile_count;
+  if (!tiles_.is_on_workers()) return body(0, tiles);
+  workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+    const uint64_t first = task * block_tiles_;
+    body(first, std::min(block_tiles_, tiles - first));
+  });
+}
+
 void DeviceUpdate::update(ChunkId chunk) {
   if (home_.device_shares() != nullptr) return compute(chunk, home_.device_shares()->of(chunk));
   const bool stays = home_.placement() == Placement::none;
@@ -57,19 +80,10 @@ void DeviceUpdate::update(ChunkId chunk) {
 void DeviceUpdate::compute(ChunkId chunk, std::byte* parameters) {
   records_.open(chunk);
   gradients_.open(chunk);
-  const uint64_t tiles = shards_.own(chunk).tile_count;
-  const auto update_block = [&](uint64_t first, uint64_t count) {
+  for_each_block(chunk, [&](uint64_t first, uint64_t count) {
     const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk, count * tile_bytes_);
     tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_, parameters);
-  };
-  if (tiles_.is_on_workers()) {
-    workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
-      const uint64_t first = task * block_tiles_;
-      update_block(first, std::min(block_tiles_, tiles - first));
-    });
-  } else {
-    update_block(0, tiles);
-  }
+  });
   gradients_.close(chunk);
   records_.close(chunk);
   gradients_.release(chunk);

@@ -28,11 +28,14 @@ class DeviceUpdate {
   // Updates the chunks, whose gradients must be complete. Throws the first failure after everything in flight
   // has ended.
   void run(const UpdateConstants& constants, std::span<const ChunkId> chunks);
+  // Looks at the matrices of chunks (TileUpdate::look), which the workers reach.
+  void look(const UpdateConstants& constants, std::span<const ChunkId> chunks);
 
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 
  private:
   void update(ChunkId chunk);
+  void for_each_block(ChunkId chunk, FunctionRef<void(uint64_t first, uint64_t count)> body);
   // `parameters` are those of the own tiles, in device memory.
   void compute(ChunkId chunk, std::byte* parameters);
   void send_home(ChunkId chunk);

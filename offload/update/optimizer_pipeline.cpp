@@ -138,8 +138,15 @@ bool OptimizerPipeline::update_something() {
   return chunk.has_value();
 }
 
+void OptimizerPipeline::compute(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
+                                std::byte* records) const {
+  run_.looks ? tiles_.look(chunk, first_tile, tile_count, records)
+             : tiles_.update(chunk, first_tile, tile_count, records);
+}
+
 // Called before the first tile of a chunk is updated.
 void OptimizerPipeline::before_change(ChunkId chunk) {
+  if (run_.looks) return;
   if (!records_.is_streamed(chunk)) records_.before_change(chunk);
   if (needs_old(chunk)) home_.before_change(chunk);
 }
@@ -149,11 +156,15 @@ void OptimizerPipeline::update_block(RecordStream::Block& block) {
   {
     const AddedTime computing(clock_, times_.compute_ns);
     const RecordedUpdate recorded(watch_.events(), block.chunk, block.tile_count * tile_bytes_);
-    tiles_.update(block.chunk, block.first_tile, block.tile_count, stream_.tiles_of(block).data());
+    compute(block.chunk, block.first_tile, block.tile_count, stream_.tiles_of(block).data());
   }
   const ChunkId chunk = block.chunk;
   const uint64_t count = block.tile_count;
-  while (!stream_.write(block)) wait_for_io();
+  if (run_.looks) {
+    stream_.drop(block);
+  } else {
+    while (!stream_.write(block)) wait_for_io();
+  }
   tiles_done(chunk, count);
 }
 
@@ -170,7 +181,7 @@ std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
     if (records_.is_streamed(chunk) || is_on_device(chunk) || is_done(chunk) || !is_open(chunk)) continue;
     // If may_change() refuses, the commit writes this chunk next. Asking for another one would hurry that
     // instead.
-    if (records_.may_change(chunk)) return chunk;
+    if (run_.looks || records_.may_change(chunk)) return chunk;
     return std::nullopt;
   }
   return std::nullopt;
@@ -196,8 +207,8 @@ void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
       const uint64_t first = begin + task * block_tiles_;
       const RecordedUpdate recorded(watch_.events(), *run_.workers, chunk,
                                     std::min(block_tiles_, end - first) * tile_bytes_);
-      tiles_.update(chunk, first, std::min(block_tiles_, end - first),
-                    records_.resident(chunk) + first * tile_bytes_);
+      compute(chunk, first, std::min(block_tiles_, end - first),
+              records_.resident(chunk) + first * tile_bytes_);
     });
   }
   resident_->next_tile = end;
@@ -218,6 +229,7 @@ void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
 // A chunk whose new parameters lie in memory that stays is complete at once. One whose parameters leave from
 // a staging slot is complete when they have arrived.
 void OptimizerPipeline::hand_on(ChunkId chunk) {
+  if (run_.looks) return gradients_.put_back(chunk);
   if (is_made_there(chunk)) {
     if (is_made_in_slot(chunk)) run_.device->unpin_param(chunk);
     home_.publication().note_made_on_device(chunk);

@@ -50,6 +50,8 @@ struct UpdateRun {
   // Where parameters live on the device, they are copied to this cache. Null: they stay where they were made,
   // and the owner of the device copies them.
   DeviceCache* device = nullptr;
+  // True: only a look at matrices (TileUpdate::look). Nothing is changed, handed on or completed.
+  bool looks = false;
   // True: chunks are finished in the order of add(), as nearly as streaming allows. False: the order keeps
   // every path busy.
   bool in_order = false;
@@ -129,7 +131,7 @@ class OptimizerPipeline {
   bool is_on_device(ChunkId chunk) const {
     return sides_.on_device[index_of(chunk)] && shards_.elements(chunk) > 0;
   }
-  bool needs_old(ChunkId chunk) const { return needs_old_ && !is_made_there(chunk); }
+  bool needs_old(ChunkId chunk) const { return needs_old_ && !run_.looks && !is_made_there(chunk); }
   void stream_ahead();
   bool update_something();
   void update_block(RecordStream::Block& block);
@@ -139,6 +141,7 @@ class OptimizerPipeline {
   std::optional<ChunkId> resident_for_pause();
   void update_resident(ChunkId chunk);
   void update_resident_tiles(uint64_t tile_count);
+  void compute(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
   void tiles_done(ChunkId chunk, uint64_t count);
   void hand_on(ChunkId chunk);
   void forget_left();

@@ -93,6 +93,10 @@ void RecordStream::was_read(Block& block) {
 }
 
 void RecordStream::was_written(Block& block) {
+  drop(block);
+}
+
+void RecordStream::drop(Block& block) {
   ring_.release(block.slot);
   note_ring();
   block.slot = {};

@@ -70,6 +70,8 @@ class RecordStream {
   // Writes the block's changed tiles back. Returns false if there is no slot for them until a transfer in
   // flight ends.
   bool write(Block& block);
+  // Gives a block back that was not changed.
+  void drop(Block& block);
   std::span<std::byte> tiles_of(const Block& block) const {
     return block.slot.first(block.tile_count * tile_bytes_);
   }

@@ -117,15 +117,36 @@ void TileUpdate::update_there(ChunkId chunk, uint64_t first_tile, uint64_t tile_
       device_arithmetic_);
 }
 
+void TileUpdate::look(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const {
+  if (dry_) return;
+  alignas(64) std::byte joined[kWidestTileBytes];
+  for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
+    TileRun tile =
+        run_of(chunk, records + (t - first_tile) * layout_.tile_bytes(), gradients_.tile(chunk, t, joined));
+    const uint64_t begin = t * kTileElements, end = begin + kTileElements;
+    for_each_run(chunk, [&](const OptimizerStep& step, const Elements& alike) {
+      const uint64_t first = std::max(begin, alike.first), last = std::min(end, alike.end);
+      if (first >= last || step.kind != OptimizerKind::muon) return;
+      tile.rounding_place = alike.rounding_place + begin;
+      constants_.matrices->look(step, tile, t, {alike.tensor, chunk, first, last});
+    });
+  }
+}
+
+TileRun TileUpdate::run_of(ChunkId chunk, std::byte* records, const std::byte* gradients) const {
+  TileRun tiles;
+  tiles.layout = layout_;
+  tiles.record = records;
+  tiles.gradient_type = gradients_.type(chunk);
+  tiles.gradients = gradients;
+  return tiles;
+}
+
 void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
                      DeviceArithmetic* device) const {
   const uint64_t begin = first_tile * kTileElements;
   const uint64_t end = begin + tile_count * kTileElements;
-  TileRun tiles;
-  tiles.layout = layout_;
-  tiles.record = parts.records;
-  tiles.gradient_type = gradients_.type(chunk);
-  tiles.gradients = parts.gradients;
+  TileRun tiles = run_of(chunk, parts.records, parts.gradients);
   tiles.parameter_type = space_.section_of(chunk).type;
   tiles.parameters = parts.output;
   tiles.parameter_bits = bits_of(space_.section_of(chunk), parameter_bits_);
@@ -136,7 +157,9 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
     tiles.rounding_place = alike.rounding_place + begin;
     tiles.first_element = first - begin;
     tiles.element_count = last - first;
-    if (device != nullptr) {
+    if (step.kind == OptimizerKind::muon) {
+      constants_.matrices->update(step, tiles, first_tile, {alike.tensor, chunk, first, last});
+    } else if (device != nullptr) {
       device->update_tiles(step, tiles);
     } else {
       update_tiles(instruction_set_, step, tiles);
@@ -149,7 +172,7 @@ void TileUpdate::for_each_run(ChunkId chunk,
   if (constants_.tensors.empty() && !layout_.has_codes()) {
     for (const Segment& segment : shards_.segments_of(chunk))
       body(constants_.groups[segment.group],
-           {segment.first_element, segment.first_element + segment.elements, 0});
+           {segment.first_element, segment.first_element + segment.elements, 0, TensorId{}});
     return;
   }
   uint64_t first = 0;
@@ -165,7 +188,7 @@ void TileUpdate::for_each_run(ChunkId chunk,
       const OptimizerStep& step = constants_.tensors.empty()
                                       ? constants_.groups[space_.tensor(tensors[i]).group]
                                       : constants_.tensors[index_of(tensors[i])];
-      body(step, {first, end, place + in_tensor});
+      body(step, {first, end, place + in_tensor, tensors[i]});
     }
     first = end;
   }

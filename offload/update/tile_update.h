@@ -1,5 +1,6 @@
 // TileUpdate: the arithmetic of an update on the tiles of one chunk. It finds the tiles' gradients, their
 // settings and the place of their new parameters. It moves nothing between tiers and waits for nothing.
+// Matrices are updated by MatrixTiles.
 //
 // New parameters made on the host go straight into the chunk's home slot, if it has one. Without one they
 // overwrite the chunk's gradient, which is spent: element by element where both have one type; under a wider
@@ -17,6 +18,7 @@
 #include <terrace/offload/device/device_arithmetic.h>
 #include <terrace/offload/landing/gradient_source.h>
 #include <terrace/offload/parameters/param_home.h>
+#include <terrace/offload/update/matrix_tiles.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 
@@ -26,6 +28,7 @@ namespace terrace {
 struct UpdateConstants {
   std::span<const OptimizerStep> groups;   // by parameter group
   std::span<const OptimizerStep> tensors;  // by tensor, where these count their own steps; else empty
+  const MatrixTiles* matrices = nullptr;   // where tensors are updated as matrices
 };
 
 // TilePlaces: the addresses of a run of tiles in device memory, each of the run's first element. `parameters`
@@ -50,6 +53,9 @@ class TileUpdate {
   // Updates a run of tiles whose records are at `records`. Several threads may update runs at once. Each tile
   // is updated once, since its gradient is overwritten.
   void update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
+  // Looks at a run of tiles of matrices (MatrixTiles), also at one in device memory that the workers reach.
+  // Records and gradients stay as they are.
+  void look(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
   // Returns the address of the chunk's new parameters, contiguous, after every tile was updated. `run_tiles`
   // is the length of runs that were updated elsewhere and came back, each to output_of() of its first tile.
   std::byte* complete(ChunkId chunk, uint64_t run_tiles = 1) const;
@@ -88,12 +94,15 @@ class TileUpdate {
   // Updates tiles whose parts all begin with the run's first element. If `device` is null, the host computes.
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
            DeviceArithmetic* device = nullptr) const;
-  // Own elements of a chunk that are updated alike, and the rounding place (moment_codes.h) of own element 0,
-  // which counts where moments are codes.
+  // Own elements of a chunk that are updated alike. Those of matrices, and those whose moments are codes, are
+  // of one tensor; by the rounding place of own element 0 such codes are rounded (moment_codes.h).
   struct Elements {
     uint64_t first, end;
     uint64_t rounding_place;
+    TensorId tensor;
   };
+  // A run that begins with the first of `records` and `gradients`; of no elements and without parameters.
+  TileRun run_of(ChunkId chunk, std::byte* records, const std::byte* gradients) const;
   void for_each_run(ChunkId chunk,
                     FunctionRef<void(const OptimizerStep& step, const Elements& alike)> body) const;
 

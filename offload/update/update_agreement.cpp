@@ -16,8 +16,10 @@ namespace terrace {
 namespace {
 
 constexpr std::array<std::string_view, kOptimizerSettings> kNames{
-    "kind",     "lr",        "beta1",   "beta2", "eps", "weight_decay", "adamw_mode", "bias_correction",
-    "momentum", "dampening", "nesterov"};
+    "kind",         "lr",         "beta1",           "beta2",         "eps",
+    "weight_decay", "adamw_mode", "bias_correction", "momentum",      "dampening",
+    "nesterov",     "iterations", "coefficient a",   "coefficient b", "coefficient c",
+    "matches_adamw"};
 constexpr size_t kLr = 1;
 
 std::array<double, kOptimizerSettings> numbers_of(const OptimizerSettings& group) {
@@ -31,7 +33,12 @@ std::array<double, kOptimizerSettings> numbers_of(const OptimizerSettings& group
           static_cast<double>(group.bias_correction),
           group.momentum,
           group.dampening,
-          static_cast<double>(group.nesterov)};
+          static_cast<double>(group.nesterov),
+          static_cast<double>(group.muon.iterations),
+          group.muon.a,
+          group.muon.b,
+          group.muon.c,
+          static_cast<double>(group.muon.matches_adamw)};
 }
 
 uint64_t sum_of(uint64_t before, double number) {

@@ -15,7 +15,7 @@
 namespace terrace {
 
 // The members of OptimizerSettings.
-inline constexpr size_t kOptimizerSettings = 11;
+inline constexpr size_t kOptimizerSettings = 16;
 
 // What a rank says of its update, in one ballot.
 struct UpdateBallot {

@@ -13,13 +13,14 @@
 namespace terrace {
 
 UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
-                           TierStores& tiers, io::RingBuffer& ring, TensorStates& states)
+                           TierStores& tiers, const Memory& memory, TensorStates& states)
     : run_(run),
       homes_(homes),
       cache_(cache),
       tiers_(tiers),
       states_(states),
       progress_(run.space.chunk_count()),
+      matrices_(run, homes.runs, memory.arena),
       tiles_(run.shards, homes.gradients, homes.params, run.plan.record_layout, run.options.parameter_bits,
              run.instruction_set, run.options.hooks.device_arithmetic, run.options.dry),
       lanes_(run.plan.device_lanes == 0
@@ -27,7 +28,7 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
                                                  run.options.dry)),
       pipeline_(run.shards, {homes.records, homes.gradients, homes.params}, tiles_, progress_, run.watch,
-                ring, run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
+                memory.ring, run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
       in_order_(run.space.chunk_count()),
       unsettled_(run.space.chunk_count()),
       unsettled_chunks_(run.space.tensor_count()),
@@ -67,8 +68,10 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
     const OptimizerSettings& group = settings.groups[g];
     if (const std::string reason = why_not(group); !reason.empty())
       refuse(fmt::format("parameter group {}", g), reason, "give what OptimizerSettings allows");
+    // Matrices have a moment beside other optimizers' two: the second of their records stays as it is.
+    const bool may_have_more = group.kind == OptimizerKind::muon && run_.plan.record_layout.moment_count > 0;
     const uint32_t moments = moment_count(group.kind, group.momentum);
-    if (moments != run_.plan.record_layout.moment_count)
+    if (!may_have_more && moments != run_.plan.record_layout.moment_count)
       refuse(fmt::format("parameter group {}", g),
              fmt::format("its optimizer has {} moments, and records have {}", moments,
                          run_.plan.record_layout.moment_count),
@@ -81,6 +84,13 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
              fmt::format("it belongs to parameter group {}, and settings are given for {}", tensor.group,
                          settings.groups.size()),
              "give " + Option::update_groups + " a setting for every group of " + Option::tensor_group);
+    if (!tensor.trainable) continue;
+    if (tensor.by_matrix != (settings.groups[tensor.group].kind == OptimizerKind::muon))
+      refuse(tensor.name,
+             fmt::format("it is {} a matrix that Muon updates, and the optimizer of group {} is {}",
+                         tensor.by_matrix ? "declared as" : "not declared as", tensor.group,
+                         tensor.by_matrix ? "another one" : "Muon"),
+             "let " + Option::by_matrix + " be true for the tensors of Muon's groups alone");
   }
 }
 
@@ -98,14 +108,17 @@ void UpdateRunner::set_constants(const UpdateSettings& settings, double gradient
   group_steps_.clear();
   for (const OptimizerSettings& group : settings.groups)
     group_steps_.push_back(make_optimizer_step(group, settings.step, scale));
-  if (!homes_.steps.are_counted()) return;
+  const bool are_counted = homes_.steps.are_counted();
+  if (!are_counted && matrices_.empty()) return;
   tensor_steps_.assign(run_.space.tensor_count(), keep_step());
   settled_tensors_.assign(run_.space.tensor_count(), false);
+  if (!matrices_.empty()) matrices_.begin(settings.groups);
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
     const TensorSpec& tensor = run_.space.tensor(TensorId{t});
-    if (tensor.trainable)
-      tensor_steps_[t] =
-          make_optimizer_step(settings.groups[tensor.group], homes_.steps.counts()[t] + 1, scale);
+    if (!tensor.trainable) continue;
+    const uint64_t step = are_counted ? homes_.steps.counts()[t] + 1 : settings.step;
+    tensor_steps_[t] = tensor.by_matrix ? matrices_.set_constants(TensorId{t}, step, scale)
+                                        : make_optimizer_step(settings.groups[tensor.group], step, scale);
   }
 }
 
@@ -123,8 +136,7 @@ void UpdateRunner::run(const Schedule& schedule) {
   if (StepEvents* events = run_.options.hooks.step_events)
     events->begin_update(mode_ == UpdateMode::next_forward);
   if (device_update_ != nullptr) {
-    collect_by_residence();
-    device_update_->run(constants(), order_);
+    run_here();
     return gather_updated();
   }
   if (is_running()) {  // the update's states are being read ahead
@@ -154,31 +166,56 @@ void UpdateRunner::begin_beside(bool allowed) {
   progress_.begin_update();
   thread_->begin(!allowed);
   if (allowed) return thread_->allow(constants());
-  collect_by_residence();
+  collect_by_residence([](ChunkId) { return true; });
   for (const ChunkId chunk : order_) {
     progress_.begin(chunk);
     thread_->add(chunk);
   }
 }
 
-// Runs the update on this thread, to its end.
+// Runs the update on this thread, to its end. A turn's chunks are those whose matrices have their steps then.
 void UpdateRunner::run_here() {
-  collect_by_residence();
-  const UpdateRun here = {.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_};
-  const std::exception_ptr failure = pipeline_.run(here, [this] {
-    pipeline_.allow(constants());
-    for (const ChunkId chunk : order_) {
-      progress_.begin(chunk);
-      pipeline_.add(chunk);
-    }
-    while (pipeline_.advance()) {
-    }
-    TERRACE_ASSERT(pipeline_.idle(), "an update ends when every chunk is updated");
+  const auto groups = static_cast<uint32_t>(matrices_.groups().size());
+  for (uint32_t turn = 0; turn <= groups; ++turn) {
+    if (turn < groups) make_steps(turn);
+    collect_by_residence([&](ChunkId chunk) { return matrices_.turn_of(chunk) == turn; });
+    device_update_ != nullptr ? device_update_->run(constants(), order_) : update_here();
+  }
+  if (device_update_ == nullptr) progress_.end_update();
+}
+
+void UpdateRunner::make_steps(uint32_t group) {
+  const MatrixGroup& chunks = matrices_.groups()[group];
+  matrices_.begin_look(group);
+  collect_by_residence([&](ChunkId chunk) {
+    return index_of(chunk) >= chunks.first_chunk && index_of(chunk) < chunks.end_chunk;
   });
+  if (device_update_ != nullptr) {
+    device_update_->look(constants(), order_);
+  } else {
+    const UpdateRun looking = {.engine = tiers_.engine(), .workers = &run_.workers, .looks = true};
+    const std::exception_ptr failure = pipeline_.run(looking, [this] { carry_out(); });
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+  matrices_.make_steps(group);
+}
+
+// Carries out what a run of the pipeline does with the chunks of order_.
+void UpdateRunner::carry_out() {
+  pipeline_.allow(constants());
+  for (const ChunkId chunk : order_) pipeline_.add(chunk);
+  while (pipeline_.advance()) {
+  }
+  TERRACE_ASSERT(pipeline_.idle(), "an update ends when every chunk is updated");
+}
+
+void UpdateRunner::update_here() {
+  for (const ChunkId chunk : order_) progress_.begin(chunk);
+  const UpdateRun here = {.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_};
+  const std::exception_ptr failure = pipeline_.run(here, [this] { carry_out(); });
   for (const ChunkId chunk : order_) {
     if (!progress_.updated(chunk).done()) progress_.complete(chunk, failure);
   }
-  progress_.end_update();
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
@@ -195,12 +232,12 @@ void UpdateRunner::gather_updated() {
 }
 
 // Chunks whose records are streamed come first; resident ones fill the pauses of the drive.
-void UpdateRunner::collect_by_residence() {
+void UpdateRunner::collect_by_residence(FunctionRef<bool(ChunkId)> is_taken) {
   order_.clear();
   for (const bool streamed : {true, false}) {
     for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
       const ChunkId chunk{c};
-      if (!is_updated(chunk) || homes_.records.is_streamed(chunk) != streamed) continue;
+      if (!is_updated(chunk) || !is_taken(chunk) || homes_.records.is_streamed(chunk) != streamed) continue;
       settle_tensors(chunk);
       order_.push_back(chunk);
     }

@@ -21,6 +21,7 @@
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/update/device_lanes.h>
 #include <terrace/offload/update/device_update.h>
+#include <terrace/offload/update/matrix_update.h>
 #include <terrace/offload/update/optimizer_pipeline.h>
 #include <terrace/offload/update/state_homes.h>
 #include <terrace/offload/update/tile_update.h>
@@ -33,9 +34,13 @@ namespace terrace {
 
 class UpdateRunner {
  public:
+  struct Memory {
+    HostArena& arena;
+    io::RingBuffer& ring;
+  };
   // All references outlive this.
   UpdateRunner(const RunContext& run, const StateHomes& homes, DeviceCache& cache, TierStores& tiers,
-               io::RingBuffer& ring, TensorStates& states);
+               const Memory& memory, TensorStates& states);
 
   UpdateMode mode() const { return mode_; }
   // Sets the mode of the next updates. None may be running, and the mode must be possible (require_mode).
@@ -78,6 +83,8 @@ class UpdateRunner {
 
   // Adds the totals of updates to `counters`. A running update is not included.
   void count(OffloadCounters& counters);
+  // What this rank has exchanged with others for updates.
+  const RankBytes& moved() const { return matrices_.moved(); }
   // The times of the chunks of the last finished update, in its order; valid until the next update finishes.
   std::span<const ChunkTimes> last_times() const { return progress_.last_times(); }
 
@@ -90,12 +97,15 @@ class UpdateRunner {
     uint64_t gradient_read_bytes = 0;
   };
   const Totals& totals();
-  UpdateConstants constants() const { return {group_steps_, tensor_steps_}; }
+  UpdateConstants constants() const { return {group_steps_, tensor_steps_, &matrices_.tiles()}; }
   // Leaves out the chunk's tensors that have no gradient in this step; its gradients must be complete.
   void settle_tensors(ChunkId chunk);
   void run_here();
+  void make_steps(uint32_t group);
+  void carry_out();
+  void update_here();
   void gather_updated();
-  void collect_by_residence();
+  void collect_by_residence(FunctionRef<bool(ChunkId)> is_taken);
   void collect_in_order_of(const Schedule& schedule);
   void await(ChunkId chunk);
 
@@ -106,6 +116,7 @@ class UpdateRunner {
   TensorStates& states_;
   const SteadyClock clock_;
   UpdateProgress progress_;
+  MatrixUpdate matrices_;
   TileUpdate tiles_;
   std::unique_ptr<DeviceLanes> lanes_;  // null where the device updates no chunk whose states are below it
   OptimizerPipeline pipeline_;
@@ -113,7 +124,7 @@ class UpdateRunner {
   std::unique_ptr<UpdateThread> thread_;         // null until a mode needs it
   UpdateMode mode_ = UpdateMode::after_backward;
   std::vector<OptimizerStep> group_steps_;
-  std::vector<OptimizerStep> tensor_steps_;  // empty unless tensors count their own steps
+  std::vector<OptimizerStep> tensor_steps_;  // UpdateConstants::tensors
   std::vector<bool> settled_tensors_;        // per tensor: tensor_steps_ knows whether it has a gradient
   std::vector<ChunkId> order_;
   std::vector<bool> in_order_;              // per chunk

@@ -14,7 +14,7 @@ ENUMS = {
     "terrace_moment_type": {"fp32": 0, "bf16": 1, "int8": 2},
     "terrace_use_kind": {"forward": 0, "backward": 1, "inference": 2, "unit": 3},
     "terrace_placement": {"device": 0, "cpu": 1, "nvme": 2},
-    "terrace_optimizer_kind": {"adamw": 0, "adam": 1, "adagrad": 2, "lion": 3, "sgd": 4},
+    "terrace_optimizer_kind": {"adamw": 0, "adam": 1, "adagrad": 2, "lion": 3, "sgd": 4, "muon": 5},
     "terrace_update_when": {"after_backward": 0, "next_forward": 1, "during_backward": 2},
     "terrace_gradient_origin": {"leased": 0, "handed_over": 1, "borrowed": 2, "handed_over_on_device": 3},
     "terrace_masters": {"whole": 0, "compact": 1, "parameter": 2},
@@ -65,7 +65,7 @@ class terrace_tensor(Structure):
     _fields_ = [
         ("size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("shape", POINTER(c_uint64)),
         ("type", c_uint32), ("frozen", c_uint32), ("group", c_uint32), ("backward_uses", c_uint32),
-        ("address", c_void_p), ("rounding_place", c_uint64),
+        ("address", c_void_p), ("rounding_place", c_uint64), ("by_matrix", c_uint32), ("reserved", c_uint32),
     ]
 
 
@@ -123,7 +123,9 @@ class terrace_optimizer(Structure):
     _fields_ = [
         ("size", c_uint32), ("kind", c_uint32), ("lr", c_double), ("beta1", c_double), ("beta2", c_double),
         ("eps", c_double), ("weight_decay", c_double), ("momentum", c_double), ("dampening", c_double),
-        ("nesterov", c_uint32), ("no_bias_correction", c_uint32), ("exact", c_uint32), ("reserved", c_uint32),
+        ("nesterov", c_uint32), ("no_bias_correction", c_uint32), ("exact", c_uint32), ("iterations", c_uint32),
+        ("coefficient_a", c_double), ("coefficient_b", c_double), ("coefficient_c", c_double),
+        ("matches_adamw", c_uint32), ("reserved", c_uint32),
     ]
 
 

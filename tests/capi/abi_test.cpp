@@ -49,7 +49,7 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_cuda_options, budget_bytes, 8, 8),
     TERRACE_MEMBER(terrace_cuda_options, strict, 16, 4),
     TERRACE_MEMBER(terrace_cuda_options, reserved, 20, 4),
-    {"terrace_tensor", "", 0, 56, sizeof(terrace_tensor)},
+    {"terrace_tensor", "", 0, 64, sizeof(terrace_tensor)},
     TERRACE_MEMBER(terrace_tensor, size, 0, 4),
     TERRACE_MEMBER(terrace_tensor, rank, 4, 4),
     TERRACE_MEMBER(terrace_tensor, name, 8, 8),
@@ -60,6 +60,8 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_tensor, backward_uses, 36, 4),
     TERRACE_MEMBER(terrace_tensor, address, 40, 8),
     TERRACE_MEMBER(terrace_tensor, rounding_place, 48, 8),
+    TERRACE_MEMBER(terrace_tensor, by_matrix, 56, 4),
+    TERRACE_MEMBER(terrace_tensor, reserved, 60, 4),
     {"terrace_use", "", 0, 40, sizeof(terrace_use)},
     TERRACE_MEMBER(terrace_use, size, 0, 4),
     TERRACE_MEMBER(terrace_use, kind, 4, 4),
@@ -135,7 +137,7 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_gradient_view, size, 0, 4),
     TERRACE_MEMBER(terrace_gradient_view, accumulate, 4, 4),
     TERRACE_MEMBER(terrace_gradient_view, data, 8, 8),
-    {"terrace_optimizer", "", 0, 80, sizeof(terrace_optimizer)},
+    {"terrace_optimizer", "", 0, 112, sizeof(terrace_optimizer)},
     TERRACE_MEMBER(terrace_optimizer, size, 0, 4),
     TERRACE_MEMBER(terrace_optimizer, kind, 4, 4),
     TERRACE_MEMBER(terrace_optimizer, lr, 8, 8),
@@ -148,7 +150,12 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_optimizer, nesterov, 64, 4),
     TERRACE_MEMBER(terrace_optimizer, no_bias_correction, 68, 4),
     TERRACE_MEMBER(terrace_optimizer, exact, 72, 4),
-    TERRACE_MEMBER(terrace_optimizer, reserved, 76, 4),
+    TERRACE_MEMBER(terrace_optimizer, iterations, 76, 4),
+    TERRACE_MEMBER(terrace_optimizer, coefficient_a, 80, 8),
+    TERRACE_MEMBER(terrace_optimizer, coefficient_b, 88, 8),
+    TERRACE_MEMBER(terrace_optimizer, coefficient_c, 96, 8),
+    TERRACE_MEMBER(terrace_optimizer, matches_adamw, 104, 4),
+    TERRACE_MEMBER(terrace_optimizer, reserved, 108, 4),
     {"terrace_update_settings", "", 0, 40, sizeof(terrace_update_settings)},
     TERRACE_MEMBER(terrace_update_settings, size, 0, 4),
     TERRACE_MEMBER(terrace_update_settings, group_count, 4, 4),
@@ -204,6 +211,7 @@ TEST(CAbi, KeepsTheValuesOfItsEnums) {
   EXPECT_EQ(TERRACE_UNIT, 3);
   EXPECT_EQ(TERRACE_NVME, 2);
   EXPECT_EQ(TERRACE_SGD, 4);
+  EXPECT_EQ(TERRACE_MUON, 5);
   EXPECT_EQ(TERRACE_DURING_BACKWARD, 2);
   EXPECT_EQ(TERRACE_HANDED_OVER, 1);
   EXPECT_EQ(TERRACE_BORROWED, 2);

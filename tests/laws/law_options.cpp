@@ -130,6 +130,7 @@ std::vector<TensorSpec> tensors_of(const Combination& c, const Model& model,
                                    std::vector<std::vector<std::byte>>& memory) {
   std::vector<TensorSpec> tensors = model.tensors();
   testing::give_to_caller(tensors, callers_of(c), memory);
+  training_of(c).declare_matrices(tensors);
   return tensors;
 }
 
@@ -162,7 +163,9 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
       training.parameter_bits == 0)
     options.record_layout.master = MasterForm::remainder;
   if (has_masters_in_parameters(c)) options.record_layout.master = MasterForm::parameter;
-  options.processor_share = std::stod(std::string(level_of(c, kShare)));
+  // The processor updates matrices.
+  if (training.optimizer.kind != OptimizerKind::muon)
+    options.processor_share = std::stod(std::string(level_of(c, kShare)));
   options.micro_batches = training.accumulation;
   options.gradient_group = training.group;
   options.gradient_bits = training.gradient_bits;

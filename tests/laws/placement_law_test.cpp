@@ -58,7 +58,7 @@ TEST(PlacementLaw, HoldsForEveryPairOverRanks) {
 
 // Groups that are summed on their hosts, each shape of them with many levels of all other factors.
 TEST(PlacementLaw, HoldsWhereGroupsAreSummedOnHosts) {
-  constexpr uint64_t kRunsOfEach = testing::kSanitized ? 1 : 2;
+  constexpr uint64_t kRunsOfEach = testing::kSanitized ? 1 : 3;
   const ScratchFolder folder;
   PlacementLaw law(folder.path());
   uint64_t runs = 0;

@@ -17,6 +17,7 @@
 #include "support/array_update.h"
 #include "support/bit_sum.h"
 #include "support/in_memory_parameters.h"
+#include "support/plain_newton_schulz.h"
 
 namespace terrace::laws {
 
@@ -37,6 +38,12 @@ OptimizerSettings law_optimizer(std::string_view name) {
     settings.lr = 0.05;
     settings.momentum = name == "sgd" ? 0.9 : 0;
     settings.dampening = name == "sgd" ? 0.25 : 0;
+  } else if (name == "muon") {
+    settings.kind = OptimizerKind::muon;
+    settings.lr = 0.01;
+    settings.eps = 1e-7;
+    settings.momentum = 0.9;
+    settings.nesterov = true;
   } else if (name != "adamw" && name != "adam") {
     throw std::invalid_argument(std::string(name));
   }
@@ -45,9 +52,21 @@ OptimizerSettings law_optimizer(std::string_view name) {
 
 RecordLayout Training::layout() const {
   RecordLayout layout;
-  layout.moment_count = moment_count(optimizer.kind, optimizer.momentum);
+  const bool has_adam = optimizer.kind == OptimizerKind::muon;  // for the rest
+  layout.moment_count = has_adam ? 2 : moment_count(optimizer.kind, optimizer.momentum);
   if (layout.moment_count > 0) layout.moment_type = moment_type;
   return layout;
+}
+
+void Training::declare_matrices(std::vector<TensorSpec>& tensors) const {
+  if (optimizer.kind != OptimizerKind::muon) return;
+  for (TensorSpec& tensor : tensors) {
+    const bool is_table = tensor.name.find("wte") != std::string::npos ||
+                          tensor.name.find("wpe") != std::string::npos ||
+                          tensor.name.find("embed") != std::string::npos;
+    tensor.by_matrix = tensor.trainable && tensor.shape.size() == 2 && !is_table;
+    if (tensor.by_matrix) tensor.group = 2;
+  }
 }
 
 bool Training::has_gradient(uint64_t step, TensorId tensor) const {
@@ -56,11 +75,16 @@ bool Training::has_gradient(uint64_t step, TensorId tensor) const {
 }
 
 std::vector<OptimizerSettings> settings(uint64_t step, const OptimizerSettings& optimizer) {
-  OptimizerSettings decayed = optimizer;
-  decayed.lr = optimizer.lr / static_cast<double>(step);
-  OptimizerSettings plain = decayed;
+  OptimizerSettings own = optimizer;
+  own.lr = optimizer.lr / static_cast<double>(step);
+  if (own.kind == OptimizerKind::muon) {
+    std::vector<OptimizerSettings> groups = settings(step, law_optimizer("adamw"));
+    groups.push_back(own);
+    return groups;
+  }
+  OptimizerSettings plain = own;
   plain.weight_decay = 0;
-  return {decayed, plain};
+  return {own, plain};
 }
 
 float loss_scale_of(DataType type, uint64_t step) {
@@ -172,6 +196,26 @@ void round_parameters(testing::InMemoryParameters& parameters, TensorId tensor, 
   std::ranges::copy(testing::bytes_from(values, type), parameters.parameter_bytes(tensor).begin());
 }
 
+// The momentum makes u, out of which o is made, by which the masters change.
+void update_matrix(const TensorSpec& tensor, const OptimizerSettings& settings, uint64_t step, float scale,
+                   const testing::ArrayRun& arrays) {
+  const uint64_t rows = tensor.shape[0], columns = tensor.shape[1];
+  const MuonSteps steps = make_muon_steps(settings, step, scale, rows, columns);
+  testing::Values made(arrays.element_count);
+  testing::ArrayRun momentum = arrays;
+  momentum.layout.master = MasterForm::parameter;
+  momentum.parameters = reinterpret_cast<std::byte*>(made.data());
+  momentum.old_parameters = momentum.parameters;
+  momentum.parameter_type = DataType::fp32;
+  testing::update_arrays(InstructionSet::scalar, steps.momentum, momentum);
+  for (float& value : made) value = testing::rounded_to_bf16(value);
+  made = testing::orthogonalised_plainly(made, {rows, columns}, settings);
+  testing::ArrayRun weights = arrays;
+  weights.layout.moment_count = 0;
+  weights.gradients = reinterpret_cast<const std::byte*>(made.data());
+  testing::update_arrays(InstructionSet::scalar, steps.weights, weights);
+}
+
 // `steps` has the step of every tensor, or 0 where it is left out.
 void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters,
             const std::vector<OptimizerSettings>& groups, const std::vector<uint64_t>& steps, float scale,
@@ -190,9 +234,12 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.parameter_type = space.tensor(TensorId{t}).type;
     arrays.element_count = space.place(TensorId{t}).elements;
     arrays.rounding_place = kernels::rounding_place_of(t, 0);
-    testing::update_arrays(InstructionSet::scalar,
-                           make_optimizer_step(groups[space.tensor(TensorId{t}).group], steps[t], scale),
-                           arrays);
+    const OptimizerSettings& settings = groups[space.tensor(TensorId{t}).group];
+    if (settings.kind == OptimizerKind::muon) {
+      update_matrix(space.tensor(TensorId{t}), settings, steps[t], scale, arrays);
+    } else {
+      testing::update_arrays(InstructionSet::scalar, make_optimizer_step(settings, steps[t], scale), arrays);
+    }
     round_parameters(parameters, TensorId{t}, parameter_bits);
   }
 }
@@ -221,6 +268,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
   std::vector<TensorSpec> tensors = model.tensors();
   std::vector<std::vector<std::byte>> memory;  // never used
   testing::give_to_caller(tensors, training.callers, memory);
+  training.declare_matrices(tensors);
   const FlatSpace space(tensors, kTileElements);
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set(), training.products);

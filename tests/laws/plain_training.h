@@ -19,9 +19,10 @@ namespace terrace::laws {
 
 inline constexpr uint64_t kSteps = 3;
 
-// "adamw", "adam", "adagrad", "lion", "sgd" or "plain sgd", which keeps no moments.
-inline constexpr std::array<std::string_view, 6> kOptimizers = {"adamw", "adam", "adagrad",
-                                                                "lion",  "sgd",  "plain sgd"};
+// "adamw", "adam", "adagrad", "lion", "sgd" or "plain sgd", which keeps no moments; "muon" trains matrices
+// that are no embeddings, and AdamW the rest.
+inline constexpr std::array<std::string_view, 7> kOptimizers = {"adamw", "adam",      "adagrad", "lion",
+                                                                "sgd",   "plain sgd", "muon"};
 OptimizerSettings law_optimizer(std::string_view name);
 
 // What a training's numbers depend on.
@@ -43,13 +44,16 @@ struct Training {
   testing::Callers callers = testing::Callers::none;  // the norm's sums are in the order of the flat space
 
   RecordLayout layout() const;  // with whole masters
+  // Declares the matrices that Muon trains, where it does.
+  void declare_matrices(std::vector<TensorSpec>& tensors) const;
   // Where gradients are handed over, some tensors get none in the first and the third step.
   bool has_gradient(uint64_t step, TensorId tensor) const;
 };
 // 1 but in fp16, where the second step overflows.
 float loss_scale_of(DataType type, uint64_t step);
 
-// One group with decay, one without, rates that change from step to step.
+// One group with decay, one without, rates that change from step to step; with Muon these are of AdamW, and
+// its own comes third.
 std::vector<OptimizerSettings> settings(uint64_t step,
                                         const OptimizerSettings& optimizer = law_optimizer("adamw"));
 

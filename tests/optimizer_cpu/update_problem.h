@@ -236,7 +236,7 @@ inline std::vector<OptimizerSettings> every_settings() {
 }
 
 inline std::string name_of(const OptimizerSettings& s) {
-  constexpr std::array kNames = {"Adam", "Adagrad", "Lion", "SGD"};
+  constexpr std::array kNames = {"Adam", "Adagrad", "Lion", "SGD", "Muon"};
   static_assert(kNames.size() == testing::enumerator_count<OptimizerKind>());
   std::string name = kNames[static_cast<size_t>(s.kind)];
   if (s.kind == OptimizerKind::adam) {

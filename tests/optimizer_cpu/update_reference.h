@@ -44,6 +44,8 @@ struct Reference {
         return lion(s);
       case OptimizerKind::sgd:
         return sgd(s, step == 1);
+      case OptimizerKind::muon:
+        break;  // muon_test.cpp
     }
   }
 

@@ -67,6 +67,7 @@ float expected_master(const OptimizerSettings& s, float before, float bad) {
       return (before - decay * before) - (bad > 0 ? static_cast<float>(s.lr) : -static_cast<float>(s.lr));
     }
     case OptimizerKind::sgd:
+    case OptimizerKind::muon:
       break;
   }
   return -bad;

@@ -75,7 +75,7 @@ struct StepRig {
     for (const uint32_t t : tensors) open.tensors.push_back(TensorId{t}), open.chunks.push_back(ChunkId{t});
     return open;
   }
-  UpdateRunner make_runner() { return {run, homes, cache, tiers, ring, states}; }
+  UpdateRunner make_runner() { return {run, homes, cache, tiers, {arena, ring}, states}; }
 
   const FlatSpace space{{{"a", {kTileElements}, DataType::bf16},
                          {"b", {kTileElements}, DataType::bf16},

@@ -66,7 +66,12 @@ TEST(UpdateAgreement, NamesEveryOtherSettingOfAGroup) {
                {"bias_correction", [](OptimizerSettings& group) { group.bias_correction = false; }},
                {"momentum", [](OptimizerSettings& group) { group.momentum = 0.5; }},
                {"dampening", [](OptimizerSettings& group) { group.dampening = 0.5; }},
-               {"nesterov", [](OptimizerSettings& group) { group.nesterov = true; }}}};
+               {"nesterov", [](OptimizerSettings& group) { group.nesterov = true; }},
+               {"iterations", [](OptimizerSettings& group) { group.muon.iterations = 6; }},
+               {"coefficient a", [](OptimizerSettings& group) { group.muon.a = 3; }},
+               {"coefficient b", [](OptimizerSettings& group) { group.muon.b = 3; }},
+               {"coefficient c", [](OptimizerSettings& group) { group.muon.c = 3; }},
+               {"matches_adamw", [](OptimizerSettings& group) { group.muon.matches_adamw = true; }}}};
   for (const auto& one : changes)
     expect_difference(std::string("another ") + one.first + " of a parameter group",
                       [&one](Given& other) { one.second(other.groups[1]); });

@@ -311,6 +311,8 @@ Rule rule_of_step(const OptimizerStep& step) {
       return Rule::adagrad;
     case OptimizerKind::lion:
       return Rule::lion;
+    case OptimizerKind::muon:
+      TERRACE_ASSERT(false, "matrices are updated by the processor");
     case OptimizerKind::sgd:
       break;
   }
