@@ -178,6 +178,7 @@ class Kernels {
 
 void register_updates(Kernels& kernels, uint64_t threads) {
   for (const OptimizerRow& row : kOptimizers) {
+    if (row.kind == OptimizerKind::muon) continue;  // newton_schulz.cpp: its products take all the time
     for (const MasterForm master : {MasterForm::whole, MasterForm::remainder}) {
       for (const MomentType moments : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
         for (const InstructionSet set : supported_instruction_sets()) {

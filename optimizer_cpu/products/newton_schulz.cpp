@@ -14,6 +14,9 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kAlignmentFloats = kAlignment / sizeof(float);
 constexpr uint64_t kTurnedRows = 64;  // rows or columns of a task that transposes
+// A symmetric product is computed in so many bands of rows, which have enough for all threads.
+constexpr uint64_t kBands = 8;
+constexpr uint64_t kLeastBand = 252;
 
 uint64_t room_bytes(uint64_t rows, uint64_t columns) {
   return round_up(rows * columns * sizeof(Bf16), kAlignment);
@@ -77,34 +80,51 @@ void NewtonSchulz::run(const MatrixShape& shape, const OptimizerSettings& settin
 void NewtonSchulz::iterate(const MuonSettings& settings, Rooms& rooms) const {
   const auto a = static_cast<float>(settings.a), b = static_cast<float>(settings.b),
              c = static_cast<float>(settings.c);
-  // to = `factor` * from + `of_product` * product, element by element.
-  struct Sum {
-    float factor, of_product;
-    const Bf16* from;  // null: the product alone
-    Bf16* to;
-    uint64_t stride;
-  };
-  const auto multiply = [&](uint64_t columns, uint64_t depth, const Operand& left, const Operand& right,
-                            const Sum& sum) {
-    products_.multiply_tiles(
-        {rooms.r, columns, depth}, left, right, scratch_, [&](const ProductTile& tile, const float* values) {
-          for (uint64_t row = 0; row < tile.rows; ++row) {
-            const uint64_t first = (tile.row + row) * sum.stride + tile.column;
-            for (uint64_t i = 0; i < tile.columns; ++i) {
-              const float product = sum.of_product * values[row * tile.columns + i];
-              sum.to[first + i] = to_bf16(
-                  sum.from != nullptr ? sum.factor * to_float(sum.from[first + i]) + product : product);
-            }
-          }
-        });
-  };
-  multiply(rooms.r, rooms.c, operand(rooms.x, rooms.c), operand(rooms.x, rooms.c, true),
-           {0, 1, nullptr, rooms.gram, rooms.r});
-  multiply(rooms.r, rooms.r, operand(rooms.gram, rooms.r), operand(rooms.gram, rooms.r),
-           {b, c, rooms.gram, rooms.update, rooms.r});
-  multiply(rooms.c, rooms.r, operand(rooms.update, rooms.r), operand(rooms.x, rooms.c),
+  const uint64_t r = rooms.r;
+  multiply_symmetric({r, r, rooms.c}, operand(rooms.x, rooms.c), operand(rooms.x, rooms.c, true),
+                     {0, 1, nullptr, rooms.gram, r});
+  multiply_symmetric({r, r, r}, operand(rooms.gram, r), operand(rooms.gram, r),
+                     {b, c, rooms.gram, rooms.update, r});
+  multiply({r, rooms.c, r}, operand(rooms.update, r), operand(rooms.x, rooms.c),
            {a, 1, rooms.x, rooms.next, rooms.c});
   std::swap(rooms.x, rooms.next);
+}
+
+void NewtonSchulz::multiply(const ProductShape& shape, const Operand& a, const Operand& b,
+                            const Sum& sum) const {
+  products_.multiply_tiles(shape, a, b, scratch_, [&](const ProductTile& tile, const float* values) {
+    for (uint64_t row = 0; row < tile.rows; ++row) {
+      const uint64_t first = (tile.row + row) * sum.stride + tile.column;
+      for (uint64_t i = 0; i < tile.columns; ++i) {
+        const float product = sum.of_product * values[row * tile.columns + i];
+        sum.to[first + i] =
+            to_bf16(sum.from != nullptr ? sum.factor * to_float(sum.from[first + i]) + product : product);
+      }
+    }
+  });
+}
+
+// An element and its mirror image are one chain: the factors of each product are the same two numbers. So
+// bands of rows are computed up to the diagonal, and the rest is copied.
+void NewtonSchulz::multiply_symmetric(const ProductShape& shape, const Operand& a, const Operand& b,
+                                      const Sum& sum) const {
+  const uint64_t band = std::max(kLeastBand, divide_up(shape.rows, kBands));
+  for (uint64_t row = 0; row < shape.rows; row += band) {
+    const uint64_t rows = std::min(band, shape.rows - row);
+    Operand below = a;
+    below.data = static_cast<const Bf16*>(a.data) + row * a.stride;
+    Sum part = sum;
+    part.to += row * sum.stride;
+    if (sum.from != nullptr) part.from += row * sum.stride;
+    multiply({rows, row + rows, shape.depth}, below, b, part);
+  }
+  workers_.parallel_for(divide_up(shape.rows, kTurnedRows), [&](size_t task) {
+    const uint64_t begin = task * kTurnedRows, end = std::min(begin + kTurnedRows, shape.rows);
+    for (uint64_t column = begin + 1; column < shape.rows; ++column) {
+      for (uint64_t row = begin; row < std::min(end, column); ++row)
+        sum.to[row * sum.stride + column] = sum.to[column * sum.stride + row];
+    }
+  });
 }
 
 float NewtonSchulz::norm_of(const MatrixShape& shape, const Bf16* matrix, std::span<std::byte> work) const {

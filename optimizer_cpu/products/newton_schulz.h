@@ -50,7 +50,18 @@ class NewtonSchulz {
  private:
   struct Rooms;
   static Rooms rooms_in(const MatrixShape& shape, std::byte* work);
+  // to = factor * from + of_product * (a product), element by element; without `from` the product alone. The
+  // pointers are those of the product's first element.
+  struct Sum {
+    float factor, of_product;
+    const Bf16* from;
+    Bf16* to;
+    uint64_t stride;
+  };
   void iterate(const MuonSettings& settings, Rooms& rooms) const;
+  void multiply(const ProductShape& shape, const Operand& a, const Operand& b, const Sum& sum) const;
+  void multiply_symmetric(const ProductShape& shape, const Operand& a, const Operand& b,
+                          const Sum& sum) const;
   void copy_divided(const MatrixShape& shape, const Bf16* matrix, float divisor, Bf16* to) const;
   void copy_back(const MatrixShape& shape, const Bf16* from, Bf16* matrix) const;
   float norm_of(const MatrixShape& shape, const Bf16* matrix, std::span<std::byte> work) const;

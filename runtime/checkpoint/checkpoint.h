@@ -98,7 +98,8 @@ void read_checkpoint_values(
     const std::filesystem::path& path, const FlatSpace& space, FunctionRef<bool(TensorId)> wanted,
     FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)> sink);
 
-// Returns a hash of the list of tensors: names, shapes, data types, trainable or not, and order.
+// Returns a hash of the list of tensors: names, shapes, data types, trainable or not, by Muon or not, and
+// order.
 uint64_t hash_of_tensors(const FlatSpace& space);
 
 }  // namespace terrace

@@ -24,6 +24,10 @@ TensorSpec read_tensor(const JsonNode& item, const std::filesystem::path& path) 
     if (!members.truth("apart")) members.refuse("\"apart\" of a tensor is false");
     tensor.home = TensorHome::caller;
   }
+  if (members.has("matrix")) {
+    if (!members.truth("matrix")) members.refuse("\"matrix\" of a tensor is false");
+    tensor.by_matrix = true;
+  }
   members.require_nothing_else();
   return tensor;
 }
@@ -38,7 +42,8 @@ std::vector<TensorSpec> listed_tensors(const FlatSpace& space) {
                        .shape = tensor.shape,
                        .type = tensor.type,
                        .trainable = tensor.trainable,
-                       .home = tensor.home});
+                       .home = tensor.home,
+                       .by_matrix = tensor.by_matrix});
   }
   return tensors;
 }
@@ -56,7 +61,7 @@ uint64_t hash_of(std::span<const TensorSpec> tensors) {
     const std::string_view type = name_of(tensor.type);
     append(type.size());
     list += type;
-    append(tensor.trainable ? 1 : 0);
+    append(tensor.trainable ? (tensor.by_matrix ? 2 : 1) : 0);
   }
   return checksum_of(std::as_bytes(std::span(list)));
 }
@@ -66,6 +71,7 @@ void write_tensors(JsonWriter& json, std::span<const TensorSpec> tensors) {
     json.begin_object().member("name", tensor.name).member("type", name_of(tensor.type));
     json.list("shape", tensor.shape).member("trained", tensor.trainable);
     if (tensor.home == TensorHome::caller) json.member("apart", true);
+    if (tensor.by_matrix) json.member("matrix", true);
     json.end();
   });
 }

@@ -153,6 +153,7 @@ const Standings& standing_of_enums() {
       {"MuonPart", kOptimizer},
       {"Rule", kOptimizer},
       {"Format", kCompute},
+      {"ProductType", kCompute},
       {"CounterUnit", kLooksOn},
       {"JsonLayout", kLooksOn},
       {"TraceGauge", kLooksOn},

@@ -17,7 +17,7 @@
 
 namespace terrace::checkpoint {
 
-// Of every tensor name, shape, type, whether it is trained, and its home.
+// Of every tensor name, shape, type, whether it is trained, its home, and whether Muon trains it.
 std::vector<TensorSpec> listed_tensors(const FlatSpace& space);
 uint64_t hash_of(std::span<const TensorSpec> tensors);
 

@@ -308,6 +308,8 @@ TEST(CheckpointManifest, WithFactsOfAHostileWriterIsAnError) {
       {"\"trained\": true", "\"trained\": 1", "neither true nor false"},
       {"\"apart\": true", "\"apart\": false", "\"apart\" of a tensor is false"},
       {"\"apart\": true", "\"more\": true", "\"more\" of a tensor is not known"},
+      {"\"apart\": true", "\"matrix\": false", "\"matrix\" of a tensor is false"},
+      {"\"apart\": true", "\"matrix\": true", "\"tensor_hash\" is not that of its tensors"},
       {"\"moments\": 2", "\"moments\": 1", "its tensors make"},
       {"\"moment_type\": \"fp32\"", "\"moment_type\": \"bf16\"", "its tensors make"},
   };
