@@ -17,6 +17,7 @@
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
+#include <terrace/optimizer_cpu/products/product_type.h>
 
 namespace terrace {
 
@@ -155,6 +156,9 @@ struct OffloadOptions {
   // masters, which stay exact. So many bits of them cross between hosts. The numbers depend on this, and on
   // no placement and no number of ranks. It needs whole masters.
   uint32_t parameter_bits = 0;
+  // The arithmetic of the products that make the steps of whole matrices (TensorSpec::by_matrix). The numbers
+  // depend on it, and on no processor: one without the instruction takes longer.
+  ProductType matrix_products = ProductType::fp32;
   // The type of gradient accumulators: fp32, or the parameters' own type, which takes less memory and rounds
   // every sum.
   DataType accumulation_type = DataType::fp32;

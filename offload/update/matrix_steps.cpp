@@ -20,11 +20,11 @@ uint64_t bytes_of_elements(uint64_t elements) {
 MatrixSteps::MatrixSteps(const RunContext& run, HostArena& arena)
     : run_(run),
       groups_(run.space, run.options.ranks),
-      newton_schulz_(run.workers, run.instruction_set, groups_.work_bytes() > 0),
       first_at_(run.space.tensor_count()),
       group_of_(run.space.tensor_count()),
       place_in_owned_(run.space.tensor_count()) {
   if (groups_.empty()) return;
+  newton_schulz_.emplace(run.workers, run.instruction_set, run.options.matrix_products);
   const uint64_t own_bytes = bytes_of_elements(groups_.most_own_elements());
   std::array<std::byte*, 2> own{};
   for (std::byte*& memory : own) memory = arena.take(own_bytes, "steps of matrices").data();
@@ -82,7 +82,7 @@ void MatrixSteps::make(const MatrixGroup& group,
   for (const MatrixOfGroup& matrix : group.matrices) {
     const OptimizerSettings* const settings = settings_of(matrix.tensor);
     if (run_.options.dry || settings == nullptr || matrix.owner != run_.options.rank) continue;
-    newton_schulz_.run({matrix.rows, matrix.columns}, *settings, whole(matrix), work_);
+    newton_schulz_->run({matrix.rows, matrix.columns}, *settings, whole(matrix), work_);
   }
   exchange(group, Way::from_owners);
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,7 +70,7 @@ class MatrixSteps {
 
   const RunContext& run_;
   const MatrixGroups groups_;
-  const NewtonSchulz newton_schulz_;
+  std::optional<NewtonSchulz> newton_schulz_;  // where there are matrices
   std::span<std::byte> owned_;
   std::span<std::byte> work_;
   std::vector<Bf16*> at_;           // of each tensor's chunks, one tensor behind the other

@@ -38,9 +38,8 @@ struct NewtonSchulz::Rooms {
   Bf16 *x, *next, *gram, *update;
 };
 
-NewtonSchulz::NewtonSchulz(Workers& workers, InstructionSet set, bool is_used)
-    : workers_(workers), products_(workers, set) {
-  if (!is_used) return;
+NewtonSchulz::NewtonSchulz(Workers& workers, InstructionSet set, ProductType type)
+    : workers_(workers), products_(workers, set, type) {
   scratch_.stride = Products::workspace_floats();
   packing_.resize(scratch_.stride * workers.thread_count() + kAlignmentFloats);
   const auto address = reinterpret_cast<uintptr_t>(packing_.data());
@@ -67,8 +66,7 @@ NewtonSchulz::Rooms NewtonSchulz::rooms_in(const MatrixShape& shape, std::byte* 
 
 void NewtonSchulz::run(const MatrixShape& shape, const OptimizerSettings& settings, Bf16* matrix,
                        std::span<std::byte> work) const {
-  TERRACE_ASSERT(scratch_.floats != nullptr && work.size() >= work_bytes(shape),
-                 "there is memory to multiply in");
+  TERRACE_ASSERT(work.size() >= work_bytes(shape), "there is memory to multiply in");
   const Bf16 norm = to_bf16(norm_of(shape, matrix, work));
   const Bf16 least = to_bf16(static_cast<float>(settings.eps));
   Rooms rooms = rooms_in(shape, work.data());

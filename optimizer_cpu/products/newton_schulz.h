@@ -9,10 +9,10 @@
 //     X = a * X + U X
 //   o  = X
 //
-// Every matrix here is bf16, rounded once when its element is known; products are summed in fp32 as
-// products.h says of ProductType::fp32, and n in double, row by row. So the bits depend on no thread and on
-// no processor that has fused multiply-add. Source: Jordan et al., Muon (2024), whose coefficients are
-// MuonSettings'; the places of rounding are those of torch.optim.Muon.
+// Every matrix here is bf16, rounded once when its element is known; products are summed in fp32, in the
+// order of their ProductType, and n in double, row by row. So the bits depend on no thread and on no
+// processor (with ProductType::fp32, on none that has fused multiply-add). Source: Jordan et al., Muon
+// (2024), whose coefficients are MuonSettings'; the places of rounding are those of torch.optim.Muon.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,8 @@ struct MatrixShape {
 
 class NewtonSchulz {
  public:
-  // For all workers, for which it has memory to pack operands unless `is_used` is false: run() is never
-  // called then. `set` must be supported here.
-  NewtonSchulz(Workers& workers, InstructionSet set, bool is_used = true);
+  // For all workers. `set` must be supported here.
+  NewtonSchulz(Workers& workers, InstructionSet set, ProductType type = ProductType::fp32);
 
   // The bytes of `work` for a matrix of this shape.
   static uint64_t work_bytes(const MatrixShape& shape);

@@ -140,6 +140,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.activation_get_order = dry.activation_get_order;
   place_activations(config, options);
   options.record_layout = record_layout(config);
+  options.matrix_products = processor_products(config);
   options.processor_share = config.placement.processor_share;
   options.update_rates = config.placement.update_rates;
   options.micro_batches = config.batch.micro_batches;

@@ -90,6 +90,7 @@ const Standings& standing_of_options() {
       {"exchanges_by_copies", kBackEnd},
       {"gathers_by_copies", kBackEnd},
       {"gradient_group", kGroup},
+      {"matrix_products", kCompute},
       {"gradient_bits", kRounding},
       {"parameter_bits", kRounding},
       {"ranks_overlap", kBackEnd},

@@ -157,6 +157,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   }
   if (level_of(c, kActivations) == "nvme" && has_nvme(options)) options.activations = Placement::nvme;
   options.record_layout = training.layout();
+  options.matrix_products = training.products;
   const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
   const bool all_in_bf16 = training.type == DataType::bf16 && !training.norm_type;
   if (level_of(c, kMaster) == "remainder" && all_in_bf16 && halves_meet && !has_callers(c) &&

@@ -197,8 +197,8 @@ void round_parameters(testing::InMemoryParameters& parameters, TensorId tensor, 
 }
 
 // The momentum makes u, out of which o is made, by which the masters change.
-void update_matrix(const TensorSpec& tensor, const OptimizerSettings& settings, uint64_t step, float scale,
-                   const testing::ArrayRun& arrays) {
+void update_matrix(const TensorSpec& tensor, const OptimizerSettings& settings, ProductType products,
+                   uint64_t step, float scale, const testing::ArrayRun& arrays) {
   const uint64_t rows = tensor.shape[0], columns = tensor.shape[1];
   const MuonSteps steps = make_muon_steps(settings, step, scale, rows, columns);
   testing::Values made(arrays.element_count);
@@ -209,7 +209,11 @@ void update_matrix(const TensorSpec& tensor, const OptimizerSettings& settings, 
   momentum.parameter_type = DataType::fp32;
   testing::update_arrays(InstructionSet::scalar, steps.momentum, momentum);
   for (float& value : made) value = testing::rounded_to_bf16(value);
-  made = testing::orthogonalised_plainly(made, {rows, columns}, settings);
+  Workers one(1);
+  made = products == ProductType::fp32
+             ? testing::orthogonalised_plainly(made, {rows, columns}, settings)
+             : testing::orthogonalised(made, {rows, columns}, settings,
+                                       NewtonSchulz(one, InstructionSet::scalar, products));
   testing::ArrayRun weights = arrays;
   weights.layout.moment_count = 0;
   weights.gradients = reinterpret_cast<const std::byte*>(made.data());
@@ -219,7 +223,7 @@ void update_matrix(const TensorSpec& tensor, const OptimizerSettings& settings, 
 // `steps` has the step of every tensor, or 0 where it is left out.
 void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters,
             const std::vector<OptimizerSettings>& groups, const std::vector<uint64_t>& steps, float scale,
-            uint32_t parameter_bits) {
+            const Training& training) {
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable || steps[t] == 0) continue;
     const uint64_t first = state.first_of(space.place(TensorId{t}));
@@ -236,11 +240,11 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.rounding_place = kernels::rounding_place_of(t, 0);
     const OptimizerSettings& settings = groups[space.tensor(TensorId{t}).group];
     if (settings.kind == OptimizerKind::muon) {
-      update_matrix(space.tensor(TensorId{t}), settings, steps[t], scale, arrays);
+      update_matrix(space.tensor(TensorId{t}), settings, training.products, steps[t], scale, arrays);
     } else {
       testing::update_arrays(InstructionSet::scalar, make_optimizer_step(settings, steps[t], scale), arrays);
     }
-    round_parameters(parameters, TensorId{t}, parameter_bits);
+    round_parameters(parameters, TensorId{t}, training.parameter_bits);
   }
 }
 
@@ -332,7 +336,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
         steps[t] = training.has_gradient(step, TensorId{t}) ? ++own_steps[t] : 0;
     }
     update(space, state, parameters, settings(updates, training.optimizer), steps,
-           static_cast<float>(clip / loss_scale), training.parameter_bits);
+           static_cast<float>(clip / loss_scale), training);
   }
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(

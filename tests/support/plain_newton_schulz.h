@@ -69,4 +69,19 @@ inline Values orthogonalised_plainly(Values u, MatrixShape shape, const Optimize
   return tall ? transposed(u, r, c) : u;
 }
 
+// The same by the product.
+inline Values orthogonalised(const Values& u, const MatrixShape& shape, const OptimizerSettings& settings,
+                             const NewtonSchulz& product) {
+  std::vector<Bf16> matrix;
+  for (const float value : u) matrix.push_back(to_bf16(value));
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> work(NewtonSchulz::work_bytes(shape) / sizeof(Line) + 1);
+  product.run(shape, settings, matrix.data(), std::as_writable_bytes(std::span(work)));
+  Values out;
+  for (const Bf16 value : matrix) out.push_back(to_float(value));
+  return out;
+}
+
 }  // namespace terrace::testing

@@ -25,17 +25,8 @@ Values drawn(const MatrixShape& shape, uint32_t seed) {
 }
 
 Values made(const Values& u, const MatrixShape& shape, const OptimizerSettings& settings, Workers& workers,
-            InstructionSet set) {
-  std::vector<Bf16> matrix;
-  for (const float value : u) matrix.push_back(to_bf16(value));
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> work(NewtonSchulz::work_bytes(shape) / sizeof(Line) + 1);
-  NewtonSchulz(workers, set).run(shape, settings, matrix.data(), std::as_writable_bytes(std::span(work)));
-  Values out;
-  for (const Bf16 value : matrix) out.push_back(to_float(value));
-  return out;
+            InstructionSet set, ProductType type = ProductType::fp32) {
+  return testing::orthogonalised(u, shape, settings, NewtonSchulz(workers, set, type));
 }
 
 constexpr OptimizerSettings kMuon{.kind = OptimizerKind::muon, .eps = 1e-7, .momentum = 0.95};
@@ -52,6 +43,23 @@ TEST(NewtonSchulz, HasTheBitsOfItsFormulas) {
         EXPECT_EQ(made(u, shape, kMuon, workers, set), expected) << name_of(set) << ", " << threads;
       }
     }
+  }
+}
+
+// Other products have their own order of summing, which is the same on every processor.
+TEST(NewtonSchulz, HasTheSameBitsEverywhereWithEveryTypeOfProducts) {
+  const MatrixShape shape{70, 110};
+  const Values u = drawn(shape, 9);
+  Workers one(1), three(3);
+  const Values plain = made(u, shape, kMuon, one, InstructionSet::scalar);
+  for (const ProductType type : {ProductType::bf16, ProductType::bf16_amx}) {
+    const Values expected = made(u, shape, kMuon, one, InstructionSet::scalar, type);
+    for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {
+      if (is_supported(set)) {
+        EXPECT_EQ(made(u, shape, kMuon, three, set, type), expected) << name_of(set);
+      }
+    }
+    for (size_t e = 0; e < plain.size(); ++e) EXPECT_NEAR(expected[e], plain[e], 0.03f) << e;
   }
 }
 
