@@ -98,9 +98,8 @@ namespace {
 
 std::string why_not_muon(const OptimizerSettings& s) {
   using std::to_string;
-  constexpr uint32_t kMostIterations = 100;  // torch's
   if (!is_beta(s.momentum)) return "momentum is " + to_string(s.momentum);
-  if (s.muon.iterations >= kMostIterations) return "iterations are " + to_string(s.muon.iterations);
+  if (s.muon.iterations > kMostMuonIterations) return "iterations are " + to_string(s.muon.iterations);
   if (!std::isfinite(s.muon.a) || !std::isfinite(s.muon.b) || !std::isfinite(s.muon.c))
     return "coefficients are " + to_string(s.muon.a) + ", " + to_string(s.muon.b) + ", " +
            to_string(s.muon.c);

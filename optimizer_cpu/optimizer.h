@@ -88,6 +88,9 @@ constexpr uint32_t moment_count(OptimizerKind kind, double momentum = 0) {
   return kind == OptimizerKind::sgd && momentum == 0 ? 0 : 1;
 }
 
+// The most iterations of Muon, as in torch.
+inline constexpr uint32_t kMostMuonIterations = 99;
+
 // What Muon does beside its momentum (newton_schulz.h), with the numbers of torch.optim.Muon.
 struct MuonSettings {
   uint32_t iterations = 5;

@@ -82,6 +82,7 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                     plan.landing_slots * plan.landing_slot_bytes + plan.gather_slots * plan.slot_bytes +
                     plan.incoming_slots * plan.incoming_slot_bytes + plan.code_slots * plan.code_slot_bytes +
                     plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
+               {"steps of matrices", plan.matrix_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
       std::move(advice)};
 }

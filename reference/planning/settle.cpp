@@ -173,7 +173,10 @@ void settle_sides(TrainConfig& config, const RunMachine& machine) {
   found.clear();
   if (!placement.measures_sides) return;
   std::string how(kFound);
-  if (config.terrace.update == UpdateMode::next_forward) {
+  if (row_of(config.optimizer.type).kind == OptimizerKind::muon) {
+    found = "Muon multiplies matrices on the processor";
+    how = "because of optimizer.type";
+  } else if (config.terrace.update == UpdateMode::next_forward) {
     found = "updates run in the next forward, in which the device has no part";
     how = "because of terrace.update";
   } else if (!facts_of(machine.compute).own_memory) {

@@ -20,6 +20,13 @@ uint32_t home_of(Placement placement) {
   return placement == Placement::cpu ? kHost : kNvme;
 }
 
+// As the run places them.
+std::vector<TensorSpec> placed_tensors(const Model& model, const TrainConfig& config) {
+  std::vector<TensorSpec> tensors = model.tensors();
+  resolve_parameter_groups(config, tensors);
+  return tensors;
+}
+
 class Builder {
  public:
   Builder(const Model& model, const TrainConfig& config, const DryRun& dry,
@@ -27,7 +34,7 @@ class Builder {
       : config_(config),
         dry_(dry),
         options_(options),
-        space_(model.tensors(), options.chunk_elements),
+        space_(placed_tensors(model, config), options.chunk_elements),
         tokens_(double(config.batch.micro_batch_size) * model.config().context),
         param_(space_.chunk_count(), kNoItem),
         gradient_(space_.chunk_count(), kNoItem),

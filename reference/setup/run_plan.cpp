@@ -175,11 +175,22 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
 
 namespace {
 
+void require_reachable_matrices(const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                                const OffloadOptions& options) {
+  if (options.states != Placement::none || !dry.device.own_memory) return;
+  if (std::ranges::none_of(tensors, &TensorSpec::by_matrix)) return;
+  throw Error(ErrorKind::config,
+              {"cannot train matrices by Muon", "with optimizer states in the memory of a GPU",
+               "the processor multiplies them, and does not reach that memory",
+               "place the optimizer states on cpu or nvme (" + Option::states + ")"});
+}
+
 TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
                      uint64_t simulated_bytes, OffloadOptions& options) {
   TrainerPlan plan;
   // What no budget makes possible is not told how much it needs.
   if (config.terrace.update) require_mode(*config.terrace.update, options);
+  require_reachable_matrices(tensors, dry, options);
   const Machine machine = probe_machine();
   choose_budgets(config, machine, tensors, dry, simulated_bytes, options, plan);
   require_bookkeeping(SpaceLayout(tensors, plan.chunk_elements), options);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
@@ -13,8 +15,17 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kGroupsKey = "terrace.parameter_groups";
-constexpr uint32_t kGroupKinds = 2;  // weights that decay, and weights that do not
+constexpr uint32_t kGroupKinds = 2;   // weights that decay, and weights that do not
+constexpr uint32_t kMatrixGroup = 2;  // beside them with Muon
 static_assert(kDecayGroup == 0 && kNoDecayGroup == 1);
+
+bool has_matrices(const TrainConfig& config) {
+  return row_of(config.optimizer.type).kind == OptimizerKind::muon;
+}
+
+uint32_t group_kinds(const TrainConfig& config) {
+  return has_matrices(config) ? kGroupKinds + 1 : kGroupKinds;
+}
 
 // The name that weight files have for it: large tables are several tensors, "wte.weight[0]" and so on.
 std::string weight_name(const TensorSpec& tensor) {
@@ -65,9 +76,11 @@ void check_patterns(const TrainConfig& config, std::span<const TensorSpec> tenso
   }
 }
 
+// Of tensors that are no matrices of Muon.
 OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
   OptimizerSettings settings;
   settings.kind = row_of(optimizer.type).kind;
+  if (settings.kind == OptimizerKind::muon) settings.kind = OptimizerKind::adam;
   settings.lr = optimizer.learning_rate;
   settings.beta1 = optimizer.beta1;
   settings.beta2 = optimizer.beta2;
@@ -81,26 +94,27 @@ OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
   return settings;
 }
 
-OptimizerSettings group_settings(const OptimizerConfig& optimizer, const GroupConfig& group) {
+OptimizerSettings matrix_settings(const OptimizerConfig& optimizer) {
   OptimizerSettings settings = optimizer_settings(optimizer);
+  settings.kind = OptimizerKind::muon;
+  settings.lr = optimizer.matrix_learning_rate;
+  settings.eps = row_of(OptimizerType::muon).eps;
+  settings.muon = optimizer.muon;
+  return settings;
+}
+
+OptimizerSettings group_settings(OptimizerSettings settings, const GroupConfig& group) {
   settings.lr = group.lr.value_or(settings.lr);
   settings.beta1 = group.beta1.value_or(settings.beta1);
   settings.beta2 = group.beta2.value_or(settings.beta2);
-  settings.eps = group.epsilon.value_or(settings.eps);
+  if (settings.kind != OptimizerKind::muon) settings.eps = group.epsilon.value_or(settings.eps);
   settings.weight_decay = group.weight_decay.value_or(settings.weight_decay);
   return settings;
 }
 
-// The schedule with the rates of all groups, as its lists count them.
 LrSchedule make_schedule(const TrainConfig& config, uint64_t run_updates) {
   LrScheduleOptions options = config.schedule;
   if (!options.total_step_count) options.total_step_count = std::max<uint64_t>(run_updates, 1);
-  if (!config.parameter_groups.empty()) {
-    options.base_lr.clear();
-    for (const GroupConfig& group : config.parameter_groups)
-      options.base_lr.push_back(group.lr.value_or(config.optimizer.learning_rate));
-    options.base_lr.insert(options.base_lr.end(), kGroupKinds, config.optimizer.learning_rate);
-  }
   return LrSchedule(options);
 }
 
@@ -115,10 +129,23 @@ void check_momentum(const LrSchedule& schedule, uint64_t run_updates) {
 
 }  // namespace
 
+bool is_muon_matrix(const TensorSpec& tensor) {
+  // As the models of Hugging Face's transformers call the modules whose rows are of tokens or positions.
+  constexpr auto kTables = std::to_array<std::string_view>({"wte", "wpe", "embed_tokens", "lm_head"});
+  if (!tensor.trainable || tensor.shape.size() != 2) return false;
+  const std::string weight = weight_name(tensor);
+  const std::string module = weight.substr(0, weight.rfind('.'));
+  const size_t point = module.rfind('.');
+  const std::string_view last = std::string_view(module).substr(point == std::string::npos ? 0 : point + 1);
+  return std::ranges::find(kTables, last) == kTables.end();
+}
+
 RecordLayout record_layout(const TrainConfig& config) {
   RecordLayout layout;
   layout.master = config.terrace.compact_state ? MasterForm::remainder : MasterForm::whole;
-  layout.moment_count = moment_count(row_of(config.optimizer.type).kind, config.optimizer.momentum);
+  const OptimizerKind kind = row_of(config.optimizer.type).kind;
+  layout.moment_count = moment_count(kind, config.optimizer.momentum);
+  if (kind == OptimizerKind::muon) layout.moment_count = moment_count(OptimizerKind::adam);
   layout.moment_type = config.optimizer.moment_type;
   return layout;
 }
@@ -127,8 +154,10 @@ void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> t
   check_patterns(config, tensors);
   for (TensorSpec& tensor : tensors) {
     TERRACE_ASSERT(tensor.group < kGroupKinds, tensor.name + " has been given its group already");
+    tensor.by_matrix = has_matrices(config) && is_muon_matrix(tensor);
+    if (tensor.by_matrix) tensor.group = kMatrixGroup;
     tensor.group +=
-        kGroupKinds * static_cast<uint32_t>(group_of(config.parameter_groups, weight_name(tensor)));
+        group_kinds(config) * static_cast<uint32_t>(group_of(config.parameter_groups, weight_name(tensor)));
   }
 }
 
@@ -136,23 +165,29 @@ GroupSettings::GroupSettings(const TrainConfig& config, uint64_t run_updates)
     : schedule_(make_schedule(config, run_updates)) {
   check_momentum(schedule_, run_updates);
   uint32_t position = 0;
+  const OptimizerSettings own = optimizer_settings(config.optimizer);
+  const OptimizerSettings matrices = matrix_settings(config.optimizer);
   for (const GroupConfig& group : config.parameter_groups) {
-    OptimizerSettings settings = group_settings(config.optimizer, group);
+    OptimizerSettings settings = group_settings(own, group);
     groups_.push_back({settings, position});
     if (!group.weight_decay) settings.weight_decay = 0;
-    groups_.push_back({settings, position++});
+    groups_.push_back({settings, position});
+    if (has_matrices(config)) groups_.push_back({group_settings(matrices, group), position});
+    ++position;
   }
-  OptimizerSettings rest = optimizer_settings(config.optimizer);
+  OptimizerSettings rest = own;
   groups_.push_back({rest, position});
   rest.weight_decay = 0;
   groups_.push_back({rest, position + 1});
+  if (has_matrices(config)) groups_.push_back({matrices, position + 2});
   current_.resize(groups_.size());
 }
 
 std::span<const OptimizerSettings> GroupSettings::at(uint64_t update) {
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const ScheduledValues values = schedule_.at(update, groups_[i].schedule_group);
-    current_[i] = groups_[i].settings;
+    const Group& group = groups_[i];
+    const ScheduledValues values = schedule_.at(update, group.schedule_group, group.settings.lr);
+    current_[i] = group.settings;
     current_[i].lr = values.lr;
     current_[i].beta1 = values.beta1.value_or(current_[i].beta1);
     current_[i].beta2 = values.beta2.value_or(current_[i].beta2);

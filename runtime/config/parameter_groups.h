@@ -5,6 +5,9 @@
 // i = n stands for all tensors that no pattern matches. A tensor belongs to the first group that matches the
 // name of its weight. For schedulers, whose lists know one entry per group, 2 i and 2 i + 1 are the same
 // group where i < n.
+//
+// Where Muon is the optimizer there are 3 (n + 1) groups, 3 i + 2 for the matrices that it trains
+// (is_muon_matrix()), and AdamW updates the others. For schedulers all three are the same group where i < n.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +26,15 @@ namespace terrace {
 inline constexpr uint32_t kDecayGroup = 0;
 inline constexpr uint32_t kNoDecayGroup = 1;
 
-// Sets the group of every tensor, which before is its model's (kDecayGroup, kNoDecayGroup). Throws
-// Error(config) for a pattern that matches no weight, naming the nearest names.
+// True for what Muon trains: trained matrices, those of adapters too, which are neither embeddings nor the
+// output head. These are known by their names.
+bool is_muon_matrix(const TensorSpec& tensor);
+
+// Sets the group of every tensor, which before is its model's (kDecayGroup, kNoDecayGroup), and which are
+// updated by_matrix. Throws Error(config) for a pattern that matches no weight, naming the nearest names.
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
 
-// The optimizer decides what records contain.
+// The optimizer decides what records contain: with Muon two moments, since AdamW has them.
 RecordLayout record_layout(const TrainConfig& config);
 
 class GroupSettings {

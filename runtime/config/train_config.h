@@ -59,9 +59,13 @@ struct OptimizerConfig {
   double epsilon = 1e-8;  // adam, adamw, adagrad
   double weight_decay = 0.0;
   bool bias_correction = true;  // adam, adamw
-  double momentum = 0.0;        // sgd only, as are dampening and nesterov
-  double dampening = 0.0;
+  double momentum = 0.0;        // sgd and muon, as is nesterov
+  double dampening = 0.0;       // sgd
   bool nesterov = false;
+  // Muon is for matrices. Beside it AdamW updates the rest, by the learning rate, the betas and the epsilon
+  // above; the weight decay is that of both.
+  double matrix_learning_rate = 0.02;
+  MuonSettings muon = {};
   MomentType moment_type = MomentType::fp32;  // of the state beside the master weights
 };
 

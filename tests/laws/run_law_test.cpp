@@ -50,6 +50,9 @@ constexpr Kind kKinds[] = {
      "0"},
     {"gpt2_sgd", ModelFamily::gpt2, "fp32", "", "",
      R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})", "auto", "0"},
+    {"gpt2_muon", ModelFamily::gpt2, "bf16", "", "", R"({"type": "Muon", "params": {"weight_decay": 0.1}})"},
+    {"qwen3_muon", ModelFamily::qwen3, "fp32", R"({"rank": 4, "alpha": 8, "targets": ["q_proj"]})", "",
+     R"({"type": "Muon", "params": {"adjust_lr_fn": "match_rms_adamw", "lr": 1e-3}})", "int8"},
     {"gpt2_codes", ModelFamily::gpt2, "bf16", "", "",
      R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})", "int8"},
 };
@@ -85,6 +88,8 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
   if (std::string(kind.precision) == "fp16")
     text += R"("fp16": {"enabled": true, "initial_scale_power": 20, "hysteresis": 1},)";
   if (placing.activations_on_host) text += R"("activation_checkpointing": {"cpu_checkpointing": true},)";
+  // Muon updates after backward, and says so where another mode is asked for.
+  const bool has_one_mode = std::string_view(kind.optimizer).find("Muon") != std::string_view::npos;
   const auto role = [&](const char* key, const char* device) {
     return std::string("\"") + key + R"(": {"device": ")" + device + "\"" +
            (std::string(device) == "nvme" ? R"(, "nvme_path": ")" + folder + "\"" : "") + "}";
@@ -94,7 +99,7 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
   text += std::string(R"("terrace": {"threads": 2, "device_memory": ")") + placing.device_memory +
           R"(", "host_memory": ")" + placing.host_memory + R"(", "chunk_elements": )" +
           placing.chunk_elements + R"(, "policy": ")" + placing.policy + R"(", "update": ")" +
-          placing.update + "\"";
+          (has_one_mode ? "auto" : placing.update) + "\"";
   if (placing.compact && std::string(kind.precision) == "bf16") text += R"(, "compact_state": true)";
   text += std::string(R"(, "state_type": ")") + kind.moments + "\"";
   if (*kind.lora != 0) text += std::string(R"(, "lora": )") + kind.lora;

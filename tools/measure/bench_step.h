@@ -33,7 +33,7 @@ struct StepPlan {
   bool against_io = false;
 };
 
-// Returns tensors of one chunk each; the last one takes the rest.
+// Returns tensors of one chunk each, which Muon takes for matrices; the last one takes the rest.
 std::vector<TensorSpec> step_tensors(const StepPlan& plan);
 // Returns the uses of one step.
 std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors);

@@ -201,6 +201,15 @@ class StepRun {
   Offloader offloader_;
 };
 
+// As near to a square as a number of rows that is a power of two allows.
+void make_matrix(TensorSpec& tensor) {
+  const uint64_t elements = tensor.element_count();
+  uint64_t rows = 1;
+  while (4 * rows * rows <= elements && elements % (2 * rows) == 0) rows *= 2;
+  tensor.shape = {rows, elements / rows};
+  tensor.by_matrix = true;
+}
+
 }  // namespace
 
 std::vector<TensorSpec> step_tensors(const StepPlan& plan) {
@@ -209,6 +218,7 @@ std::vector<TensorSpec> step_tensors(const StepPlan& plan) {
     tensors.push_back({.name = fmt::format("tensor{}", tensors.size()),
                        .shape = {std::min(plan.chunk_elements, plan.parameters - first)},
                        .type = plan.type});
+    if (plan.settings.kind == OptimizerKind::muon) make_matrix(tensors.back());
   }
   return tensors;
 }

@@ -84,6 +84,7 @@ std::string host_text(const TrainerPlan& plan) {
                      2 * memory.spill_slots * memory.spill_slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
   add("copies of commits", memory.commit_slots * memory.commit_slot_bytes);
+  add("steps of matrices", memory.matrix_bytes);
   add("bookkeeping of chunks", memory.bookkeeping_bytes);
   return text;
 }
@@ -173,8 +174,13 @@ std::string with_origin(const TrainConfig& config, std::string_view key) {
 }
 
 std::string optimizer_text(const TrainConfig& config) {
-  return fmt::format("{}, rate {}, weight decay {}, clipping {}", row_of(config.optimizer.type).key,
-                     with_origin(config, "optimizer.params.lr"),
+  const OptimizerRow& row = row_of(config.optimizer.type);
+  const std::string rates = row.kind == OptimizerKind::muon
+                                ? fmt::format("{} of matrices and {} of what AdamW updates beside them",
+                                              with_origin(config, "optimizer.params.muon_lr"),
+                                              with_origin(config, "optimizer.params.adam_lr"))
+                                : with_origin(config, "optimizer.params.lr");
+  return fmt::format("{}, rate {}, weight decay {}, clipping {}", row.key, rates,
                      with_origin(config, "optimizer.params.weight_decay"),
                      with_origin(config, "gradient_clipping"));
 }

@@ -51,7 +51,7 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
     problems_.add(*entry,
                   fmt::format("{} is given, but {} has no {}", entry->written_key, optimizer_named(), key));
   };
-  refuse("betas", row_of(config_.optimizer.type).has_betas);
+  refuse("betas", takes_betas(row_of(config_.optimizer.type)));
   refuse("eps", row_of(config_.optimizer.type).has_eps);
   if (betas != nullptr && betas->value.items.size() != 2) {
     problems_.add(

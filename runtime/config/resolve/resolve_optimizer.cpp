@@ -18,6 +18,8 @@ constexpr std::string_view kEpsilon = "optimizer.params.eps";
 constexpr std::string_view kMomentum = "optimizer.params.momentum";
 constexpr std::string_view kDampening = "optimizer.params.dampening";
 constexpr std::string_view kNesterov = "optimizer.params.nesterov";
+constexpr std::string_view kMatrixRate = "optimizer.params.muon_lr";
+constexpr std::string_view kOtherRate = "optimizer.params.adam_lr";
 constexpr std::string_view kFp32States = "optimizer.params.fp32_optimizer_states";
 constexpr std::string_view kBf16States = "bf16.bf16_optimizer_states";
 constexpr std::string_view kStateType = "terrace.state_type";
@@ -28,11 +30,21 @@ constexpr double kAutoLearningRate = 5e-5;
 constexpr double kAutoBeta2 = 0.999;
 constexpr double kAutoEpsilon = 1e-8;
 
+// What Keller Jordan's MuonWithAuxAdam has, as which DeepSpeed trains by Muon: of matrices, and of AdamW for
+// the rest.
+constexpr double kMuonMomentum = 0.95;
+constexpr double kAuxLearningRate = 3e-4;
+constexpr double kAuxBeta2 = 0.95;
+constexpr double kAuxEpsilon = 1e-10;
+
 bool belongs_to(const OptimizerRow& row, std::string_view key) {
   if (key == "lr" || key == "weight_decay" || key == "fp32_optimizer_states") return true;
-  if (key == "betas") return row.has_betas;
+  const bool is_muon = row.kind == OptimizerKind::muon;
+  if (key == "betas") return takes_betas(row);
   if (key == "eps") return row.has_eps;
-  if (key == "momentum" || key == "dampening" || key == "nesterov") return row.has_momentum;
+  if (key == "momentum" || key == "nesterov") return row.has_momentum || is_muon;
+  if (key == "dampening") return row.has_momentum;
+  if (key == "muon_lr" || key == "adam_lr" || key == "adjust_lr_fn" || key == "ns_steps") return is_muon;
   return row.has_bias_correction;
 }
 
@@ -66,10 +78,13 @@ void Resolver::resolve_optimizer() {
   const bool as_trainer = is_auto(kLearningRate) || comes_with_a_trainer();
   optimizer.learning_rate = number(kLearningRate, as_trainer ? kAutoLearningRate : row.lr);
   if (comes_with_a_trainer()) record(kLearningRate, fmt::format("{}", optimizer.learning_rate), kTrainersOwn);
-  if (row.has_betas) resolve_betas();
-  if (row.has_eps) optimizer.epsilon = number(kEpsilon, is_auto(kEpsilon) ? kAutoEpsilon : row.eps);
+  const bool is_muon = row.kind == OptimizerKind::muon;
+  if (takes_betas(row)) resolve_betas();
+  const double epsilon = is_muon ? kAuxEpsilon : row.eps;
+  if (row.has_eps) optimizer.epsilon = number(kEpsilon, is_auto(kEpsilon) ? kAutoEpsilon : epsilon);
   optimizer.weight_decay = number("optimizer.params.weight_decay", optimizer.weight_decay);
   if (row.has_momentum) resolve_momentum();
+  if (is_muon) resolve_muon();
   if (!row.has_bias_correction) return;
   optimizer.bias_correction = boolean("optimizer.params.bias_correction", optimizer.bias_correction);
   optimizer.decoupled_weight_decay = boolean("optimizer.params.adam_w_mode", true);
@@ -95,7 +110,8 @@ void Resolver::check_optimizer_keys() {
 
 void Resolver::resolve_betas() {
   OptimizerConfig& optimizer = config_.optimizer;
-  optimizer.beta2 = row_of(optimizer.type).beta2;
+  const OptimizerRow& row = row_of(optimizer.type);
+  optimizer.beta2 = row.kind == OptimizerKind::muon ? kAuxBeta2 : row.beta2;
   const std::vector<double> betas =
       numbers(kBetas, {optimizer.beta1, is_auto(kBetas) ? kAutoBeta2 : optimizer.beta2});
   if (betas.size() == 2) {
@@ -130,6 +146,25 @@ void Resolver::resolve_momentum() {
     problems_.add(nesterov, fmt::format("{} is true, but {} is {}; it must be 0 then", nesterov.written_key,
                                         named(*dampening), optimizer.dampening));
   }
+}
+
+// The keys of DeepSpeed's Muon, and of torch.optim.Muon where that has more.
+void Resolver::resolve_muon() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  const bool gives_rate = entries_.find(kLearningRate) != nullptr;
+  const double shared = optimizer.learning_rate;
+  const auto rate = [&](std::string_view key, double own) {
+    const double value = number(key, is_auto(key) ? kAutoLearningRate : own);
+    if (gives_rate && entries_.find(key) == nullptr) record(key, fmt::format("{}", value), "as lr");
+    return value;
+  };
+  optimizer.matrix_learning_rate = rate(kMatrixRate, shared);
+  optimizer.learning_rate = rate(kOtherRate, gives_rate ? shared : kAuxLearningRate);
+  optimizer.momentum = number(kMomentum, kMuonMomentum);
+  optimizer.nesterov = boolean(kNesterov, true);
+  MuonSettings& muon = optimizer.muon;
+  muon.iterations = small("optimizer.params.ns_steps", muon.iterations);
+  muon.matches_adamw = text("optimizer.params.adjust_lr_fn", "original") == "match_rms_adamw";
 }
 
 // Two keys of DeepSpeed say the same thing of moments, which derives the optimizer's from that of bf16; the

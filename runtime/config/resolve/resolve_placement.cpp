@@ -338,6 +338,7 @@ void Resolver::resolve_update() {
                     given(kUpdate)->written_key, named(*given(kRatio)), config_.placement.processor_share));
   }
   if (config_.placement.measures_sides) explain_update_ratio(mode);
+  if (row_of(config_.optimizer.type).kind == OptimizerKind::muon) check_matrices(mode);
   if (mode == UpdateMode::after_backward || config_.placement.states != Placement::none) return;
   constexpr std::string_view device_key = "zero_optimization.offload_optimizer.device";
   const ConfigEntry* device = given(device_key);
@@ -348,9 +349,27 @@ void Resolver::resolve_update() {
                             device != nullptr ? named(*device) : fmt::format("{} (default)", device_key)));
 }
 
+// Muon's step of a matrix is made of its whole gradient, on the processor.
+void Resolver::check_matrices(UpdateMode mode) {
+  const auto refuse = [&](std::string_view key, std::string_view value, std::string_view why) {
+    const ConfigEntry& entry = *given(key);
+    problems_.add(entry,
+                  fmt::format("{} is {}, but {} {}", entry.written_key, value, optimizer_named(), why));
+  };
+  if (mode != UpdateMode::after_backward)
+    refuse(kUpdate, name_of(mode),
+           "makes the step of a matrix of its whole gradient: it updates after_backward");
+  const PlacementConfig& placement = config_.placement;
+  if (given(kRatio) != nullptr && placement.processor_share < 1 && placement.states != Placement::none)
+    refuse(kRatio, fmt::format("{}", placement.processor_share),
+           "multiplies matrices on the processor, which updates all: it must be 1");
+}
+
 void Resolver::explain_update_ratio(UpdateMode mode) {
   recorded_.find(std::string(kRatio))->second.note =
-      mode == UpdateMode::next_forward
+      row_of(config_.optimizer.type).kind == OptimizerKind::muon
+          ? "Muon multiplies matrices on the processor, which updates all"
+      : mode == UpdateMode::next_forward
           ? "updates run in the next forward, in which the device has no part: the processor updates all"
       : config_.terrace.device == DeviceChoice::simulated
           ? "the simulated device computes with the processor's own threads: the processor updates all"

@@ -11,7 +11,8 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kSchedulerParams = "scheduler.params.";
-constexpr std::string_view kOptimizerRate = "optimizer.params.lr";
+constexpr auto kOptimizerRates = std::to_array<std::string_view>(
+    {"optimizer.params.lr", "optimizer.params.muon_lr", "optimizer.params.adam_lr"});
 constexpr std::string_view kTotalSteps = "scheduler.params.total_num_steps";
 constexpr std::string_view kWarmupMin = "scheduler.params.warmup_min_lr";
 constexpr std::string_view kWarmupMax = "scheduler.params.warmup_max_lr";
@@ -52,6 +53,15 @@ bool belongs_to(LrScheduleKind kind, std::string_view key) {
   if (key.starts_with("warmup_")) return is_warmup(kind);
   if (key.starts_with("lr_range_test_")) return kind == LrScheduleKind::range_test;
   return kind == LrScheduleKind::one_cycle;
+}
+
+// The optimizer's own rates: one, or as check_group_lists() counts the groups without those of the
+// configuration.
+std::vector<double> rates_of(const OptimizerConfig& optimizer) {
+  const double rate = optimizer.learning_rate;
+  const bool has_matrices = row_of(optimizer.type).kind == OptimizerKind::muon;
+  if (!has_matrices || optimizer.matrix_learning_rate == rate) return {rate};
+  return {rate, rate, optimizer.matrix_learning_rate};
 }
 
 }  // namespace
@@ -108,7 +118,7 @@ void Resolver::resolve_warmup() {
     schedule.minimum_lr = numbers(kWarmupMin, {0.0});
     const bool own = schedule.kind == LrScheduleKind::warmup || is_auto(kWarmupMax);
     const std::vector<double> maximum =
-        numbers(kWarmupMax, {own ? config_.optimizer.learning_rate : kDecayMaximum});
+        numbers(kWarmupMax, own ? rates_of(config_.optimizer) : std::vector<double>{kDecayMaximum});
     schedule.maximum_lr = own && given(kWarmupMax) == nullptr ? std::vector<double>{} : maximum;
   }
   schedule.warmup_step_count =
@@ -149,9 +159,9 @@ void Resolver::resolve_cycle() {
   if (cycle.cycle_momentum && !row_of(config_.optimizer.type).has_betas) {
     // As in DeepSpeed, which says so too.
     cycle.cycle_momentum = false;
-    config_.warnings.push_back(
-        fmt::format("OneCycle does not cycle the momentum (scheduler.params.cycle_momentum): {} has no betas",
-                    optimizer_named()));
+    config_.warnings.push_back(fmt::format(
+        "OneCycle does not cycle the momentum (scheduler.params.cycle_momentum): {} has no betas{}",
+        optimizer_named(), row_of(config_.optimizer.type).kind == OptimizerKind::muon ? " of its own" : ""));
   }
   const ConfigEntry* betas = given("optimizer.params.betas");
   if (cycle.cycle_momentum && betas != nullptr) {
@@ -187,9 +197,10 @@ void Resolver::resolve_range_test() {
 }
 
 // Every group list has as many entries as there are groups: those of the configuration, and the two that
-// every model has.
+// every model has, beside which Muon has matrices.
 void Resolver::check_group_lists() {
-  const size_t group_count = config_.parameter_groups.size() + 2;
+  const bool has_matrices = row_of(config_.optimizer.type).kind == OptimizerKind::muon;
+  const size_t group_count = config_.parameter_groups.size() + (has_matrices ? 3 : 2);
   for (const std::string_view path :
        {kWarmupMin, kWarmupMax, kCycleMin, kCycleMax, kRangeMin, kMomentumMin, kMomentumMax}) {
     const ConfigEntry* entry = given(path);
@@ -198,9 +209,10 @@ void Resolver::check_group_lists() {
     if (count == 1 || count == group_count) continue;
     problems_.add(
         *entry,
-        fmt::format("{} has {} values; it needs one, or {}: {}weights that decay, weights that do not",
+        fmt::format("{} has {} values; it needs one, or {}: {}weights that decay, weights that do not{}",
                     entry->written_key, count, group_count,
-                    config_.parameter_groups.empty() ? "" : "each of terrace.parameter_groups, other "));
+                    config_.parameter_groups.empty() ? "" : "each of terrace.parameter_groups, other ",
+                    has_matrices ? ", matrices" : ""));
   }
 }
 
@@ -215,9 +227,11 @@ void Resolver::warn_of_idle_rates() {
   const ConfigEntry* entry = given(setter);
   const std::string cause = fmt::format(
       "{} sets the learning rate", entry != nullptr ? named(*entry) : std::string(setter) + " (default)");
-  const ConfigEntry* rate = given(kOptimizerRate);
-  if (rate != nullptr && schedule.maximum_lr != std::vector<double>{config_.optimizer.learning_rate})
-    config_.warnings.push_back(fmt::format("{} has no effect: {}", named(*rate), cause));
+  for (const std::string_view path : kOptimizerRates) {
+    const ConfigEntry* rate = given(path);
+    if (rate != nullptr && schedule.maximum_lr != rates_of(config_.optimizer))
+      config_.warnings.push_back(fmt::format("{} has no effect: {}", named(*rate), cause));
+  }
   const auto groups = entries_.items("terrace.parameter_groups");
   for (const ConfigEntries::EntryMap& group : groups) {
     const auto own = group.find("terrace.parameter_groups.lr");

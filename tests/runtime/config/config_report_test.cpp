@@ -62,6 +62,7 @@ TEST(ConfigReport, ShowsEveryKeyThatHasAnEffect) {
   for (const char* chosen :
        {R"("scheduler": {"type": "WarmupDecayLR"})", R"("scheduler": {"type": "WarmupCosineLR"})",
         R"("scheduler": {"type": "LRRangeTest"})", R"("optimizer": {"type": "SGD"})",
+        R"("optimizer": {"type": "Muon"})",
         R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}})"}) {
     const TrainConfig config = parse_train_config(std::string("{") + chosen + "}", "ds.json");
     for (const ResolvedValue& value : config.resolved) shown.insert(value.key);

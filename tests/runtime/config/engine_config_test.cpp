@@ -43,7 +43,7 @@ TEST(EngineConfig, TakesEveryHonouredKeyOrSaysThatItDoesNot) {
   for (const char* chosen :
        {R"("scheduler": {"type": "WarmupDecayLR"})", R"("scheduler": {"type": "WarmupCosineLR"})",
         R"("scheduler": {"type": "LRRangeTest"})", R"("optimizer": {"type": "SGD"})",
-        R"("terrace": {"micro_batches": 2})",
+        R"("optimizer": {"type": "Muon"})", R"("terrace": {"micro_batches": 2})",
         R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}})"}) {
     const EngineConfig read = parse(std::string("{") + chosen + "}", {.total_step_count = 9});
     for (const ResolvedValue& value : read.config.resolved) taken.insert(value.key);
@@ -109,6 +109,29 @@ TEST(EngineConfig, GivesWhatItHasResolvedAsJson) {
   ASSERT_EQ(member(root, "old_names").items.size(), 1u);
   EXPECT_EQ(member(member(root, "store"), "precision").text, "bf16");
   EXPECT_EQ(member(member(root, "store"), "optimizer").text, "adamw");
+}
+
+TEST(EngineConfig, GivesTheRatesAndSettingsOfMuon) {
+  const EngineConfig read = parse(R"({"optimizer": {"type": "Muon", "params": {"muon_lr": 0.5}}})");
+  const JsonNode root = parse_json(read.json, "out");
+  const JsonNode& values = member(root, "values");
+  const auto number = [&](const std::string& key) {
+    return member(values, "optimizer.params." + key).number;
+  };
+  EXPECT_EQ(member(member(root, "store"), "optimizer").text, "muon");
+  EXPECT_EQ(number("muon_lr"), 0.5);
+  EXPECT_EQ(number("adam_lr"), 3e-4);
+  EXPECT_EQ(number("momentum"), 0.95);
+  EXPECT_EQ(number("eps"), 1e-10);
+  EXPECT_EQ(number("ns_steps"), 5);
+  EXPECT_EQ(number("weight_decay"), 0);
+  EXPECT_TRUE(member(values, "optimizer.params.nesterov").boolean);
+  EXPECT_EQ(member(values, "optimizer.params.adjust_lr_fn").text, "original");
+  EXPECT_EQ(member(values, "optimizer.params.betas").items.size(), 2u);
+  EXPECT_EQ(refusal(R"({"optimizer": {"type": "Muon"}, "terrace": {"update": "next_forward"},
+                        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})")
+                .subject,
+            "ds.json:1:45: terrace.update");
 }
 
 TEST(EngineConfig, MakesUpWhatATrainerBringsUnlessTheLoopBringsIt) {

@@ -70,12 +70,14 @@ TEST(OptimizerConfig, FillsInWhatHuggingFacesTrainerDoesForAuto) {
 }
 
 TEST(OptimizerConfig, NamesBothOptimizersOfAKeyThatIsNotItsOwn) {
-  EXPECT_EQ(problem(with_optimizer("SGD", R"("betas": [0.9, 0.99])")),
-            "ds.json:1:42: optimizer.params.betas is not a key of SGD; it belongs to AdamW, Adam and Lion");
-  EXPECT_THAT(problem(with_optimizer("Lion", R"("eps": 1e-8)")),
-              HasSubstr("optimizer.params.eps is not a key of Lion; it belongs to AdamW, Adam and Adagrad"));
+  EXPECT_EQ(
+      problem(with_optimizer("SGD", R"("betas": [0.9, 0.99])")),
+      "ds.json:1:42: optimizer.params.betas is not a key of SGD; it belongs to AdamW, Adam, Lion and Muon");
+  EXPECT_THAT(
+      problem(with_optimizer("Lion", R"("eps": 1e-8)")),
+      HasSubstr("optimizer.params.eps is not a key of Lion; it belongs to AdamW, Adam, Adagrad and Muon"));
   EXPECT_THAT(problem(with_optimizer("AdamW", R"("momentum": 0.9)")),
-              HasSubstr("optimizer.params.momentum is not a key of AdamW; it belongs to SGD"));
+              HasSubstr("optimizer.params.momentum is not a key of AdamW; it belongs to SGD and Muon"));
   EXPECT_THAT(problem(with_optimizer("Adagrad", R"("adamw_mode": true)")), HasSubstr("not a key of Adagrad"));
   const std::string groups = R"(, "terrace": {"parameter_groups": [{"match": "*", "betas": [0.5, 0.6]}]})";
   EXPECT_THAT(problem(with_optimizer("SGD", "", groups)),
@@ -213,6 +215,116 @@ TEST(OptimizerConfig, TakesTheModeOfTheUpdate) {
       AllOf(HasSubstr("terrace.update is next_forward, but zero_optimization.offload_optimizer.device"),
             HasSubstr("is none")));
   EXPECT_THAT(problem(with_states("cpu", "sometimes")), HasSubstr("must be one of auto, after_backward"));
+}
+
+// As Keller Jordan's MuonWithAuxAdam, which DeepSpeed trains with, has it.
+TEST(OptimizerConfig, HasTheDefaultsOfDeepSpeedsMuon) {
+  const OptimizerConfig muon = optimizer("muon");
+  EXPECT_EQ(muon.type, OptimizerType::muon);
+  EXPECT_EQ(muon.matrix_learning_rate, 0.02);
+  EXPECT_EQ(muon.learning_rate, 3e-4);
+  EXPECT_EQ(muon.beta1, 0.9);
+  EXPECT_EQ(muon.beta2, 0.95);
+  EXPECT_EQ(muon.epsilon, 1e-10);
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_EQ(muon.weight_decay, 0);
+  EXPECT_TRUE(muon.nesterov);
+  EXPECT_EQ(muon.muon, MuonSettings());
+}
+
+TEST(OptimizerConfig, TakesEveryKeyOfMuon) {
+  const OptimizerConfig muon =
+      optimizer("Muon", R"("momentum": 0, "nesterov": false, "weight_decay": 0.1, "betas": [0.8, 0.9],
+                           "eps": 1e-6, "adjust_lr_fn": "match_rms_adamw", "ns_steps": 7)");
+  EXPECT_EQ(muon.momentum, 0);
+  EXPECT_FALSE(muon.nesterov);
+  EXPECT_EQ(muon.weight_decay, 0.1);
+  EXPECT_EQ(muon.beta1, 0.8);
+  EXPECT_EQ(muon.beta2, 0.9);
+  EXPECT_EQ(muon.epsilon, 1e-6);
+  EXPECT_TRUE(muon.muon.matches_adamw);
+  EXPECT_EQ(muon.muon.iterations, 7u);
+  EXPECT_THAT(problem(with_optimizer("Muon", R"("ns_steps": 100)")), HasSubstr("from 0 to 99"));
+  EXPECT_THAT(problem(with_optimizer("Muon", R"("adjust_lr_fn": "spectral")")),
+              HasSubstr("must be one of original, match_rms_adamw"));
+  const TrainConfig told = parse(with_optimizer("Muon", R"("ns_method": "gram")"));
+  EXPECT_THAT(told.warnings, ElementsAre(HasSubstr("ns_method")));
+}
+
+TEST(OptimizerConfig, HasOneRateOfMuonForBothOrOneForEach) {
+  const auto rates = [](const std::string& params) {
+    const OptimizerConfig muon = optimizer("Muon", params);
+    return std::pair(muon.matrix_learning_rate, muon.learning_rate);
+  };
+  EXPECT_EQ(rates(R"("lr": 0.5)"), std::pair(0.5, 0.5));
+  EXPECT_EQ(rates(R"("lr": 0.5, "muon_lr": 2)"), std::pair(2.0, 0.5));
+  EXPECT_EQ(rates(R"("lr": 0.5, "adam_lr": 2)"), std::pair(0.5, 2.0));
+  EXPECT_EQ(rates(R"("muon_lr": 2)"), std::pair(2.0, 3e-4));
+  EXPECT_EQ(rates(R"("adam_lr": 2)"), std::pair(0.02, 2.0));
+  EXPECT_EQ(rates(R"("lr": "auto")"), std::pair(5e-5, 5e-5));
+  EXPECT_EQ(rates(R"("lr": 0.5, "muon_lr": "auto")"), std::pair(5e-5, 0.5));
+  const TrainConfig shown = parse(with_optimizer("Muon", R"("lr": 0.5, "muon_lr": 2)"));
+  EXPECT_EQ(value_of(shown, "optimizer.params.muon_lr"), "2");
+  EXPECT_EQ(value_of(shown, "optimizer.params.adam_lr"), "0.5");
+}
+
+TEST(OptimizerConfig, LeavesTheKeysOfMuonToMuon) {
+  for (const char* key :
+       {R"("muon_lr": 1)", R"("adam_lr": 1)", R"("ns_steps": 5)", R"("adjust_lr_fn": "original")"})
+    EXPECT_THAT(problem(with_optimizer("AdamW", key)),
+                HasSubstr("is not a key of AdamW; it belongs to Muon"));
+  for (const char* key : {R"("dampening": 0.1)", R"("adam_w_mode": true)", R"("bias_correction": true)"})
+    EXPECT_THAT(problem(with_optimizer("Muon", key)), HasSubstr("is not a key of Muon"));
+}
+
+TEST(OptimizerConfig, KeepsTheMomentsOfMuonInAnyType) {
+  for (const MomentType type : {MomentType::fp32, MomentType::bf16, MomentType::int8}) {
+    const TrainConfig config = parse(with_optimizer(
+        "Muon", R"("momentum": 0)", fmt::format(R"(, "terrace": {{"state_type": "{}"}})", name_of(type))));
+    EXPECT_EQ(config.optimizer.moment_type, type);
+    EXPECT_THAT(config.warnings, IsEmpty());
+  }
+}
+
+TEST(OptimizerConfig, LetsMuonUpdateAfterBackwardOnTheProcessorAlone) {
+  const auto with = [](const std::string& update, const std::string& ratio) {
+    return with_optimizer("Muon", "",
+                          fmt::format(R"(, "terrace": {{"update": "{}"}}, "zero_optimization":
+      {{"stage": 2, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}})",
+                                      update, ratio));
+  };
+  EXPECT_EQ(parse(with("auto", "1")).terrace.update, std::nullopt);
+  EXPECT_EQ(parse(with("after_backward", "1")).terrace.update, UpdateMode::after_backward);
+  for (const char* mode : {"next_forward", "during_backward"}) {
+    EXPECT_THAT(
+        problem(with(mode, "1")),
+        AllOf(HasSubstr(fmt::format("terrace.update is {}, but optimizer.type (ds.json:1:16), Muon,", mode)),
+              HasSubstr("it updates after_backward")));
+  }
+  EXPECT_THAT(problem(with("auto", "0.5")),
+              AllOf(HasSubstr("offload_optimizer.ratio is 0.5, but optimizer.type"), HasSubstr("must be 1")));
+  EXPECT_EQ(problem(with("auto", "\"auto\"")), "no problem");
+}
+
+TEST(OptimizerConfig, SchedulersSetOrScaleTheRatesOfMuon) {
+  const auto with = [](const std::string& params, const std::string& scheduler) {
+    return parse(with_optimizer("Muon", params, R"(, "scheduler": )" + scheduler));
+  };
+  const std::string warmup = R"({"type": "WarmupLR", "params": {"warmup_num_steps": 2}})";
+  EXPECT_EQ(value_of(with("", warmup), "scheduler.params.warmup_max_lr"), "[0.0003, 0.0003, 0.02]");
+  EXPECT_EQ(value_of(with(R"("lr": 0.5)", warmup), "scheduler.params.warmup_max_lr"), "0.5");
+  const TrainConfig set =
+      with(R"("muon_lr": 0.5, "adam_lr": 0.25)", R"({"type": "WarmupLR", "params": {"warmup_max_lr": 1}})");
+  EXPECT_THAT(set.warnings, ElementsAre(HasSubstr("muon_lr"), HasSubstr("adam_lr")));
+  EXPECT_EQ(
+      with("", R"({"type": "WarmupLR", "params": {"warmup_max_lr": [1, 2, 3]}})").schedule.maximum_lr.size(),
+      3u);
+  EXPECT_THAT(problem(with_optimizer(
+                  "Muon", "", R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [1, 2]}})")),
+              HasSubstr("needs one, or 3: weights that decay, weights that do not, matrices"));
+  EXPECT_THAT(
+      with("", R"({"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2}})").warnings,
+      ElementsAre(HasSubstr("Muon, has no betas of its own")));
 }
 
 }  // namespace

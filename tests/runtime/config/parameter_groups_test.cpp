@@ -187,5 +187,112 @@ TEST(ParameterGroups, SaysThatAWarmupIsLongerThanTheRun) {
   EXPECT_THAT(schedule_warning(schedule, 1000), HasSubstr("warms up for 1000 steps"));
 }
 
+TensorSpec of_shape(const std::string& name, std::vector<uint64_t> shape, uint32_t group) {
+  TensorSpec spec = tensor(name, group);
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+std::vector<TensorSpec> model_with_matrices() {
+  return {of_shape("wte.weight[0]", {8, 4}, 0), of_shape("h.0.ln_1.weight", {4}, 1),
+          of_shape("h.0.attn.c_attn.weight", {4, 12}, 0), of_shape("h.0.attn.c_attn.bias", {12}, 1),
+          of_shape("lm_head.weight", {8, 4}, 0)};
+}
+
+TEST(ParameterGroups, TakesTrainedMatricesForMuonsButNoEmbeddingsAndNoHead) {
+  const auto is_one = [](const std::string& name, bool trainable = true) {
+    TensorSpec spec = of_shape(name, {4, 4}, 0);
+    spec.trainable = trainable;
+    return is_muon_matrix(spec);
+  };
+  EXPECT_TRUE(is_one("transformer.h.0.attn.c_attn.weight"));
+  EXPECT_TRUE(is_one("model.layers.0.self_attn.q_proj.lora_A.weight"));
+  EXPECT_TRUE(is_one("model.layers.0.self_attn.q_proj.lora_B.weight"));
+  EXPECT_TRUE(is_one("weight"));
+  EXPECT_FALSE(is_one("transformer.h.0.attn.c_attn.weight", false));
+  for (const char* name : {"transformer.wte.weight", "transformer.wte.weight[3]", "transformer.wpe.weight",
+                           "model.embed_tokens.weight", "lm_head.weight", "lm_head.weight[0]"})
+    EXPECT_FALSE(is_one(name)) << name;
+  EXPECT_FALSE(is_muon_matrix(of_shape("h.0.ln_1.weight", {4}, 1)));
+}
+
+TEST(ParameterGroups, HasAThirdGroupOfMatricesWithMuonAlone) {
+  std::vector<TensorSpec> tensors = model_with_matrices();
+  resolve_parameter_groups(parse(R"({"optimizer": {"type": "Muon"}})"), tensors);
+  const std::vector<uint32_t> expected = {0, 1, 2, 1, 0};
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    EXPECT_EQ(tensors[t].group, expected[t]) << tensors[t].name;
+    EXPECT_EQ(tensors[t].by_matrix, expected[t] == 2) << tensors[t].name;
+  }
+  tensors = model_with_matrices();
+  resolve_parameter_groups(parse("{}"), tensors);
+  EXPECT_EQ(tensors[2].group, 0u);
+  EXPECT_FALSE(tensors[2].by_matrix);
+}
+
+TEST(ParameterGroups, UpdatesMatricesByMuonAndTheRestByAdamW) {
+  const TrainConfig config = parse(R"({"optimizer": {"type": "Muon", "params": {"muon_lr": 2, "adam_lr": 3,
+      "weight_decay": 0.1, "eps": 1e-4, "betas": [0.5, 0.6], "momentum": 0.75, "ns_steps": 3,
+      "adjust_lr_fn": "match_rms_adamw"}}})");
+  GroupSettings settings(config, 10);
+  const auto groups = settings.at(0);
+  ASSERT_EQ(groups.size(), 3u);
+  for (const size_t rest : {0, 1}) {
+    EXPECT_EQ(groups[rest].kind, OptimizerKind::adam);
+    EXPECT_TRUE(groups[rest].adamw_mode);
+    EXPECT_EQ(groups[rest].lr, 3);
+    EXPECT_EQ(groups[rest].eps, 1e-4);
+    EXPECT_EQ(groups[rest].beta1, 0.5);
+    EXPECT_EQ(groups[rest].beta2, 0.6);
+    EXPECT_EQ(groups[rest].weight_decay, rest == 0 ? 0.1 : 0);
+  }
+  EXPECT_EQ(groups[2].kind, OptimizerKind::muon);
+  EXPECT_EQ(groups[2].lr, 2);
+  EXPECT_EQ(groups[2].eps, 1e-7);
+  EXPECT_EQ(groups[2].weight_decay, 0.1);
+  EXPECT_EQ(groups[2].momentum, 0.75);
+  EXPECT_TRUE(groups[2].nesterov);
+  EXPECT_EQ(groups[2].muon.iterations, 3u);
+  EXPECT_TRUE(groups[2].muon.matches_adamw);
+  EXPECT_EQ(record_layout(config).moment_count, 2u);
+}
+
+TEST(ParameterGroups, GivesAGroupOfMuonToItsMatricesAndToItsOtherWeights) {
+  const TrainConfig config = parse(R"({"optimizer": {"type": "Muon", "params": {"weight_decay": 0.1}},
+      "terrace": {"parameter_groups": [{"match": "h.0.*", "lr": 1, "eps": 1e-3},
+                                       {"match": "lm_head*", "weight_decay": 0.5}]}})");
+  std::vector<TensorSpec> tensors = model_with_matrices();
+  resolve_parameter_groups(config, tensors);
+  const std::vector<uint32_t> expected = {6, 1, 2, 1, 3};
+  for (size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ(tensors[t].group, expected[t]) << tensors[t].name;
+  GroupSettings settings(config, 10);
+  EXPECT_THAT(rates(settings, 0), ElementsAre(1, 1, 1, 3e-4, 3e-4, 0.02, 3e-4, 3e-4, 0.02));
+  const auto groups = settings.at(0);
+  EXPECT_EQ(groups[0].eps, 1e-3);
+  EXPECT_EQ(groups[2].eps, 1e-7);
+  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_EQ(groups[2].weight_decay, 0.1);
+  EXPECT_EQ(groups[5].weight_decay, 0.5);
+}
+
+TEST(ParameterGroups, LetsSchedulersSetOrScaleTheRatesOfMuon) {
+  const auto at = [](std::string_view scheduler, uint64_t update) {
+    GroupSettings settings(
+        parse(R"({"optimizer": {"type": "Muon", "params": {"adam_lr": 0.25, "muon_lr": 0.5}},
+        "terrace": {"parameter_groups": [{"match": "a", "lr": 1}]}, "scheduler": )" +
+              std::string(scheduler) + "}"),
+        100);
+    return rates(settings, update);
+  };
+  EXPECT_THAT(at(R"({"type": "WarmupLR", "params": {"warmup_num_steps": 2}})", 9),
+              ElementsAre(1, 1, 1, 0.25, 0.25, 0.5));
+  EXPECT_THAT(
+      at(R"({"type": "WarmupLR", "params": {"warmup_num_steps": 2, "warmup_max_lr": [2, 3, 4, 5]}})", 9),
+      ElementsAre(2, 2, 2, 3, 4, 5));
+  const std::vector<double> cosine =
+      at(R"({"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10}})", 40);
+  EXPECT_EQ(cosine[5], 2 * cosine[3]);
+}
+
 }  // namespace
 }  // namespace terrace::parameter_groups_test

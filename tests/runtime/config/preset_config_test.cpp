@@ -97,7 +97,7 @@ TEST(PresetConfig, RefusesAFeatureHoweverItIsSwitchedOn) {
 
 TEST(PresetConfig, NamesWhatToSetInThePlaceOfAnotherOptimizer) {
   EXPECT_EQ(problem(R"({"optimizer": {"type": "OneBitAdam"}})"),
-            "ds.json:1:16: optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, not "
+            "ds.json:1:16: optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, Muon, not "
             "\"OneBitAdam\"; set \"Adam\" instead");
   EXPECT_THAT(problem(R"({"optimizer": {"type": "torch.optim.adamw"}})"), EndsWith("set \"AdamW\" instead"));
   EXPECT_THAT(problem(R"({"scheduler": {"type": "cosine"}})"), EndsWith("set \"WarmupCosineLR\" instead"));

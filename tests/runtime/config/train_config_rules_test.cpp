@@ -22,9 +22,10 @@ TEST(TrainConfigRules, RefusesOptimizersAndSchedulersItDoesNotHaveWithOneLine) {
   EXPECT_EQ(problem(R"({"scheduler": {"params": {"eta_min": 0}, "type": "CosineAnnealingLR"}})"),
             "ds.json:1:42: scheduler.type must be one of linear, WarmupLR, WarmupDecayLR, WarmupCosineLR, "
             "OneCycle, LRRangeTest, not \"CosineAnnealingLR\"; set \"WarmupCosineLR\" instead");
-  EXPECT_THAT(problem(R"({"optimizer": {"type": "AdmW", "params": {"betas": 1}}})"),
-              EndsWith("optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, not \"AdmW\"; did you "
-                       "mean \"AdamW\"?"));
+  EXPECT_THAT(
+      problem(R"({"optimizer": {"type": "AdmW", "params": {"betas": 1}}})"),
+      EndsWith("optimizer.type must be one of AdamW, Adam, Adagrad, Lion, SGD, Muon, not \"AdmW\"; did you "
+               "mean \"AdamW\"?"));
   EXPECT_THAT(problem(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 1}}})"),
               Not(HasSubstr("max_coeff")));
   EXPECT_THAT(problem(R"({"scheduler": {"params": {"warmup_num_steps": 3}}})"),

@@ -54,6 +54,7 @@ class Resolver {
   void check_optimizer_keys();
   void resolve_betas();
   void resolve_momentum();
+  void resolve_muon();
   void resolve_moments();
   void require_moments(const ConfigEntry& type, MomentType own, const ConfigEntry* other);
   void explain_master_weights();
@@ -98,6 +99,7 @@ class Resolver {
   void resolve_file_reads();
   void resolve_update();
   void explain_update_ratio(UpdateMode mode);
+  void check_matrices(UpdateMode mode);
   void check_compact_state();
   void check_chunks();
   void resolve_durability();
@@ -137,6 +139,10 @@ class Resolver {
 inline constexpr std::string_view kTrainersOwn =
     "Hugging Face's trainer has it: the file holds \"auto\" and no optimizer";
 
+// Muon has the betas of AdamW, which updates what is no matrix beside it.
+constexpr bool takes_betas(const OptimizerRow& row) {
+  return row.has_betas || row.kind == OptimizerKind::muon;
+}
 // Returns "scheduler.params" and "lr" as one path.
 std::string joined_path(std::string_view section, std::string_view key);
 // Returns 0.001, or [0.001, 0.002].

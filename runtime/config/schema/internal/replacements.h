@@ -8,7 +8,7 @@ namespace terrace {
 // What there is here in the place of optimizers and schedulers of DeepSpeed, torch and Hugging Face. Without
 // compressed communication, which one process does not need, 1-bit and 0/1 Adam are Adam.
 inline constexpr std::string_view kOtherOptimizers =
-    "OneBitAdam=Adam|ZeroOneAdam=Adam|OneBitLamb=AdamW|Lamb=AdamW|Muon=AdamW|MuAdam=Adam|MuAdamW=AdamW|"
+    "OneBitAdam=Adam|ZeroOneAdam=Adam|OneBitLamb=AdamW|Lamb=AdamW|MuAdam=Adam|MuAdamW=AdamW|"
     "MuSGD=SGD|FusedAdam=Adam|DeepSpeedCPUAdam=Adam|CPUAdam=Adam|FusedLion=Lion|FusedLamb=AdamW|"
     "torch.optim.Adam=Adam|torch.optim.AdamW=AdamW|torch.optim.SGD=SGD|adamw_torch=AdamW|"
     "adamw_torch_fused=AdamW|adamw_hf=AdamW|Adam8bit=AdamW|AdamW8bit=AdamW|adamw_bnb_8bit=AdamW|"

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/runtime/config/parameter_groups.h>
+
 #include "model_test_support.h"
 #include "support/allocation_counter.h"
 
@@ -117,6 +119,23 @@ TEST_P(EveryFamily, UsesAPartOnceInBackwardWithALateHeadGradient) {
   EXPECT_EQ(owner->weights()[0].parts.size(), 3u);
   for (const TensorSpec& tensor : owner->tensors()) EXPECT_EQ(tensor.backward_uses, 1u) << tensor.name;
   train(config, Tokens(config, 1, 20));  // expects as many uses
+}
+
+TEST_P(EveryFamily, HasMatricesForMuonInItsLayersAlone) {
+  TestModel config = model();
+  for (const bool has_adapters : {false, true}) {
+    if (has_adapters) config.lora = LoraOptions();
+    const auto owner = config.make();
+    size_t matrices = 0;
+    for (const TensorSpec& tensor : owner->tensors()) {
+      const bool in_layer =
+          tensor.name.find(GetParam() == ModelFamily::gpt2 ? ".h." : ".layers.") != std::string::npos;
+      EXPECT_EQ(is_muon_matrix(tensor), tensor.trainable && in_layer && tensor.shape.size() == 2)
+          << tensor.name;
+      matrices += is_muon_matrix(tensor) ? 1 : 0;
+    }
+    EXPECT_GT(matrices, 0u);
+  }
 }
 
 TEST_P(EveryFamily, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
