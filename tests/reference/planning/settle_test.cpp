@@ -332,6 +332,30 @@ TEST(SettledSides, AreTheProcessorsWhereThereIsNoOther) {
   EXPECT_EQ(sides_of(run), "");
 }
 
+TEST(SettledSides, AreTheProcessorsWithMuon) {
+  const PlayedDevice gpu;
+  TrainConfig config = options_of(in_host_memory()).config;
+  config.optimizer.type = OptimizerType::muon;
+  MemoryLog log;
+  config = settle(config, {.compute = &gpu}, log);
+  EXPECT_FALSE(config.placement.update_rates);
+  EXPECT_EQ(line_of(config, kRatio), "1, auto (a test), because of optimizer.type");
+}
+
+TEST(SettledSides, AreNotTheDevicesWhereMuonHasMatrices) {
+  const PlayedDevice gpu;
+  RunOptions run;
+  run.compute = &gpu;
+  TrainerOptions options = options_of(run);
+  ASSERT_EQ(options.config.placement.states, Placement::none);
+  options.config.optimizer.type = OptimizerType::muon;
+  terrace::testing::expect_error(ErrorKind::config,
+                                 {"in the memory of a GPU", "zero_optimization.offload_optimizer"},
+                                 [&] { plan_training(options); });
+  options.compute = nullptr;
+  EXPECT_GT(plan_training(options).plan.memory.matrix_bytes, 0u);
+}
+
 // Where a ratio that was asked for is refused.
 TEST(SettledSides, AreTheProcessorsWhereTheDeviceHasNoMemoryToTakePart) {
   RunOptions run = in_host_memory();
