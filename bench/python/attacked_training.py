@@ -12,11 +12,12 @@ class Case:
 
     def __init__(self, generator):
         self.way = generator.choice(("commits", "saves", "saves", "drop-in"))
-        self.optimizer = generator.choice(("AdamW", "SGD", "Adagrad"))
+        self.optimizer = generator.choice(("AdamW", "SGD", "Adagrad", *(("Muon",) if self.way != "drop-in" else ())))
         self.precision = generator.choice(("fp32", "bf16")) if self.way != "drop-in" else "fp32"
         self.parameters = generator.choice(("nvme", "cpu"))
         self.states = "nvme" if self.way == "commits" else generator.choice(("nvme", "cpu"))
-        self.update = generator.choice(("after_backward", "next_forward"))
+        updates = ("after_backward", "next_forward")[: 1 if self.optimizer == "Muon" else 2]
+        self.update = generator.choice(updates)
         self.every = generator.choice((1, 2))
         self.same_tag = generator.random() < 0.6
         self.inputs = generator.choice(("none", "cpu", "nvme")) if self.way != "drop-in" else "none"

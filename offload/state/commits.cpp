@@ -67,6 +67,12 @@ void Commits::take_up_steps(const TierManifest& commit) {
   TensorSteps& steps = blocks_.homes().steps;
   if (commit.tensor_steps.size() == steps.counts().size()) return steps.set(commit.tensor_steps);
   const bool has_counts = !commit.tensor_steps.empty();
+  if (has_counts && !steps.counts().empty())
+    throw Error(
+        ErrorKind::config,
+        {fmt::format("cannot go on from commit {}", commit.commit), blocks_.tiers().records()->name(),
+         fmt::format("it has {} tensors, and this run {}", commit.tensor_steps.size(), steps.counts().size()),
+         "go on with the model and the optimizer that it was made of"});
   throw Error(ErrorKind::config,
               {fmt::format("cannot go on from commit {}", commit.commit), blocks_.tiers().records()->name(),
                has_counts ? "its tensors count their own steps" : "its tensors have one count of steps",

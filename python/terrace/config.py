@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .store.spec import Device
 
 
+_OF_MUON = ("weight_decay", "momentum", "nesterov", "ns_steps", "adjust_lr_fn")
+
+
 class LossScale(NamedTuple):
     """The keys of fp16."""
 
@@ -108,7 +111,8 @@ class ConfigHandle:
 
 class Config:
     """Batch: .train_batch_size, .train_micro_batch_size_per_gpu, .gradient_accumulation_steps. Optimizer:
-    .optimizer, .schedule (a Schedule or None), .gradient_clipping, .precision, .loss_scale (fp16; else None).
+    .optimizer, .schedule (a Schedule or None), .gradient_clipping, .precision, .loss_scale (fp16; else None). Where that
+    is Muon, .optimizer_of_rest is AdamW for what is no matrix; else None.
     Store: .store_options, device(), options_for(). Commits: .commit_every_steps, .commit_every_seconds.
     .values has every value by its path, and .warnings what else there is to say."""
 
@@ -131,6 +135,7 @@ class Config:
         loss_scale = LossScale(*(self.values["fp16." + name] for name in LossScale._fields))
         self.loss_scale = loss_scale if self.precision == "fp16" else None
         self.optimizer = self._optimizer()
+        self.optimizer_of_rest = self._optimizer_of_rest()
         kind = self.values.get("scheduler.type")
         self.schedule = Schedule(kind, handle, self.optimizer.lr) if kind is not None else None
         self.zero_stage = self.values["zero_optimization.stage"]
@@ -162,6 +167,8 @@ class Config:
         """The options of a Store of these tensors: chunks are no larger than zero_optimization.sub_group_size.
         `more` are options that no configuration has."""
         options = dict(self.store_options, **more)
+        if options["optimizer"] == "muon" and any(one.trainable and not one.by_matrix for one in tensors):
+            options["optimizer"] = "adamw"  # whose moments have room for Muon's
         most = self._store["most_chunk_elements"]
         if "chunk_elements" not in options and self.sub_group_size and most:
             if device is None and any(tensor.home != "caller" for tensor in tensors):
@@ -185,7 +192,17 @@ class Config:
         params = {name: self.values[prefix + name] for name in Optimizer._fields if prefix + name in self.values}
         if "betas" in params:
             params["betas"] = tuple(params["betas"])
-        return Optimizer(self._store["optimizer"], **params)
+        kind = self._store["optimizer"]
+        if kind == "muon":  # whose betas and eps are those of AdamW beside it
+            params = {name: params[name] for name in _OF_MUON if name in params}
+            params["lr"] = self.values[prefix + "muon_lr"]
+        return Optimizer(kind, **params)
+
+    def _optimizer_of_rest(self) -> Optimizer | None:
+        if self.optimizer.kind != "muon":
+            return None
+        lr, betas, eps = (self.values["optimizer.params." + name] for name in ("adam_lr", "betas", "eps"))
+        return Optimizer("adamw", lr, tuple(betas), eps, self.optimizer.weight_decay)
 
     def _store_options(self) -> Named:
         places = [

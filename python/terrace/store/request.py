@@ -161,6 +161,7 @@ def _c_tensor(tensor: Tensor) -> c.terrace_tensor:
             backward_uses=tensor.backward_uses,
             address=tensor.address or None,
             rounding_place=tensor.rounding_place,
+            by_matrix=tensor.by_matrix,
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(
@@ -244,4 +245,9 @@ def _c_optimizer(group: Optimizer) -> c.terrace_optimizer:
         nesterov=bool(group.nesterov),
         no_bias_correction=not group.bias_correction,
         exact=1,
+        iterations=group.ns_steps,
+        coefficient_a=group.ns_coefficients[0],
+        coefficient_b=group.ns_coefficients[1],
+        coefficient_c=group.ns_coefficients[2],
+        matches_adamw=group.adjust_lr_fn == "match_rms_adamw",
     )

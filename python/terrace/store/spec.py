@@ -54,6 +54,7 @@ class Tensor(NamedTuple):
     address: int = 0
     address_is_device: bool = False
     rounding_place: int = 0  # as in terrace_tensor
+    by_matrix: bool = False  # two extents, which an Optimizer of kind "muon" trains
 
     @property
     def elements(self) -> int:
@@ -109,6 +110,11 @@ class CudaDevice(_Cuda):
 Device = Union[SimulatedDevice, CudaDevice]
 
 
+# Of torch.optim.Muon. Without a name adjust_lr_fn is "original".
+NS_COEFFICIENTS = (3.4445, -4.775, 2.0315)
+LR_FUNCTIONS = (None, "original", "match_rms_adamw")
+
+
 class _Settings(NamedTuple):
     kind: str
     lr: float
@@ -119,10 +125,17 @@ class _Settings(NamedTuple):
     dampening: float
     nesterov: bool
     bias_correction: bool
+    ns_steps: int
+    ns_coefficients: tuple[float, float, float]
+    adjust_lr_fn: str | None
 
 
 class Optimizer(_Settings):
-    """Settings of a parameter group; `kind` is a word of optimizer_kinds(). Values are meant as they are, 0 too."""
+    """Settings of a parameter group; `kind` is a word of optimizer_kinds(). Values are meant as they are, 0 too.
+
+    ns_steps, ns_coefficients and adjust_lr_fn are Muon's, as torch.optim.Muon has them; with `kind` "muon" momentum is
+    0.95 and nesterov True where nothing is said.
+    """
 
     __slots__ = ()
 
@@ -133,23 +146,39 @@ class Optimizer(_Settings):
         betas: tuple[float, float] | None = None,
         eps: float | None = None,
         weight_decay: float = 0.0,
-        momentum: float = 0.0,
+        momentum: float | None = None,
         dampening: float = 0.0,
-        nesterov: bool = False,
+        nesterov: bool | None = None,
         bias_correction: bool = True,
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
+        adjust_lr_fn: str | None = None,
     ) -> Optimizer:
         value_of("terrace_optimizer_kind", kind, "kind of an optimizer")
         if betas is None:
             betas = (0.9, optimizer_kinds()[kind].beta2)
         if eps is None:
             eps = optimizer_kinds()[kind].eps
+        momentum = (0.95 if kind == "muon" else 0.0) if momentum is None else momentum
+        nesterov = kind == "muon" if nesterov is None else nesterov
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "dampening": dampening}
         for member, value in numbers.items():
             if not _is_number(value):
                 _cannot_use("Optimizer", member, value, "give a number")
         if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(map(_is_number, betas)):
             _cannot_use("Optimizer", "betas", betas, "give two numbers, such as (0.9, 0.999)")
-        return super().__new__(cls, kind, lr, betas, eps, weight_decay, momentum, dampening, nesterov, bias_correction)
+        _require_whole("Optimizer", ns_steps=ns_steps)
+        _require_coefficients(ns_coefficients)
+        a, b, c = ns_coefficients
+        if adjust_lr_fn not in LR_FUNCTIONS:
+            _cannot_use("Optimizer", "adjust_lr_fn", adjust_lr_fn, 'give "original", "match_rms_adamw" or None')
+        of_adam = (lr, betas, eps, weight_decay, momentum, dampening, nesterov, bias_correction)
+        return super().__new__(cls, kind, *of_adam, ns_steps, (a, b, c), adjust_lr_fn)
+
+
+def _require_coefficients(given: object) -> None:
+    if not isinstance(given, (tuple, list)) or len(given) != 3 or not all(map(_is_number, given)):
+        _cannot_use("Optimizer", "ns_coefficients", given, f"give three numbers, such as {NS_COEFFICIENTS}")
 
 
 # One for all parameter groups, or one each.

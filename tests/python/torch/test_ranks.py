@@ -38,6 +38,9 @@ CASES = [
     (Coded, "cpu", "cpu", "after_backward", "fp32", 1.0, "AdamW", "fp32"),
     (Coded, "nvme", "nvme", "during_backward", "bf16", 0.0, "AdamW", "int8"),
     (Coded, "device", "cpu", "next_forward", "bf16", 1.0, "Lion", "fp32"),
+    (Gpt, "cpu", "nvme", "after_backward", "bf16", 1.0, "Muon", "fp32"),
+    (Mlp, "nvme", "nvme", "after_backward", "fp32", 1.0, "Muon", "int8"),
+    (Gpt, "device", "cpu", "after_backward", "fp16", 0.0, "Muon", "fp32"),
 ]
 
 

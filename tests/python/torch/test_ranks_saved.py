@@ -36,19 +36,24 @@ class Saved(RanksTest):
         self.folder = pathlib.Path(scratch.name)
 
     def test_checkpoints_are_of_no_number_of_ranks(self):
+        for optimizer in ("AdamW", "Muon"):
+            with self.subTest(optimizer=optimizer):
+                self.check_checkpoints(self.folder / optimizer, optimizer)
+
+    def check_checkpoints(self, folder, optimizer):
         def begin(count):
             def on(rank):
-                engine = engine_of(seeded(Gpt), config_for(count))
+                engine = engine_of(seeded(Gpt), config_for(count, optimizer=optimizer))
                 train_ranks(engine, 2)
-                self.assertTrue(engine.save_checkpoint(self.folder / f"of {count}", client_state={"count": count}))
+                self.assertTrue(engine.save_checkpoint(folder / f"of {count}", client_state={"count": count}))
                 engine.close()
 
             return on
 
         def go_on(count, saved):
             def on(rank):
-                engine = engine_of(seeded(Gpt), config_for(count))
-                _, client_state = engine.load_checkpoint(self.folder / f"of {saved}")
+                engine = engine_of(seeded(Gpt), config_for(count, optimizer=optimizer))
+                _, client_state = engine.load_checkpoint(folder / f"of {saved}")
                 told = train_ranks(engine, 2, first=2)
                 ends = masters(engine)
                 engine.close()
@@ -60,7 +65,7 @@ class Saved(RanksTest):
             self.on_ranks(count, begin(count))
         for count in (2, 3):
             for file in ("states.bin", "beside.safetensors"):
-                one, other = (self.folder / f"of {of}" / "global_step2" / file for of in (1, count))
+                one, other = (folder / f"of {of}" / "global_step2" / file for of in (1, count))
                 self.assertEqual(one.read_bytes(), other.read_bytes(), file)
         one = self.on_ranks(1, go_on(1, 1))[0]
         for count, saved in ((1, 3), (2, 3), (3, 2), (2, 1)):
@@ -222,6 +227,8 @@ class Saved(RanksTest):
             {"precision": "fp16"},
             {"precision": "bf16", "compact_state": True},
             {"precision": "bf16", "compact_state": True, "state_type": "int8"},
+            {"precision": "bf16", "compact_state": True, "optimizer": "Muon"},
+            {"parameters": "nvme", "optimizer": "Muon"},
         ):
             with self.subTest(**named):
                 told, ends = self.commits_of((2, 3, 1, 2), **named)

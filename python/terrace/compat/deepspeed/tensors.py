@@ -27,9 +27,9 @@ def _engine_of(param: Any) -> tuple[Engine, Tracked] | None:
     return None
 
 
-def _kept_as(engine: Engine, key: str) -> str:
-    """What the store calls an optimizer state that torch calls `key`."""
-    kind = engine.optimizer.kind
+def _kept_as(engine: Engine, one: Tracked, key: str) -> str:
+    """What the store calls an optimizer state of a parameter that torch calls `key`."""
+    kind = engine.optimizer.kinds[one.group]
     names = dict(zip(optimizer_kinds()[kind].moments, engine._exports.moment_whats(kind)))
     if key not in names:
         raise ConfigError(
@@ -48,7 +48,7 @@ def _read(param: Any, key: str | None) -> torch.Tensor | None:
     engine, one = found
     with within(engine.store.ranks, f"read {key or 'the fp32 values'} of {one.name}"):
         if key is not None:
-            return engine._values.read(one, _kept_as(engine, key))
+            return engine._values.read(one, _kept_as(engine, one, key))
         # A parameter in fp32 is its own master, which can be read within a step as well.
         return engine._values.read(one, "parameter" if one.parameter.dtype == torch.float32 else "master")
 
@@ -58,7 +58,7 @@ def _write(param: Any, value: torch.Tensor, key: str | None) -> None:
     if found is None:
         return
     engine, one = found
-    what = _kept_as(engine, key) if key is not None else None
+    what = _kept_as(engine, one, key) if key is not None else None
     if value.numel() != one.parameter.numel():
         raise ConfigError(
             "cannot write a parameter",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ...errors import ConfigError, MisuseError
-from ...optimizer_kinds import optimizer_kinds
 from ...store.saved import SavedUse, saved_use
 from ...suggestions import suggestion_among
 from .together import mean_in_order
@@ -310,9 +309,9 @@ class EngineNames:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_mom(self) -> list[Any]:
-        """Of each group the momentum of SGD, else the betas."""
-        name = "momentum" if optimizer_kinds()[self.optimizer.kind].has_momentum else "betas"
-        return [group.get(name) for group in self.optimizer.param_groups]
+        """Of each group the momentum of SGD and of Muon, else the betas."""
+        names = ["momentum" if kind in ("sgd", "muon") else "betas" for kind in self.optimizer.kinds]
+        return [group.get(name) for name, group in zip(names, self.optimizer.param_groups)]
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """The number that the engine has. Another one is refused: memory is planned for the micro-batches of an

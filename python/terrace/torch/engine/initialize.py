@@ -6,7 +6,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -23,6 +23,7 @@ from .deepspeed_names import ENGINES, require_undivided, source_of
 from .device import choose_device, require_own_gpu, tensor_at, torch_device_of
 from .engine import Engine
 from .launched import join_ranks, obey
+from .matrices import defaults_of_muon, muon_groups
 from .optimizer import EngineOptimizer, kind_of
 from .others import line_of_outside, settle_others
 from .parameters import Parameters
@@ -107,7 +108,7 @@ def initialize(
     with in_words_of_the_configuration():
         options = options_of(made.parameters, made.optimizer.kind, made.groups, log, ranks, **more)
         made.parameters.copy_small()
-        engine = _make(_planned(ranks, made, units, options), resume)
+        engine = _make(_planned(ranks, made, units, options), resume, made.optimizer.kinds)
     engine.tier_name, engine.client_optimizer, engine.client_lr_scheduler = tier_name, optimizer, lr_scheduler
     followed = {"step_log": step_log, "control": control, "total_steps": total_steps}
     engine.adopt(made.optimizer, made.scheduler, made.loader, **followed)
@@ -156,7 +157,7 @@ def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
     loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
     threshold = given["persistence_threshold"]
-    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), ranks is not None)
+    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), ranks is not None, kind)
     return _Prepared(settings, groups, optimizer, scheduler, loader, parameters, device)
 
 
@@ -240,6 +241,10 @@ def _require_all_values(model: nn.Module) -> None:
         require_values(parameter, name, _WHAT)
 
 
+# Of every optimizer but Muon.
+_SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "bias_correction")
+
+
 def groups_of(
     model: nn.Module, config: Config, optimizer: Any, model_parameters: Any
 ) -> tuple[list[Named], str, Named]:
@@ -268,12 +273,15 @@ def groups_of(
             "no parameter is to be trained",
             "set requires_grad, or give model_parameters",
         )
-    defaults = {name: getattr(own, name) for name in own._fields if name != "kind"}
     if isinstance(parameters[0], (tuple, list)):
         parameters = [parameter for _, parameter in parameters]
     groups = [dict(group) for group in parameters] if isinstance(parameters[0], dict) else [{"params": parameters}]
     for group in groups:
         group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+    if config.optimizer_of_rest is not None:
+        return muon_groups(model, groups, own, config.optimizer_of_rest), own.kind, defaults_of_muon(own)
+    defaults = {name: getattr(own, name) for name in _SETTINGS}
+    for group in groups:
         for name, value in defaults.items():
             group.setdefault(name, value)
     return groups, own.kind, defaults
@@ -304,8 +312,8 @@ def _notes(config: Config, parameters: Parameters) -> Iterator[str]:
         yield line_of_outside(parameters.outside, parameters.device)
 
 
-def _make(planned: Planned, resume: bool | str) -> Engine:
-    """What can be refused has been."""
+def _make(planned: Planned, resume: bool | str, kinds: Sequence[str]) -> Engine:
+    """What can be refused has been. `kinds`: of the optimizer, by group."""
     parameters, device = planned.parameters, planned.used_device
     is_strict = device is not None and device.strict
     if is_strict and not faulthandler.is_enabled():
@@ -313,7 +321,7 @@ def _make(planned: Planned, resume: bool | str) -> Engine:
     store, is_resumed = planned.create(resume)
     try:
         if is_resumed:
-            require_same_model(store.taken_up_text, parameters.tracked, parameters.group_count)
+            require_same_model(store.taken_up_text, parameters.tracked, kinds)
         else:
             parameters.fill(store)
         placeholders = Placeholders()
@@ -349,7 +357,9 @@ def _make(planned: Planned, resume: bool | str) -> Engine:
 
 def _scheduler(optimizer: EngineOptimizer, config: Config, given: Any) -> Any:
     if given is None:
-        return EngineSchedule(optimizer, config.schedule) if config.schedule is not None else None
+        if config.schedule is None:
+            return None
+        return EngineSchedule(optimizer, config.schedule, config.optimizer.kind == "muon")
     is_maker = callable(given) and (isinstance(given, type) or not hasattr(given, "step"))
     scheduler = given(optimizer) if is_maker else given
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):

@@ -128,7 +128,7 @@ def _plan_of(model: nn.Module, document: Named, optimizer: Any, units: Any, thre
         )
     device = SimulatedDevice(device_budget)
     groups, kind, _ = groups_of(model, settings, optimizer, None)
-    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device))
+    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), kind=kind)
     for one in parameters.tracked:
         if not one.is_managed:
             one.values = torch.empty(one.parameter.shape, dtype=TORCH_TYPES[one.type])

@@ -6,14 +6,14 @@ says what kind it is, and shares its param_groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import torch
 
 from ..._types import not_yet
 from ...errors import ConfigError, MisuseError
-from ..optimizer.settings import NEUTRAL, settings_of
+from ..optimizer.settings import NEUTRAL, kind_of_group, settings_of
 from .deepspeed_names import OptimizerNames
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _KINDS = {
     torch.optim.Adagrad: "adagrad",
     torch.optim.SGD: "sgd",
 }
+if hasattr(torch.optim, "Muon"):
+    _KINDS[torch.optim.Muon] = "muon"
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> str:
@@ -38,7 +40,7 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
             what,
             type(optimizer).__name__,
             "Terrace has no optimizer that computes the same",
-            "give AdamW, Adam, Adagrad or SGD of torch.optim, or name one in the configuration",
+            "give AdamW, Adam, Adagrad, SGD or Muon of torch.optim, or name one in the configuration",
         )
     for group in optimizer.param_groups:
         for name, value in NEUTRAL.items():
@@ -68,12 +70,25 @@ class EngineOptimizer(OptimizerNames, torch.optim.Optimizer):
         self.engine = not_yet()  # until it adopts this
         self.kind = kind
         self._is_complete = False
-        super().__init__(groups, defaults)
+        kinds = [kind_of_group(kind, group) for group in groups]
+        are_several = len(set(kinds)) > 1  # the defaults are of one, and are kept for schedulers that ask for names
+        super().__init__(groups, {} if are_several else defaults)
+        self.defaults = dict(defaults)
+        self.kinds = kinds
         self._is_complete = True
 
     def settings(self) -> list[Optimizer]:
         """What the update is given, by group."""
+        self.require_kinds(self.param_groups, "cannot update with a parameter group", "leave use_muon as it was")
         return [settings_of(self.kind, group) for group in self.param_groups]
+
+    def require_kinds(self, groups: Sequence[Named], what: str, advice: str) -> None:
+        """Raises where a group would be another optimizer's: the store knows which parameters are matrices of Muon."""
+        for number, (kind, group) in enumerate(zip(self.kinds, groups)):
+            found = kind_of_group(self.kind, group)
+            if found != kind:
+                reason = f"use_muon makes it {found}'s, and its parameters are in the store as {kind}'s"
+                raise ConfigError(what, f"parameter group {number}", reason, advice)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates with the gradients that have come; without any, nothing happens, as in torch."""

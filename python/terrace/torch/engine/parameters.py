@@ -10,6 +10,8 @@ from ...errors import ConfigError
 from ...store.spec import Tensor
 from ..inner import inner_tensors, is_wrapper
 from ..mapped import MOST_IN_MEMORY, mapped_copy
+from ..optimizer.settings import kind_of_group
+from .matrices import require_matrix
 from .others import kept_in_fp32
 from .placeholders import (
     TORCH_TYPES,
@@ -35,7 +37,7 @@ class Parameters:
     """.tracked: those of a store, and small ones beside it. .managed_of:
     of these by the ids of their parameters, those that the store has. .outside: large frozen ones that no store can have. A
     parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, and nothing is
-    divided over ranks, small ones stay in torch's own memory and are updated there."""
+    divided over ranks, small ones stay in torch's own memory and are updated there. `kind` is the optimizer's."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Parameters:
         threshold: int,
         device: torch.device,
         are_divided: bool = False,
+        kind: str = "adamw",
     ) -> None:
         self.model = model
         self.config = config
@@ -77,11 +80,14 @@ class Parameters:
             one = Tracked(parameter, names, self.type_of(parameter), is_trained, group_of.get(id(parameter), 0))
             one.is_small = parameter.numel() <= threshold
             one.is_managed = not one.is_small or not has_small
+            one.is_matrix = is_trained and kind_of_group(kind, groups[one.group]) == "muon"
+            if one.is_matrix:
+                require_matrix(parameter, one.name)
             if not one.is_small or is_trained:
                 self.tracked.append(one)
         # The same places in a commit wherever small ones are, so that any number of ranks goes on from it.
         types = list(dict.fromkeys(one.type for one in self.tracked))
-        self.tracked.sort(key=lambda one: (types.index(one.type), one.is_small))
+        self.tracked.sort(key=lambda one: (types.index(one.type), one.is_matrix, one.is_small))
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
     def type_of(self, parameter: nn.Parameter) -> str:
@@ -103,19 +109,22 @@ class Parameters:
     def specs(self) -> list[Tensor]:
         """The tensors of a store, which are numbered by this."""
         specs: list[Tensor] = []
-        place_in_tile: dict[str, int] = {}
+        place_in_tile: dict[tuple[str, bool], int] = {}  # of a section of the store
         for one in self.tracked:
+            section = one.type, one.is_matrix
             if one.is_small:
                 # They begin with a tile of their own where they are in the store's memory, as they do beside it.
-                padding = -_aligned(place_in_tile.pop(one.type, 0)) % _TILE_ELEMENTS
+                padding = -_aligned(place_in_tile.pop(section, 0)) % _TILE_ELEMENTS
                 if padding:
-                    specs.append(Tensor(f".padding.{one.type}", (padding,), one.type))
+                    specs.append(_padding(one, padding))
             elif one.is_trainable:
-                place_in_tile[one.type] = _aligned(place_in_tile.get(one.type, 0)) + one.parameter.numel()
+                place_in_tile[section] = _aligned(place_in_tile.get(section, 0)) + one.parameter.numel()
             one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
             shape = tuple(one.parameter.shape) or (1,) if one.words is None else (one.words.count,)
-            specs.append(Tensor(one.name, shape, one.type, one.is_trainable, one.group, **memory))
+            specs.append(
+                Tensor(one.name, shape, one.type, one.is_trainable, one.group, by_matrix=one.is_matrix, **memory)
+            )
         return specs
 
     def fill(self, store: Store) -> None:
@@ -142,6 +151,13 @@ class Parameters:
     def _folder(self) -> str | None:
         paths = self.config.store_options.get("nvme_paths")
         return paths[0] if paths else None
+
+
+def _padding(one: Tracked, elements: int) -> Tensor:
+    """Before `one`, in the same section. It has no gradient, so that no update touches it."""
+    if one.is_matrix:
+        return Tensor(f".padding.{one.type}.matrices", (1, elements), one.type, group=one.group, by_matrix=True)
+    return Tensor(f".padding.{one.type}", (elements,), one.type, group=one.group)
 
 
 def _aligned(elements: int) -> int:

@@ -43,6 +43,7 @@ class Tracked:
         "is_managed",
         "is_small",
         "is_trainable",
+        "is_matrix",
         "group",
         "real",
         "away",
@@ -81,6 +82,7 @@ class Tracked:
         self.address = self.first_small = 0  # of a small one: its memory, its place among those of its type
         self.is_managed = True
         self.is_small = False
+        self.is_matrix = False  # which Muon updates
         self.real: torch.Tensor = not_yet()
         self.away: torch.Tensor = not_yet()
         self.leases = 0  # that are open, and one more where it is gathered

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CapacityError, ConfigError
 from ...store import Store, plan
 from ...store.request import has_commit
+from ..optimizer.settings import kind_of_group
 from .device import DeviceKind, device_that_holds_all
 from .together import least_of, on_all
 from .units import choose_units, expected_uses
@@ -97,6 +98,8 @@ def options_of(
     """The options of a store that the passes of a model hand gradients over to. The ranks of a host share its memory. By
     NCCL they exchange gradients where torch has made them."""
     config = parameters.config
+    kinds = {kind_of_group(kind, group) for group in groups}
+    store_kind = "adamw" if "adamw" in kinds else kind  # whose moments have room for Muon's
     shared: Named = {}
     moves_by_nccl = ranks is not None and ranks.count > 1 and ranks.transport == "nccl"
     if ranks is not None:
@@ -108,7 +111,7 @@ def options_of(
         config.store_options,
         gradients="handed_over_on_device" if moves_by_nccl else "handed_over",
         unused_gradients="skip",
-        optimizer=kind,
+        optimizer=store_kind,
         log=log,
         sgd_momentum=any(group.get("momentum", 0) for group in groups),
         **{**more, **shared},

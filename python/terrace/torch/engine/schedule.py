@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 class EngineSchedule:
     """Sets the rates of the next update, once when it is made and with every step()."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, is_of_muon: bool = False) -> None:
+        """`is_of_muon`: the configuration is, whose lists by group have matrices as number 2."""
         self.optimizer = optimizer
+        self._places = list(range(len(optimizer.param_groups)))
+        if is_of_muon:
+            self._places = [2 if group.get("use_muon", True) else 0 for group in optimizer.param_groups]
         self._schedule = schedule
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
         self.last_epoch = 0
@@ -30,9 +34,12 @@ class EngineSchedule:
 
     def _set(self) -> None:
         for number, group in enumerate(self.optimizer.param_groups):
-            group["lr"] = self._schedule.lr(self.last_epoch, number, self._base_rates[number])
-            betas = self._schedule.betas(self.last_epoch, number)
-            if betas is not None:
+            place = self._places[number]
+            group["lr"] = self._schedule.lr(self.last_epoch, place, self._base_rates[number])
+            betas = self._schedule.betas(self.last_epoch, place)
+            if betas is not None and "betas" not in group and "momentum" in group:
+                group["momentum"] = betas[0]
+            elif betas is not None:
                 group["betas"] = betas
 
     def get_last_lr(self) -> list[float]:

@@ -166,6 +166,7 @@ class Checkpoints:
             run=self.run,
             **(random or self._random_numbers()),
             layout=layout_of(self._tracked),
+            kinds=list(self._engine.optimizer.kinds),
             beside=self._beside_in_commits(),
         )
         average = self._engine.average
@@ -273,8 +274,8 @@ def layout_of(tracked: Sequence[Tracked]) -> list[tuple[str, tuple[int, ...]]]:
     return [(one.name, tuple(one.parameter.shape)) for one in tracked]
 
 
-def require_same_model(text: str, tracked: Sequence[Tracked], group_count: int) -> None:
-    """Of the text of a commit that is taken up: it was made of these parameters, in so many groups."""
+def require_same_model(text: str, tracked: Sequence[Tracked], kinds: Sequence[str]) -> None:
+    """Of the text of a commit that is taken up: it was made of these parameters, in groups of these optimizers."""
     if not text:
         return
     state = _unpacked(text)
@@ -284,13 +285,15 @@ def require_same_model(text: str, tracked: Sequence[Tracked], group_count: int) 
             raise ConfigError(
                 what, here[0], f'the commit has "{saved[0]}" of shape {tuple(saved[1])} in its place', advice
             )
-    if len(state["groups"]) != group_count:
-        raise ConfigError(
-            what,
-            "optimizer",
-            f"the commit has {len(state['groups'])} parameter groups, and there are {group_count}",
-            "make the groups that the commit was made with",
-        )
+    advice = "make the groups that the commit was made with"
+    if len(state["groups"]) != len(kinds):
+        reason = f"the commit has {len(state['groups'])} parameter groups, and there are {len(kinds)}"
+        raise ConfigError(what, "optimizer", reason, advice)
+    saved_kinds = state.get("kinds", kinds)  # commits of an earlier Terrace do not say
+    for number, (kind, own) in enumerate(zip(saved_kinds, kinds)):
+        if kind != own:
+            reason = f"{kind} has updated it, and here it is {own}'s"
+            raise ConfigError(what, f"parameter group {number}", reason, advice)
 
 
 def _json_of(client_state: Any) -> str:

@@ -204,7 +204,7 @@ class CheckpointFolder:
                 f'it has optimizer states of "{strange[0]}", which is not trained here',
                 "load a checkpoint of the same model, or load it with load_optimizer_states=False",
             )
-        moments = self._exports.moments_of(saved.moments, kind)
+        moments = self._exports.moments_of(saved.moments, engine.optimizer.kinds)
         self._require_groups(saved.path, saved.progress, with_scheduler)
         return weights, moments
 
@@ -235,6 +235,8 @@ class CheckpointFolder:
                 f"its optimizer has {counts[0]} parameter groups, and that of the engine {counts[1]}",
                 "make the groups of the run that saved it, or load it with load_optimizer_states=False",
             )
+        advice = "make the groups of the run that saved it, or load it with load_optimizer_states=False"
+        engine.optimizer.require_kinds(progress["groups"], f"{_LOAD} from {place}", advice)
         if with_scheduler and saved is not None and isinstance(engine.lr_scheduler, EngineSchedule):
             engine.lr_scheduler.require_own(saved, place)
 

@@ -188,21 +188,17 @@ class Exports:
         return len(row.moments) if not row.has_momentum or self._has_momentum else 0
 
     def optimizer_state_dict(self, optimizer: EngineOptimizer) -> Named:
-        row = optimizer_kinds()[optimizer.kind]
         groups, state, number = [], {}, 0
         steps = self._steps()
-        size = (
-            4
-            * sum(one.parameter.numel() for one in self._tracked if one.is_trainable)
-            * self.moment_count(optimizer.kind)
-        )
-        for group in optimizer.param_groups:
-            first = number
+        trained = [one for one in self._tracked if one.is_trainable]
+        size = 4 * sum(one.parameter.numel() * self.moment_count(optimizer.kinds[one.group]) for one in trained)
+        for kind, group in zip(optimizer.kinds, optimizer.param_groups):
+            first, row = number, optimizer_kinds()[kind]
             for parameter in group["params"]:
                 one = self._of[id(parameter)]
                 if steps[one.number]:
                     state[number] = {"step": torch.tensor(float(steps[one.number]))} if row.counts_steps else {}
-                    for name, what in zip(row.moments, self.moment_whats(optimizer.kind)):
+                    for name, what in zip(row.moments, self.moment_whats(kind)):
                         out = (
                             mapped_empty(parameter.shape, torch.float32, self._values.folder)
                             if size > MOST_IN_MEMORY
@@ -234,10 +230,12 @@ class Exports:
                 f"its groups have {sizes[0]} parameters, and those here {sizes[1]}",
                 "load the state of an optimizer with the same parameters in the same groups",
             )
-        row = optimizer_kinds()[optimizer.kind]
         parsed = {}
-        for group, saved in zip(optimizer.param_groups, groups):
+        together = [{**group, **saved} for group, saved in zip(optimizer.param_groups, groups)]
+        optimizer.require_kinds(together, what, "load the state of an optimizer with the same groups")
+        for kind, group, saved in zip(optimizer.kinds, optimizer.param_groups, groups):
             settings_of(optimizer.kind, {**group, **saved})
+            row = optimizer_kinds()[kind]
             for parameter, key in zip(group["params"], saved["params"]):
                 one, found = self._of[id(parameter)], state["state"].get(key, {})
                 parsed[one] = parsed_state(row.moments, row.counts_steps, parameter, found, one.name)
@@ -248,7 +246,7 @@ class Exports:
         with self._values.replaced_or_lost("a load of an optimizer state"):
             for one, found in parsed.items():
                 if found is not None or steps[one.number]:
-                    steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kind))
+                    steps[one.number] = self._load_states(one, found, self.moment_whats(optimizer.kinds[one.group]))
             for group, saved in zip(optimizer.param_groups, groups):
                 group.update({name: value for name, value in saved.items() if name != "params"})
             self._store.set_tensor_steps(steps)
@@ -296,12 +294,12 @@ class Exports:
                 found.append((tensor, self._found(saved, name, tensor)))
         return found
 
-    def moments_of(self, saved: SavedTensors, kind: str) -> list[FoundMoment]:
-        """[(tracked parameter, which moment, the saved one)]; raises where one does not fit."""
+    def moments_of(self, saved: SavedTensors, kinds: Sequence[str]) -> list[FoundMoment]:
+        """[(tracked parameter, which moment, the saved one)]; raises where one does not fit. `kinds` are the groups'."""
         return [
             (one, what, self._found(saved, f"{one.name}.{what}", one.parameter))
             for one in self._tracked
-            for what in (self.moment_whats(kind) if one.is_trainable else ())
+            for what in (self.moment_whats(kinds[one.group]) if one.is_trainable else ())
         ]
 
     def load_weights(self, weights: Iterable[FoundWeight]) -> None:
