@@ -333,7 +333,7 @@ ExportReport Trainer::export_weights(const std::filesystem::path& folder, const 
   r.between.finish_update();
   if (r.ranks.count() == 1)
     return export_model(
-        folder, r.model, options,
+        folder, r.model, r.space.tensors(), options,
         [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
           r.offloader.state().export_values(wanted, sink);
         },
@@ -342,7 +342,7 @@ ExportReport Trainer::export_weights(const std::filesystem::path& folder, const 
   const auto values = [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
     source.read_values(wanted, sink);
   };
-  return source.read_by([&] { return export_model(folder, r.model, options, values, r.log); });
+  return source.read_by([&] { return export_model(folder, r.model, r.space.tensors(), options, values, r.log); });
 }
 
 void Trainer::require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,

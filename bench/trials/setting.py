@@ -72,7 +72,7 @@ FACTORS = {
     "accumulation": {n: numbers(["--accumulation", n]) for n in ("1", "2")},
     "precision": {kind: numbers(**{kind: {"enabled": True}}) for kind in ("bf16", "fp16")},
     "clipping": {"1": numbers(gradient_clipping=1.0), "none": numbers(gradient_clipping=0.0)},
-    "optimizer": {name: numbers(["--optimizer", name]) for name in ("AdamW", "Lion")},
+    "optimizer": {name: numbers(["--optimizer", name]) for name in ("AdamW", "Lion", "Muon")},
     "moments": {kind: terrace_keys(numbers=True, state_type=kind) for kind in ("fp32", "int8")},
     "weights": {
         "all": numbers(share=3),
@@ -117,6 +117,8 @@ class Factors:
             choice[factor] = chance.choices(list(values), [value.share for value in values.values()])[0]
         if choice["precision"] == "fp16" and "plain" in self.table["states"]:
             choice["states"] = "plain"  # compact masters are kept beside parameters in bf16 only
+        if choice["optimizer"] == "Muon":
+            choice["update"] = "after_backward"  # the step of a matrix is made of its whole gradient
         return choice
 
 

@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-ExportReport export_model(const std::filesystem::path& target, const Model& model, ExportOptions options,
-                          ValueSource source, Log& log) {
-  const std::vector<TensorSpec> tensors = model.tensors();
+ExportReport export_model(const std::filesystem::path& target, const Model& model,
+                          std::span<const TensorSpec> tensors, ExportOptions options, ValueSource source,
+                          Log& log) {
   const std::vector<AdapterSpec> adapters = model.adapters();
   std::optional<AdapterMerge> merge;
   if (!adapters.empty()) {

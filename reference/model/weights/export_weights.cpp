@@ -48,7 +48,7 @@ uint64_t bytes_of_weight(const WeightSpec& weight, DataType type) {
   return count_elements(weight.shape) * bytes_of(type);
 }
 
-// The flat order of FlatSpace: sections of (type, trainable) in the order of their first tensors.
+// The flat order of FlatSpace: its sections in the order of their first tensors.
 std::vector<uint32_t> flat_ranks(std::span<const TensorSpec> tensors) {
   constexpr uint64_t kFewChunks = uint64_t{1} << 40;  // elements of a chunk: none of its memory is ever taken
   const FlatSpace space({tensors.begin(), tensors.end()}, kFewChunks);

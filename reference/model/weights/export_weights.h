@@ -53,8 +53,9 @@ ExportReport export_weights(const std::filesystem::path& target, std::span<const
                             ValueSource source, Log& log);
 
 // Writes all weights of a model with its config.json. Low-rank adapters are merged into the weights that they
-// stand beside.
-ExportReport export_model(const std::filesystem::path& target, const Model& model, ExportOptions options,
-                          ValueSource source, Log& log);
+// stand beside. `tensors` are the model's as the source has them, which gives their values in its flat order.
+ExportReport export_model(const std::filesystem::path& target, const Model& model,
+                          std::span<const TensorSpec> tensors, ExportOptions options, ValueSource source,
+                          Log& log);
 
 }  // namespace terrace
