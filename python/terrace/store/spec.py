@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Union
 
 from .._lib import value_of
 from ..errors import ConfigError
@@ -112,6 +112,7 @@ Device = Union[SimulatedDevice, CudaDevice]
 
 # Of torch.optim.Muon. Without a name adjust_lr_fn is "original".
 NS_COEFFICIENTS = (3.4445, -4.775, 2.0315)
+_OF_KIND: Any = ...  # of an argument that is not given
 LR_FUNCTIONS = (None, "original", "match_rms_adamw")
 
 
@@ -146,9 +147,9 @@ class Optimizer(_Settings):
         betas: tuple[float, float] | None = None,
         eps: float | None = None,
         weight_decay: float = 0.0,
-        momentum: float | None = None,
+        momentum: float = _OF_KIND,
         dampening: float = 0.0,
-        nesterov: bool | None = None,
+        nesterov: bool = _OF_KIND,
         bias_correction: bool = True,
         ns_steps: int = 5,
         ns_coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
@@ -159,8 +160,8 @@ class Optimizer(_Settings):
             betas = (0.9, optimizer_kinds()[kind].beta2)
         if eps is None:
             eps = optimizer_kinds()[kind].eps
-        momentum = (0.95 if kind == "muon" else 0.0) if momentum is None else momentum
-        nesterov = kind == "muon" if nesterov is None else nesterov
+        momentum = (0.95 if kind == "muon" else 0.0) if momentum is _OF_KIND else momentum
+        nesterov = kind == "muon" if nesterov is _OF_KIND else nesterov
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "dampening": dampening}
         for member, value in numbers.items():
             if not _is_number(value):

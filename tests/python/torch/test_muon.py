@@ -155,7 +155,7 @@ class AgainstTorch(EngineTest):
             one.wide.bias = one.tall.bias = None
         optimizers = [torch.optim.Muon(one.parameters(), lr=LR) for one in (model, plain)]
         engine = engine_of(model, config_of(clip=0.0, strict=True), optimizer=optimizers[0])
-        for step in range(2):
+        for _ in range(2):
             engine.backward(net_loss(engine))
             engine.step()
             net_loss(plain).backward()

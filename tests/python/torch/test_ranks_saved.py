@@ -182,7 +182,7 @@ class Saved(RanksTest):
                 self.assertEqual(len(left), count, left)
             self.assertEqual(self.folders(), set())
 
-    def commits_of(self, numbers, **named):
+    def commits_of(self, numbers, threshold=128, **named):
         """[what train_ranks told, by rank] of runs of so many ranks one after the other, each of which goes on from the
         commit of the one before, makes a step and commits."""
         told = []
@@ -190,7 +190,8 @@ class Saved(RanksTest):
             before = self.folders()
 
             def on(rank):
-                engine = engine_of(seeded(Gpt), self.config(count, **named), resume="auto")
+                config = self.config(count, **named)
+                engine = engine_of(seeded(Gpt), config, resume="auto", persistence_threshold=threshold)
                 first, state = engine.global_steps, engine.client_state
                 found = train_ranks(engine, 1, first=first)
                 kept = self.folders()
@@ -228,7 +229,7 @@ class Saved(RanksTest):
             {"precision": "bf16", "compact_state": True},
             {"precision": "bf16", "compact_state": True, "state_type": "int8"},
             {"precision": "bf16", "compact_state": True, "optimizer": "Muon"},
-            {"parameters": "nvme", "optimizer": "Muon"},
+            {"parameters": "nvme", "optimizer": "Muon", "threshold": 1500},  # matrices and others on either side of it
         ):
             with self.subTest(**named):
                 told, ends = self.commits_of((2, 3, 1, 2), **named)
