@@ -342,7 +342,8 @@ ExportReport Trainer::export_weights(const std::filesystem::path& folder, const 
   const auto values = [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
     source.read_values(wanted, sink);
   };
-  return source.read_by([&] { return export_model(folder, r.model, r.space.tensors(), options, values, r.log); });
+  return source.read_by(
+      [&] { return export_model(folder, r.model, r.space.tensors(), options, values, r.log); });
 }
 
 void Trainer::require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,

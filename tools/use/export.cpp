@@ -81,8 +81,9 @@ int Export::run() {
   const auto source = [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
     read_checkpoint_values(checkpoint_, space, wanted, sink);
   };
-  const ExportReport report = adapter_ ? export_model_adapter(out_, *model, base_, chosen, source, console_)
-                                       : export_model(out_, *model, space.tensors(), chosen, source, console_);
+  const ExportReport report = adapter_
+                                  ? export_model_adapter(out_, *model, base_, chosen, source, console_)
+                                  : export_model(out_, *model, space.tensors(), chosen, source, console_);
   const std::string folder = report.folder.string();
   const std::string text =
       json_ ? json_object({{"folder", folder},
