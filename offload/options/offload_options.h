@@ -17,7 +17,7 @@
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
-#include <terrace/optimizer_cpu/products/product_type.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
 

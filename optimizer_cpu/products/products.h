@@ -19,7 +19,6 @@
 #include <terrace/base/workers.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/products/format.h>
-#include <terrace/optimizer_cpu/products/product_type.h>
 
 namespace terrace {
 

@@ -20,8 +20,8 @@
 #include <terrace/offload/options/step_rounds.h>
 #include <terrace/offload/options/update_rates.h>
 #include <terrace/offload/plan/update_mode.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
-#include <terrace/optimizer_cpu/products/product_type.h>
 #include <terrace/runtime/config/lr_schedule.h>
 
 namespace terrace {

@@ -3,7 +3,6 @@
 
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/products/internal/product_kernels.h>
-#include <terrace/optimizer_cpu/products/product_type.h>
 
 namespace terrace::kernels {
 
