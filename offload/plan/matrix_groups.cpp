@@ -66,13 +66,12 @@ void MatrixGroups::add_section(const SpaceLayout& space, uint32_t section, uint3
     const TensorPlace& place = space.place(TensorId{t});
     if (place.section != section) continue;
     if (elements >= wanted) {
-      if (groups_.size() > before) groups_.back().end_complete = place.first_chunk;
       groups_.push_back({.matrices = {}, .first_chunk = place.first_chunk});
       elements = 0;
     }
     const std::vector<uint64_t>& shape = space.tensor(TensorId{t}).shape;
     groups_.back().matrices.push_back({TensorId{t}, shape[0], shape[1]});
-    groups_.back().end_chunk = groups_.back().end_complete = place.first_chunk + place.chunk_count;
+    groups_.back().end_chunk = place.first_chunk + place.chunk_count;
     elements += place.elements;
     work_bytes_ = std::max(work_bytes_, NewtonSchulz::work_bytes({shape[0], shape[1]}));
   }

@@ -29,10 +29,9 @@ struct MatrixOfGroup {
 // Matrices of one section that follow each other there.
 struct MatrixGroup {
   std::vector<MatrixOfGroup> matrices;  // in the order of their owners
-  // They lie in the chunks [first_chunk, end_chunk). Those before end_complete have none of a later group.
+  // They lie in the chunks [first_chunk, end_chunk).
   uint32_t first_chunk = 0;
   uint32_t end_chunk = 0;
-  uint32_t end_complete = 0;
 };
 
 // The elements of a tensor, without padding, that a rank owns in one chunk.
