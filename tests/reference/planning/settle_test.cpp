@@ -350,7 +350,7 @@ TEST(SettledSides, AreNotTheDevicesWhereMuonHasMatrices) {
   ASSERT_EQ(options.config.placement.states, Placement::none);
   options.config.optimizer.type = OptimizerType::muon;
   terrace::testing::expect_error(ErrorKind::config,
-                                 {"in the memory of a GPU", "zero_optimization.offload_optimizer"},
+                                 {"in the memory of a GPU", "place the optimizer states on cpu or nvme"},
                                  [&] { plan_training(options); });
   options.compute = nullptr;
   EXPECT_GT(plan_training(options).plan.memory.matrix_bytes, 0u);
