@@ -41,11 +41,7 @@ class Chain:
         (folder / "runtime").mkdir(mode=0o700)
 
     def tier_is_committing(self):
-        return any(
-            name.endswith((".new", ".partial"))
-            for tier in self.folder.glob("nvme*/terrace-tier")
-            for name in os.listdir(tier)
-        )
+        return any(path.name.endswith((".new", ".partial")) for path in self.folder.glob("nvme*/terrace-tier/*"))
 
     def checkpoint_is_saved(self):
         try:
