@@ -29,7 +29,7 @@ void require_tensors(const std::filesystem::path& where, const CheckpointInfo& s
       {"cannot resume from the checkpoint", where.string(),
        fmt::format("it was saved of \"{}\" with {} parameters, and this run trains \"{}\": names, shapes, "
                    "data types, "
-                   "order or trainability of their tensors differ",
+                   "order or trainability of their tensors differ, or which of them Muon trains",
                    saved.model, name_of(saved.type), model),
        "start with the model and the data type of the checkpoint, or save this run into another folder"});
 }
@@ -105,8 +105,16 @@ Manifest require_loadable(const std::filesystem::path& folder, std::string_view 
                           const RecordLayout& layout) {
   Manifest manifest = checkpoint::read_manifest_of(folder);
   const std::vector<TensorSpec> mine = checkpoint::listed_tensors(space);
-  if (!checkpoint::TensorMap(manifest.tensors, mine).difference().empty())
-    require_tensors(folder, manifest.info, model, space);
+  const checkpoint::TensorMap tensor_map(manifest.tensors, mine);
+  if (!tensor_map.difference().empty()) require_tensors(folder, manifest.info, model, space);
+  if (const std::string& name = tensor_map.updated_otherwise(); !name.empty())
+    throw Error(
+        ErrorKind::config,
+        {"cannot resume from the checkpoint", folder.string(),
+         fmt::format("Muon trains \"{}\" in one of both, the run that saved it and this one, and AdamW "
+                     "in the other: the moments of one mean nothing to the other",
+                     name),
+         "let the same tensors be matrices of Muon, or begin anew from the weights"});
   checkpoint::require_same_layout(folder, manifest.layout, layout);
   const SpaceLayout tensors = checkpoint::placed(manifest.tensors.empty() ? mine : manifest.tensors, folder);
   const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(tensors, layout);

@@ -44,7 +44,7 @@ TensorMap::Wholes TensorMap::wholes_of(std::span<const TensorSpec> tensors) {
     if (open.empty()) name = tensor.name;
     Whole& whole = wholes[name];
     if (whole.parts.empty()) {
-      whole = {tensor.shape, tensor.type, tensor.trainable, {}, 0};
+      whole = {tensor.shape, tensor.type, tensor.trainable, tensor.by_matrix, {}, 0};
     } else {
       whole.shape.front() += tensor.shape.front();
     }
@@ -81,6 +81,7 @@ TensorMap::TensorMap(std::span<const TensorSpec> from, std::span<const TensorSpe
   if (!difference_.empty()) return;
   places_.resize(to.size());
   for (const auto& [name, whole] : wholes) {
+    if (updated_otherwise_.empty() && from_.at(name).by_matrix != whole.by_matrix) updated_otherwise_ = name;
     for (const Part& part : whole.parts)
       places_[index_of(part.tensor)] = {&from_.at(name), part.first_element};
   }

@@ -82,6 +82,7 @@ def load(model: nn.Module, path: Path, strict: bool = True) -> list[str]:
             values = value_of_entry(entry, maps)
             if isinstance(tensor, nn.Parameter):
                 values = nn.Parameter(values, tensor.requires_grad)
+                values.__dict__.update(tensor.__dict__)  # what a script has said of it, use_muon for example
             done.setdefault(id(tensor), values)
     missing = []
     for owner, name, full_name, tensor in _slots(model):

@@ -41,6 +41,9 @@ class TensorMap {
   // Returns why the lists are not of the same tensors, with the same types and training; empty where they
   // are. Nothing else may be asked where they are not.
   const std::string& difference() const { return difference_; }
+  // The first tensor by name that Muon trains as a matrix in one list and not in the other; empty where there
+  // is none. Values are found all the same, but moments mean something else.
+  const std::string& updated_otherwise() const { return updated_otherwise_; }
   // Whether a tensor of `to` means nothing.
   bool is_padding(TensorId to) const { return places_[index_of(to)].first == nullptr; }
   // Some elements of a tensor of `to` that is no padding: calls `piece` with where they lie in tensors of
@@ -59,6 +62,7 @@ class TensorMap {
     std::vector<uint64_t> shape;
     DataType type = DataType::fp32;
     bool trainable = true;
+    bool by_matrix = false;
     std::vector<Part> parts;
     uint64_t elements = 0;
   };
@@ -70,6 +74,7 @@ class TensorMap {
   std::vector<std::pair<const Whole*, uint64_t>>
       places_;  // by tensor of `to`: its whole there, its first element
   std::string difference_;
+  std::string updated_otherwise_;
 };
 
 }  // namespace terrace::checkpoint

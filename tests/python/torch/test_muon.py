@@ -393,6 +393,18 @@ class States(EngineTest):
             other = engine_of(model, muon_config(precision="bf16"), model_parameters=groups)
             error = self.raised(terrace.ConfigError, other.load_checkpoint, folder)
             self.assertIn("use_muon", str(error))
+            other.close()
+            saved, beside = folder, f"{folder}/beside"
+            for is_matrix in (False, True):  # the groups are as many as before
+                model = seeded(Gpt)
+                model.blocks[0].up.weight.use_muon = is_matrix
+                other = engine_of(model, muon_config(precision="bf16"))
+                error = self.raised(terrace.ConfigError, other.load_checkpoint, saved)
+                self.assertEqual(error.subject, "blocks.0.up.weight")
+                other.load_checkpoint(saved, load_optimizer_states=False)
+                other.save_checkpoint(beside)
+                saved = beside
+                other.close()
 
     @isolated
     def test_a_commit_goes_on_and_is_of_the_same_matrices(self):
@@ -430,6 +442,9 @@ class Refused(EngineTest):
         error = self.raised(terrace.ConfigError, engine_of, model, muon_config())
         self.assertEqual((error.what, error.subject), ("cannot train a parameter by Muon", "conv.weight"))
         self.assertIn("(32, 32, 3)", error.reason)
+        model.conv.weight.use_muon = "no"
+        error = self.raised(terrace.ConfigError, engine_of, model, muon_config())
+        self.assertEqual((error.subject, error.reason), ("conv.weight", "it is 'no'"))
 
     @isolated
     def test_updates_beside_other_work(self):

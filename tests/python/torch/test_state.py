@@ -141,8 +141,10 @@ class State(EngineTest):
                 empty = Gpt()
             self.assertTrue(all(parameter.is_meta for parameter in empty.parameters()))
             self.raised(terrace.ConfigError, engine_of, empty)
+            empty.head.weight.use_muon = False
             terrace.torch.load(empty, folder)
             self.assertIs(empty.head.weight, empty.table.weight)
+            self.assertIs(empty.head.weight.use_muon, False)
             self.assertEqual(nn.Module.register_parameter.__qualname__, "Module.register_parameter")
             outcomes = []
             for model in (plain, mapped, empty):
@@ -335,17 +337,19 @@ class State(EngineTest):
     @isolated
     def test_memory_does_not_grow(self):
         import gc
+        import statistics
         import tracemalloc
 
         engine = engine_of(seeded(Mlp))
         tracemalloc.start()
         seen = []
-        for _ in range(3):
+        for _ in range(7):
             for _ in range(10):
                 train(engine, 10)
             gc.collect()
             seen.append(tracemalloc.get_traced_memory()[0])
-        self.assertLess(seen[2] - seen[1], 4096)
+        # What torch's threads have not freed yet comes and goes by some KiB; what a step leaves comes every time.
+        self.assertLess(statistics.median(later - before for before, later in zip(seen[1:], seen[2:])), 4096)
 
 
 if __name__ == "__main__":

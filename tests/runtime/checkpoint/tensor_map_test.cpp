@@ -56,6 +56,19 @@ TEST(TensorMap, PassesOverWhatKeepsAPlace) {
   EXPECT_EQ(pieces(map, 1, 0, 4), "t2[0..4) ");
 }
 
+// Its values are found, and its moments are those of another optimizer.
+TEST(TensorMap, SaysWhichMatrixAnotherOptimizerTrains) {
+  std::vector<TensorSpec> from = {tensor("a", {2, 3}), tensor("b", {4, 4}), tensor("c", {4, 4})};
+  from[1].by_matrix = true;
+  std::vector<TensorSpec> to = {from[2], from[1], from[0]};
+  EXPECT_EQ(TensorMap(from, to).updated_otherwise(), "");
+  to[0].by_matrix = true;
+  EXPECT_EQ(TensorMap(from, to).difference(), "");
+  EXPECT_EQ(TensorMap(from, to).updated_otherwise(), "c");
+  EXPECT_EQ(TensorMap(to, from).updated_otherwise(), "c");
+  EXPECT_EQ(pieces(TensorMap(from, to), 1, 0, 16), "t1[0..16) ");
+}
+
 TEST(TensorMap, SaysWhatDiffers) {
   const std::vector<TensorSpec> from = {tensor("a", {2, 3}), tensor("b", {4})};
   const auto difference = [&](std::vector<TensorSpec> to) { return TensorMap(from, to).difference(); };

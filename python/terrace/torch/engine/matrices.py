@@ -50,7 +50,8 @@ def muon_groups(model: nn.Module, groups: list[Named], muon: Optimizer, rest: Op
         for one in group["params"]:
             divided[_is_by_muon(one, names.get(id(one), ""), tables)].append(one)
         found += [dict(group, params=ones, use_muon=is_by) for is_by, ones in divided.items() if ones]
-    for group in found:
+    for number, group in enumerate(found):
+        _truth(group["use_muon"], f"parameter group {number}")
         settings, wanted = (muon, _OF_MUON) if group["use_muon"] else (rest, _OF_REST)
         for name in wanted:
             group.setdefault(name, getattr(settings, name))
@@ -60,8 +61,14 @@ def muon_groups(model: nn.Module, groups: list[Named], muon: Optimizer, rest: Op
 def _is_by_muon(parameter: nn.Parameter, name: str, tables: set[int]) -> bool:
     said = getattr(parameter, "use_muon", None)
     if said is not None:
-        return bool(said)
+        return _truth(said, name)
     return parameter.dim() == 2 and id(parameter) not in tables and not any(one in name for one in _NAMES_OF_TABLES)
+
+
+def _truth(said: object, where: str) -> bool:
+    if not isinstance(said, bool):
+        raise ConfigError("cannot use use_muon", where, f"it is {said!r}", "set True or False")
+    return said
 
 
 def _tables_of(model: nn.Module) -> set[int]:

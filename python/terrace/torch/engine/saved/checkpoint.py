@@ -279,21 +279,23 @@ def require_same_model(text: str, tracked: Sequence[Tracked], kinds: Sequence[st
     if not text:
         return
     state = _unpacked(text)
-    what, advice = "cannot resume a training", "make the model that the commit was made of, or load a checkpoint"
-    for saved, here in zip(state["layout"], layout_of(tracked)):
-        if saved[0] != here[0] or tuple(saved[1]) != here[1]:
-            raise ConfigError(
-                what, here[0], f'the commit has "{saved[0]}" of shape {tuple(saved[1])} in its place', advice
-            )
-    advice = "make the groups that the commit was made with"
-    if len(state["groups"]) != len(kinds):
-        reason = f"the commit has {len(state['groups'])} parameter groups, and there are {len(kinds)}"
-        raise ConfigError(what, "optimizer", reason, advice)
+    what, advice = "cannot resume a training", "make the groups that the commit was made with"
     saved_kinds = state.get("kinds", kinds)  # commits of an earlier Terrace do not say
     for number, (kind, own) in enumerate(zip(saved_kinds, kinds)):
         if kind != own:
             reason = f"{kind} has updated it, and here it is {own}'s"
             raise ConfigError(what, f"parameter group {number}", reason, advice)
+    for saved, here in zip(state["layout"], layout_of(tracked)):
+        if saved[0] != here[0] or tuple(saved[1]) != here[1]:
+            raise ConfigError(
+                what,
+                here[0],
+                f'the commit has "{saved[0]}" of shape {tuple(saved[1])} in its place',
+                "make the model that the commit was made of, with the same use_muon, or load a checkpoint",
+            )
+    if len(state["groups"]) != len(kinds):
+        reason = f"the commit has {len(state['groups'])} parameter groups, and there are {len(kinds)}"
+        raise ConfigError(what, "optimizer", reason, advice)
 
 
 def _json_of(client_state: Any) -> str:

@@ -204,9 +204,22 @@ class CheckpointFolder:
                 f'it has optimizer states of "{strange[0]}", which is not trained here',
                 "load a checkpoint of the same model, or load it with load_optimizer_states=False",
             )
+        self._require_same_matrices(saved)
         moments = self._exports.moments_of(saved.moments, engine.optimizer.kinds)
         self._require_groups(saved.path, saved.progress, with_scheduler)
         return weights, moments
+
+    def _require_same_matrices(self, saved: SavedCheckpoint) -> None:
+        """A moment of one optimizer means nothing to another."""
+        changed = sorted(saved.matrices ^ set(self._exports.matrix_names()))
+        if changed:
+            before, now = ("Muon", "AdamW") if changed[0] in saved.matrices else ("AdamW", "Muon")
+            raise ConfigError(
+                f"{_LOAD} from {saved.path}",
+                changed[0],
+                f"{before} has trained it there, and {now} does here",
+                "let use_muon be what it was, or load it with load_optimizer_states=False",
+            )
 
     def _average_in(self, saved: SavedCheckpoint) -> SavedAverage | None:
         """(tensors, its state) of a checkpoint; None where it has no average."""

@@ -282,6 +282,9 @@ class Exports:
     def trained_names(self) -> list[str]:
         return [one.name for one in self._tracked if one.is_trainable]
 
+    def matrix_names(self) -> list[str]:
+        return [one.name for one in self._tracked if one.is_matrix]
+
     def weights_of(self, saved: SavedTensors, may_lack_beside: bool) -> list[FoundWeight]:
         """[(tensor of the model, the saved one)]; raises where one does not fit, or where one is not there. Those that
         are in no store may lack in a checkpoint of another program."""

@@ -46,6 +46,7 @@ class SavedCheckpoint:
         self.moments: SavedTensors = {}
         self.average: SavedTensors = {}
         self.trained: list[str] = []
+        self.matrices: set[str] = set()  # of these, which Muon has updated
         self.steps: dict[str, int] = {}
         self.may_lack_beside = False  # there are none of the tensors that are in no store
 
@@ -78,6 +79,7 @@ def _of_today(state: StateReader, facts: Named, engine: Engine) -> SavedCheckpoi
     )
     stored = stored_tensors(facts)
     saved.weights, saved.trained = _stored_weights(state, stored)
+    saved.matrices = {name for name, one in stored.items() if one.is_matrix}
     saved.moments = dict(stored_moments(state, stored, facts["moments"]))
     saved.may_lack_beside = not _has(state, _BESIDE)
     if _has(state, _AVERAGE):

@@ -55,6 +55,7 @@ class StoredTensor:
 
     def __init__(self, listed: Named) -> None:
         self.trained: bool = listed["trained"]
+        self.is_matrix: bool = listed.get("matrix", False)  # which Muon has updated
         self.type: str = listed["type"]
         self.shape = tuple(listed["shape"])
         self.parts: list[tuple[int, int]] = []  # (number in the list, elements)
