@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include <terrace/optimizer_cpu/gradient.h>
+
 namespace terrace {
 namespace {
 
@@ -71,8 +73,8 @@ void MatrixTiles::look_at_piece(const OptimizerStep& momentum, const Piece& piec
   std::memcpy(copy, piece.tile.record + layout_.moment_offset(0), moments_.tile_bytes());
   std::ranges::fill_n(made.begin() + piece.tile.first_element, piece.tile.element_count, 0.0f);
   update_tiles(instruction_set_, momentum, momentum_run(piece, copy, made.data()));
-  for (uint64_t i = 0; i < piece.step_count; ++i)
-    piece.steps[i] = to_bf16(made[piece.tile.first_element + i]);
+  convert_from_float(instruction_set_, made.data() + piece.tile.first_element,
+                     reinterpret_cast<std::byte*>(piece.steps), DataType::bf16, piece.step_count);
 }
 
 // The gradient is read before the parameters, which may be made over it.
