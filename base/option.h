@@ -43,6 +43,7 @@
   ROW(micro_batch_size, TERRACE_MEMBER(BatchConfig, micro_batch_size), TERRACE_NONE, "", "--micro-batch", "train_micro_batch_size_per_gpu") \
   ROW(layer_major, TERRACE_MEMBER(OffloadOptions, layer_major), TERRACE_C_MEMBER(terrace_options, layer_major), "layer_major", "--microbatch-order batch", "") \
   ROW(gradients, TERRACE_MEMBER(OffloadOptions, gradients), TERRACE_C_MEMBER(terrace_options, gradients), "gradients", "", "") \
+  ROW(holds_gradients, TERRACE_MEMBER(OffloadOptions, holds_gradients), TERRACE_C_MEMBER(terrace_options, hold_gradients), "hold_gradients", "", "") \
   ROW(unused_gradients, TERRACE_MEMBER(OffloadOptions, unused_gradients), TERRACE_C_MEMBER(terrace_options, unused_gradients), "unused_gradients", "", "") \
   ROW(accumulation_type, TERRACE_MEMBER(OffloadOptions, accumulation_type), TERRACE_C_MEMBER(terrace_options, accumulation_type), "accumulation_type", "", "data_types.grad_accum_dtype") \
   ROW(update_when, TERRACE_MEMBER(Offloader, set_update_mode), TERRACE_C_MEMBER(terrace_options, update_when), "update_when", "--update", "terrace.update") \

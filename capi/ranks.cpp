@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +25,7 @@
 #include <terrace/capi/structs.h>
 #include <terrace/comm/agreement/rank_places.h>
 #include <terrace/comm/agreement/rank_votes.h>
+#include <terrace/comm/connections/run_secret.h>
 #include <terrace/comm/identity/rank_identity.h>
 #include <terrace/runtime/observe/run_reports.h>
 
@@ -73,9 +77,15 @@ constexpr uint64_t kMostBallotBytes = uint64_t{1} << 20;
 constexpr uint32_t kDefaultTimeoutSeconds = 60;
 constexpr uint32_t kDefaultWarningSeconds = 60;
 
-Environment variables_with(const char* place) {
+constexpr std::array<std::string_view, 3> kOfRun{kSecretVariable, "TERRACE_RUN", "TORCHELASTIC_RUN_ID"};
+
+// Some of the ranks of a run are no launcher's, but have the name of the run and its secret.
+Environment variables_of(const terrace_ranks_options& options) {
   Environment variables = environment_from(environ);
-  if (place != nullptr) variables["TERRACE_MEET"] = place;
+  if (options.among != nullptr)
+    std::erase_if(variables,
+                  [](const auto& one) { return std::ranges::find(kOfRun, one.first) == kOfRun.end(); });
+  if (options.place != nullptr) variables["TERRACE_MEET"] = options.place;
   return variables;
 }
 
@@ -101,7 +111,7 @@ terrace_ranks::terrace_ranks(const terrace_ranks_options& options)
     : forks(c::forks()),
       gathers_by_nccl(options.transport == TERRACE_TRANSPORT_NCCL),
       program(options),
-      ranks(variables_with(options.place), program, given_rank(options)),
+      ranks(variables_of(options), program, given_rank(options)),
       seat(join(options)),
       launcher(ranks.are_several() ? name_of(ranks.identity().launcher) : ""),
       patience_{sizeof(terrace_patience), kDefaultWarningSeconds, 0, 0} {
@@ -239,6 +249,10 @@ terrace_error* terrace_ranks_join(const terrace_ranks_options* options, terrace_
                     Names{.c = "terrace_ranks_options.transport", .python = "transport"});
     c::require_enum(given.ends_process, 3, kJoin,
                     Names{.c = "terrace_ranks_options.ends_process", .python = "ends_process"});
+    if (given.among != nullptr && (given.count == 0 || given.place == nullptr))
+      c::refuse(ErrorKind::config, kJoin, "terrace_ranks_options.among",
+                "some of the ranks of a run have no launcher that says rank, count and place",
+                "give all three of them");
     *ranks = std::make_unique<terrace_ranks>(given).release();
   });
 }

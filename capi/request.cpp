@@ -42,7 +42,7 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, const Subject
   spec.memory = static_cast<std::byte*>(given.address);
   spec.rounding_place = given.rounding_place;
   spec.by_matrix = given.by_matrix != 0;
-  require_zero(given.reserved, action, subject + ": reserved");
+  spec.counted_elsewhere = given.counted_elsewhere != 0;
   if (given.rounding_place % kTensorAlignment != 0)
     misuse(action, given.name, fmt::format("rounding_place is {}", given.rounding_place),
            "give a multiple of 64, or 0");
@@ -184,7 +184,7 @@ Request read_request(const RequestArguments& arguments, const Subject& action) {
   require_enum(given.update_when, 3, action, Option::update_when);
   request.update_mode = static_cast<UpdateMode>(given.update_when);
   require_mode(request.update_mode, options);
-  options.holds_gradients = mode_holds_gradients(request.update_mode, options);
+  options.holds_gradients = given.hold_gradients != 0 || mode_holds_gradients(request.update_mode, options);
   require_at_most(given.threads, kMostThreads, action, Option::threads);
   request.threads = given.threads;
   require_at_most(given.chunk_elements, kMostChunkElements, action, Option::chunk_elements);

@@ -38,7 +38,9 @@ struct Request {
   terrace_log_fn log = nullptr;
   void* log_context = nullptr;
   terrace_ranks* ranks = nullptr;  // that the store is divided over; null: it is of one process
-  std::string tier_name;           // as given: that of the options is this rank's
+  terrace_ranks* model_ranks =
+      nullptr;            // of all parts of a model, of which the store has one; null: it has all
+  std::string tier_name;  // as given: that of the options is this rank's
   // By which the store's ranks gather, and exchange gradients on GPUs; null: through host memory.
   std::shared_ptr<NcclExchange> nccl;
   // settle_start() says these three.

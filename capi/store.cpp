@@ -33,8 +33,16 @@ uint32_t forks() {
 
 namespace {
 
-void free_claims(terrace_store& store) {
+bool try_claim_ranks(terrace_store& store) {
+  if (store.ranks != nullptr && !store.ranks->try_claim()) return false;
+  if (store.model_ranks == nullptr || store.model_ranks->try_claim()) return true;
   if (store.ranks != nullptr) store.ranks->free_claim();
+  return false;
+}
+
+void free_claims(terrace_store& store) {
+  for (terrace_ranks* const ranks : store.all_ranks())
+    if (ranks != nullptr) ranks->free_claim();
   store.is_busy.store(false, std::memory_order_release);
 }
 
@@ -51,7 +59,7 @@ terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after
       throw Error(ErrorKind::misuse,
                   {call, "store", "another call is under way, on another thread or around this one",
                    "make one call at a time, and none from a callback", ErrorCause::store_busy});
-    if (store->ranks == nullptr || store->ranks->try_claim()) return;
+    if (try_claim_ranks(*store)) return;
     store->is_busy.store(false, std::memory_order_release);
     throw Error(ErrorKind::misuse, {call, "store", "a call of its ranks is under way, on another thread",
                                     "make one call at a time", ErrorCause::store_busy});
@@ -63,7 +71,8 @@ terrace_error* enter(terrace_store* store, const Names& call, AfterFailure after
 }
 
 void throw_death_behind(const Error& failure, const terrace_store& store) {
-  if (store.ranks != nullptr) store.ranks->throw_death_behind(failure);
+  for (terrace_ranks* const ranks : store.all_ranks())
+    if (ranks != nullptr) ranks->throw_death_behind(failure);
 }
 
 namespace {
@@ -87,7 +96,8 @@ void leave(terrace_store& store, const terrace_error* failure, Harmless harmless
         (harmless == Harmless::capacity || (harmless == Harmless::shortage && failure->least_bytes > 0)));
   if (stays && store.failure == nullptr) {
     store.failure.reset(copy_error(*failure));
-    if (store.ranks != nullptr) tell_others(*store.ranks, *failure);
+    for (const terrace_ranks* const ranks : store.all_ranks())
+      if (ranks != nullptr) tell_others(*ranks, *failure);
   }
   free_claims(store);
 }
@@ -133,6 +143,7 @@ terrace_store::terrace_store(const c::Request& request)
       are_words(request.are_words),
       retained_commits(request.options.retained_commits),
       ranks(request.ranks),
+      model_ranks(request.model_ranks),
       nccl(request.nccl),
       tensors(c::hash_of_streams(space)),
       commit_number(request.commit_number),
@@ -144,7 +155,8 @@ terrace_store::terrace_store(const c::Request& request)
   taken_up_text = c::read_commit_text(offloader->commits().taken_up_info()).text;
   if (request.set) go_on_from(*request.set);
   passed.begin(offloader->commits().are_kept());
-  if (ranks != nullptr) ranks->serve(offloader->watch());
+  for (terrace_ranks* const served : all_ranks())
+    if (served != nullptr) served->serve(offloader->watch());
 }
 
 // What another number of ranks has committed.
@@ -178,7 +190,8 @@ terrace_store::~terrace_store() {
     see_commits();
   }
   offloader->end_with_ranks();
-  if (ranks != nullptr) ranks->serve_none();
+  for (terrace_ranks* const served : all_ranks())
+    if (served != nullptr) served->serve_none();
 }
 
 terrace_error* terrace_create(const terrace_device* device, const terrace_tensor* tensors,

@@ -3,6 +3,7 @@
 // over ranks it names the rank that a failure comes of, and tells the others of a failure that stays.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -44,7 +45,8 @@ struct terrace_store {
   const bool skips_unused;
   const std::vector<bool> are_words;  // Request::are_words
   const uint32_t retained_commits;
-  terrace_ranks* const ranks;  // null: of one process
+  terrace_ranks* const ranks;        // null: of one process
+  terrace_ranks* const model_ranks;  // Request::model_ranks
   const std::shared_ptr<terrace::NcclExchange> nccl;
   std::unique_ptr<terrace::Offloader> offloader;
 
@@ -59,6 +61,9 @@ struct terrace_store {
   bool keeps_tier = true;
   terrace::OffloadCounters step_start;  // at the last begin of a step
   terrace_run* run = nullptr;           // that follows it
+
+  // Those that hear of this store.
+  std::array<terrace_ranks*, 2> all_ranks() const { return {ranks, model_ranks}; }
 
  private:
   void go_on_from(const terrace::StateSet& set);

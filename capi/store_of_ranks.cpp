@@ -73,9 +73,9 @@ void on_all(terrace_ranks& ranks, const Subject& action, FunctionRef<void()> act
 }
 
 std::string text_of_tensor(const TensorSpec& spec, size_t number) {
-  return fmt::format("number {}, {} {}, {}{}, group {}, {} backward uses", number, name_of(spec.type),
+  return fmt::format("number {}, {} {}, {}{}{}, group {}, {} backward uses", number, name_of(spec.type),
                      spec.shape, spec.trainable ? "trained" : "frozen", spec.by_matrix ? " by matrix" : "",
-                     spec.group, spec.backward_uses);
+                     spec.counted_elsewhere ? " counted elsewhere" : "", spec.group, spec.backward_uses);
 }
 
 // Of uses that are announced.
@@ -146,14 +146,18 @@ std::unique_ptr<terrace_store> made_together(terrace_ranks& ranks, const RankVot
   }
 }
 
-}  // namespace
-
-terrace_ranks* ranks_of(const RequestArguments& arguments, const Subject& action) {
-  terrace_ranks* const ranks = taken(arguments.options, action, "options").ranks;
+// The ranks, where they are several.
+terrace_ranks* met(terrace_ranks* ranks, const Subject& action) {
   if (ranks == nullptr) return nullptr;
   if (ranks->forks != forks())
     misuse(action, "ranks", "this process was forked after they joined", "use them where they joined");
   return ranks->ranks.communicator() != nullptr ? ranks : nullptr;
+}
+
+}  // namespace
+
+terrace_ranks* ranks_of(const RequestArguments& arguments, const Subject& action) {
+  return met(taken(arguments.options, action, "options").ranks, action);
 }
 
 void read_ranks(const terrace_options& given, Request& request, const Subject& action) {
@@ -161,9 +165,14 @@ void read_ranks(const terrace_options& given, Request& request, const Subject& a
   options.divides_parameters = given.divide_parameters != 0;
   require_enum(given.rank_exchange, 2, action, Option::rank_exchange);
   options.rank_exchange = static_cast<RankExchange>(given.rank_exchange);
-  if (given.ranks == nullptr || given.ranks->ranks.communicator() == nullptr) return;
-  Communicator& communicator = *given.ranks->ranks.communicator();
-  request.ranks = given.ranks;
+  request.model_ranks = met(given.model_ranks, action);
+  if (request.model_ranks != nullptr) options.hooks.model_ranks = request.model_ranks->ranks.communicator();
+  request.ranks = met(given.ranks, action);
+  if (request.ranks == nullptr) return;
+  if (request.ranks == request.model_ranks)
+    misuse(action, "model_ranks", "they are the ranks that the store is divided over",
+           "leave them NULL where the store has the whole model");
+  Communicator& communicator = *request.ranks->ranks.communicator();
   options.hooks.communicator = &communicator;
   options.rank = communicator.rank();
   options.ranks = communicator.size();

@@ -4,10 +4,10 @@
  *   terrace_create -> terrace_fill_* -> every step { terrace_begin_step, every micro-batch { leases,
  *   terrace_end_micro_batch }, terrace_update } -> terrace_destroy
  *
- * Errors. A function that can fail returns NULL, or an error that the caller frees. It has then given nothing
- * back. An error of kind TERRACE_CONFIG or TERRACE_MISUSE has changed nothing: go on as you should have.
- * After any other of a store's calls, but where a function says otherwise, the store answers every call with
- * that error, but for terrace_destroy and the counters.
+ * Errors. A function that can fail returns NULL, or an error that the caller frees; it gives nothing back
+ * then. TERRACE_CONFIG and TERRACE_MISUSE have changed nothing: go on as you should have. After any other,
+ * but where a function says otherwise, a store answers every call but terrace_destroy and the counters with
+ * it.
  *
  * Structs. Each begins with its size, which TERRACE_INIT sets; all else is 0, which is the default. Members
  * are only ever added at the end, so a program and a library of different age fit together: an older library
@@ -27,7 +27,6 @@ extern "C" {
 #else
 #include <string.h>
 #endif
-
 #if defined(__GNUC__)
 #define TERRACE_C_API __attribute__((visibility("default")))
 #else
@@ -146,8 +145,8 @@ typedef struct terrace_tensor {
   /* By what int8 moments are rounded; 0: the place in the list. A part of a tensor that several stores have:
    * (number of the tensor + 1) << 40, plus the part's first element in it, a multiple of 64. */
   uint64_t rounding_place;
-  uint32_t by_matrix; /* a matrix of two extents that TERRACE_MUON trains */
-  uint32_t reserved;
+  uint32_t by_matrix;         /* a matrix of two extents that TERRACE_MUON trains */
+  uint32_t counted_elsewhere; /* a copy: the norm has it from another part of terrace_options.model_ranks */
 } terrace_tensor;
 
 typedef enum terrace_use_kind {
@@ -257,12 +256,12 @@ typedef struct terrace_options {
   uint32_t no_checksums;       /* what is read is not verified */
   terrace_log_fn log;          /* NULL: nothing is said */
   void* log_context;
-  /* Each holds its share of parameters, gradients' sums and states (terrace_run.h). NULL: this process. */
-  struct terrace_ranks* ranks;
-  uint32_t divide_parameters; /* on TERRACE_DEVICE, too: else every rank has them whole there */
-  uint32_t rank_exchange;     /* terrace_rank_exchange (terrace_run.h) */
-  uint32_t saved_activations; /* terrace_placement: by terrace_start_save (terrace_run.h) */
-  uint32_t reserved;          /* 0 */
+  struct terrace_ranks* ranks; /* each holds its share (terrace_run.h); NULL: this process has the store */
+  uint32_t divide_parameters;  /* on TERRACE_DEVICE, too: else every rank has them whole there */
+  uint32_t rank_exchange;      /* terrace_rank_exchange (terrace_run.h) */
+  uint32_t saved_activations;  /* terrace_placement: by terrace_start_save (terrace_run.h) */
+  uint32_t hold_gradients;     /* they rest in memory until the update, where TERRACE_GRADIENT reaches them */
+  struct terrace_ranks* model_ranks; /* of all parts, where `ranks` train a part of a model (terrace_run.h) */
 } terrace_options;
 
 typedef struct terrace_plan_result {
@@ -332,10 +331,11 @@ typedef enum terrace_what {
   TERRACE_PARAMETER,
   TERRACE_MASTER, /* the fp32 value that the parameter is rounded from */
   TERRACE_FIRST_MOMENT,
-  TERRACE_SECOND_MOMENT
+  TERRACE_SECOND_MOMENT,
+  TERRACE_GRADIENT /* of a step, between its last micro-batch and its update */
 } terrace_what;
-/* Between steps: `count` elements of a tensor from `first` on. A master and its parameter are written
- * together. A write that the drives have no room for is TERRACE_CAPACITY, and the store goes on. */
+/* Between steps: `count` elements from `first` on. A master and its parameter are written together. A write
+ * that the drives have no room for is TERRACE_CAPACITY, and the store goes on. */
 TERRACE_C_API terrace_error* terrace_read_values(terrace_store* store, uint32_t tensor, uint32_t what,
                                                  uint64_t first, uint64_t count, float* values);
 TERRACE_C_API terrace_error* terrace_write_values(terrace_store* store, uint32_t tensor, uint32_t what,

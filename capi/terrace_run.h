@@ -423,6 +423,8 @@ typedef struct terrace_ranks_options {
   const char* place;  /* where sockets meet, "HOST:PORT" or an absolute path; NULL: the variables say it */
   terrace_log_fn log; /* NULL: nothing is said. Also why ranks end: every reason once, by one rank */
   void* log_context;
+  /* The ranks of the run, where these are some of them: the variables say neither rank nor count then. */
+  struct terrace_ranks* among;
 } terrace_ranks_options;
 
 /* Every rank calls it. TERRACE_CONFIG where the launcher's variables contradict each other or the options,

@@ -39,7 +39,7 @@ DataType type_of_values(const terrace_store& store, uint32_t type, const Subject
 }
 
 ValueKind kind_of(uint32_t what, const Subject& action) {
-  require_enum(what, 4, action, "what");
+  require_enum(what, 5, action, "what");
   return static_cast<ValueKind>(what);
 }
 

@@ -196,10 +196,7 @@ void Offloader::compare_ranks(uint64_t step) {
 }
 
 ExactSum Offloader::gradient_squares() const {
-  rooms_->order.require_whole_step("cannot tell the gradient norm of");
-  const GradientNorm norm = rooms_->norm_of_all({});
-  if (rooms_->difference) throw *rooms_->difference;
-  return norm.squares();
+  return rooms_->squares_of_all();
 }
 
 UpdateResult Offloader::update(const UpdateSettings& settings) {
@@ -231,7 +228,7 @@ UpdateResult Offloader::run_update(const UpdateSettings& settings) {
   if (r.early_update.takes_landings()) {
     result.applied = r.early_update.end() && result.applied;
     // A rank whose own gradients are finite has updated them.
-    result.partly_applied = r.early_update.is_partly_applied() || (!result.applied && r.options.ranks > 1);
+    result.partly_applied = r.early_update.is_partly_applied() || (!result.applied && r.has_others());
   } else if (result.applied) {
     r.updates.set_constants(settings, result.gradient_norm);
     r.blocks.drop_device_copies(StaleParams::trainable);

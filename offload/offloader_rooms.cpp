@@ -28,6 +28,7 @@ std::unique_ptr<Communicator> make_dry_ranks(const OffloadOptions& options) {
 OffloadOptions effective(OffloadOptions options, Communicator* dry_ranks) {
   if (dry_ranks != nullptr) options.hooks.communicator = dry_ranks;
   if (options.ranks == 1) options.hooks.communicator = nullptr;  // it has nobody to talk to
+  if (options.dry) options.hooks.model_ranks = nullptr;
   const Communicator* const ranks = options.hooks.communicator;
   if (options.ranks > 1 &&
       (ranks == nullptr || ranks->size() != options.ranks || ranks->rank() != options.rank))
@@ -201,7 +202,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       leases(space),
-      ballots(options.ranks) {
+      ballots(options.hooks.model_ranks != nullptr ? options.hooks.model_ranks->size() : options.ranks) {
   boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
   if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
   if (!trace.empty()) {
@@ -227,8 +228,7 @@ void OffloaderRooms::end_with_ranks() noexcept {
   if (std::exchange(has_ended_with_ranks, true)) return;
   // The other ranks wait for what this one does not ask for any more.
   const bool is_own = pulls != nullptr && !boundary.step_changes_state();  // what is open
-  if (options.hooks.communicator != nullptr && !order.nothing_is_open() && !is_own)
-    options.hooks.communicator->leave("it ends within a step");
+  if (!order.nothing_is_open() && !is_own) leave_ranks("it ends within a step");
   bool has_failed = std::uncaught_exceptions() > 0;
   try {
     boundary.finish_update();
@@ -239,26 +239,45 @@ void OffloaderRooms::end_with_ranks() noexcept {
   }
   if (pulls == nullptr) return;
   // Other ranks may still read the shares of this one.
-  if (has_failed) options.hooks.communicator->leave("it ends because of an error");
+  if (has_failed) leave_ranks("it ends because of an error");
   watch.set_activity("the end of its training");
   const WatchedWait waiting(watch, word_of_ranks("the ends of the other ranks"));
   pulls->end();
 }
 
 GradientNorm OffloaderRooms::norm_of_all(const UpdateSettings& settings) {
-  GradientNorm norm = gradients->norm();
-  Communicator* const ranks = options.hooks.communicator;
-  if (ranks == nullptr) return norm;
-  static_assert(std::is_trivially_copyable_v<UpdateBallot>);
+  const OffloadHooks& hooks = options.hooks;
+  difference.reset();
   UpdateSettings compared = settings;
   if (options.unused_gradients == UnusedGradients::skip) compared.step = 0;  // tensors count their own
-  const UpdateBallot mine = ballot_of(norm, compared, state.take_sum_of_written());
+  UpdateBallot mine = ballot_of(gradients->norm(), compared, state.take_sum_of_written());
+  if (hooks.communicator != nullptr) mine.norm = norm_over(*hooks.communicator, mine);
+  if (hooks.model_ranks == nullptr) return mine.norm;
+  // Of each part the first rank says what all of its ranks have found. Parameter groups, and values that are
+  // written, are each part's own.
+  if (options.rank > 0) mine.norm = {};
+  mine.part_differs = difference.has_value();
+  mine.lr = 0;
+  mine.settings = {};
+  mine.written = 0;
+  return norm_over(*hooks.model_ranks, mine);
+}
+
+ExactSum OffloaderRooms::squares_of_all() {
+  order.require_whole_step("cannot tell the gradient norm of");
+  const GradientNorm norm = norm_of_all({});
+  if (difference) throw *difference;
+  return norm.squares();
+}
+
+GradientNorm OffloaderRooms::norm_over(Communicator& ranks, const UpdateBallot& mine) {
+  static_assert(std::is_trivially_copyable_v<UpdateBallot>);
   const WatchedWait waiting(watch, word_of_ranks("the norm"));
-  ranks->ballot(Lane::control, std::as_bytes(std::span(&mine, 1)),
-                std::as_writable_bytes(std::span(ballots)));
-  difference = difference_of(ballots);
-  norm = {};
-  for (const UpdateBallot& one : ballots) norm.merge(one.norm);
+  const std::span<UpdateBallot> all = std::span(ballots).first(ranks.size());
+  ranks.ballot(Lane::control, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(all));
+  if (!difference) difference = difference_of(all);
+  GradientNorm norm;
+  for (const UpdateBallot& one : all) norm.merge(one.norm);
   return norm;
 }
 
@@ -266,8 +285,12 @@ void OffloaderRooms::leave_ranks(const std::exception& failure) const {
   const auto* const error = dynamic_cast<const Error*>(&failure);
   const bool is_refusal =
       error != nullptr && (error->kind() == ErrorKind::misuse || error->kind() == ErrorKind::config);
-  if (options.hooks.communicator == nullptr || is_refusal) return;
-  options.hooks.communicator->leave(error != nullptr ? error->in(run.log.door()) : failure.what());
+  if (!is_refusal) leave_ranks(error != nullptr ? error->in(run.log.door()) : std::string(failure.what()));
+}
+
+void OffloaderRooms::leave_ranks(const std::string& why) const {
+  for (Communicator* const ranks : {options.hooks.communicator, options.hooks.model_ranks})
+    if (ranks != nullptr) ranks->leave(why);
 }
 
 // A commit keeps the frozen parameters that it has, and the tier has room for one chunk beside them.

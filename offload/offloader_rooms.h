@@ -47,9 +47,13 @@ struct OffloaderRooms {
                  Log& user_log, InstructionSet set);
   ~OffloaderRooms();
 
-  // The sum of all ranks is exact, so each of them comes to the same norm. Why they cannot update together is
-  // in `difference` then (update_agreement.h).
+  // The sum of all ranks is exact, so each of them comes to the same norm, that of the whole model. Why they
+  // cannot update together is in `difference` then (update_agreement.h).
   GradientNorm norm_of_all(const UpdateSettings& settings);
+  ExactSum squares_of_all();
+  GradientNorm norm_over(Communicator& ranks, const UpdateBallot& mine);
+  // Whether other ranks update with this one, in this part of the model or in another.
+  bool has_others() const { return options.ranks > 1 || options.hooks.model_ranks != nullptr; }
   // No rank reads what this one has any more; waits for those that do.
   void end_with_ranks() noexcept;
 
@@ -57,6 +61,7 @@ struct OffloaderRooms {
   // Tells the other ranks that this one does not go on with the step, so that none waits for it. A call that
   // was refused changes nothing, and the step goes on.
   void leave_ranks(const std::exception& failure) const;
+  void leave_ranks(const std::string& why) const;
   // The place of a tensor's first element in the flat ranges of the device.
   uint64_t byte_offset(TensorId tensor) const;
   // Throws Error(misuse) where a commit holds frozen parameters and the tier has no room for others. Returns

@@ -64,13 +64,14 @@ void SpaceLayout::place_tensors() {
     const uint64_t count = checked_element_count(tensor);
     auto section = std::find_if(sections_.begin(), sections_.end(), [&](const Section& s) {
       return s.type == tensor.type && s.trainable == tensor.trainable && s.home == tensor.home &&
-             s.by_matrix == tensor.by_matrix;
+             s.by_matrix == tensor.by_matrix && s.counted_elsewhere == tensor.counted_elsewhere;
     });
     if (section == sections_.end()) {
       section = sections_.insert(sections_.end(), Section{.type = tensor.type,
                                                           .trainable = tensor.trainable,
                                                           .home = tensor.home,
-                                                          .by_matrix = tensor.by_matrix});
+                                                          .by_matrix = tensor.by_matrix,
+                                                          .counted_elsewhere = tensor.counted_elsewhere});
       section->chunk_elements = chunk_elements_ * widest_bytes_ / bytes_of(tensor.type);
     }
     total_elements -= round_up(section->elements, kTileElements);

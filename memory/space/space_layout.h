@@ -2,11 +2,11 @@
 // It has no table of chunks: with chunks of any size it takes time and memory for its tensors only, so that a
 // plan may try many sizes. FlatSpace adds the tables.
 //
-// A section holds the tensors of one (dtype, trainable, home, by_matrix) in the order in which they were
-// given, each aligned to kTensorAlignment elements. A section is padded to a multiple of kTileElements and
-// cut into chunks, the last one short. All full chunks have the same bytes of parameters, so that any slot
-// fits any chunk: E elements (E a multiple of kTileElements) where the type is the widest of the model's, and
-// proportionally more where it is narrower. The layout is immutable: any thread may read it.
+// A section holds the tensors of one (dtype, trainable, home, by_matrix, counted_elsewhere) in the order in
+// which they were given, each aligned to kTensorAlignment elements. A section is padded to a multiple of
+// kTileElements and cut into chunks, the last one short. All full chunks have the same bytes of parameters,
+// so that any slot fits any chunk: E elements (E a multiple of kTileElements) where the type is the widest of
+// the model's, and proportionally more where it is narrower. The layout is immutable: any thread may read it.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +28,7 @@ struct Section {
   bool trainable = true;
   TensorHome home = TensorHome::managed;
   bool by_matrix = false;
+  bool counted_elsewhere = false;
   uint64_t elements = 0;        // a multiple of kTileElements, padding included
   uint64_t chunk_elements = 0;  // of every chunk but the last; a multiple of kTileElements
   uint32_t first_chunk = 0;

@@ -43,6 +43,8 @@ struct TensorSpec {
   uint64_t rounding_place = 0;
   // Its update makes the step out of the whole matrix (OptimizerKind::muon): the shape has two dimensions.
   bool by_matrix = false;
+  // A copy of a tensor that another part of the model has: the gradient norm of the whole counts that one.
+  bool counted_elsewhere = false;
 
   uint64_t element_count() const {
     uint64_t count = 1;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/units.h>
 #include <terrace/offload/watch/watched_votes.h>
 
 namespace terrace {
@@ -72,6 +73,15 @@ void GradientStore::agree(StepEnd end, GradientRuns& runs, const RunContext& run
     sums().set_zero(ChunkId{c});
     sums().forget(ChunkId{c});
   }
+}
+
+void GradientStore::take_sums(ChunkId chunk, uint64_t first_element, uint64_t count,
+                              const std::byte* gradient, InstructionSet set) {
+  const std::span<double> sums = this->sums().of(chunk);
+  const uint64_t block_bytes = kSumBlockElements * bytes_of(type(chunk));
+  const uint64_t end = divide_up(first_element + count, kSumBlockElements);
+  for (uint64_t b = first_element / kSumBlockElements; b < end; ++b)
+    sums[b] = sum_of_squares_block(set, gradient + b * block_bytes, type(chunk), kSumBlockElements);
 }
 
 void GradientStore::land(const GradientLanding& landing) {

@@ -79,6 +79,10 @@ class GradientStore final : public GradientSource {
   // must be over.
   GradientNorm norm() const { return parts_.arithmetic->sums().norm(); }
 
+  // Takes the sums of the blocks that hold these own elements of a complete gradient, which lies there.
+  void take_sums(ChunkId chunk, uint64_t first_element, uint64_t count, const std::byte* gradient,
+                 InstructionSet set);
+
   // True if the chunk's gradient of this step has displaced its parameters, and nothing has replaced them
   // yet.
   bool is_displaced(ChunkId chunk) const { return place_of(chunk).is_displaced(chunk); }

@@ -37,12 +37,15 @@ class GradientSums {
 
   // True if every element of the chunk's gradient is finite. Its sums must be known.
   bool is_finite(ChunkId chunk) const;
-  // The norm over the whole flat space. All sums must be known.
+  // The norm over the flat space, but for tensors that are counted elsewhere. All sums must be known.
   GradientNorm norm() const;
 
  private:
   uint64_t first_of(ChunkId chunk) const { return first_[index_of(chunk)]; }
+  // Those that count for the norm.
+  std::span<const double> counted(const Section& section) const;
 
+  const FlatSpace& space_;
   const bool dry_;
   std::vector<uint64_t> first_;  // per chunk, and one more: index into sums_
   std::span<double> sums_;

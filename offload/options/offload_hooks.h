@@ -37,6 +37,11 @@ struct OffloadHooks {
   DeviceArithmetic* device_arithmetic = nullptr;
   // How this rank reaches the others; needed where OffloadOptions::ranks is above 1 and the run is not dry.
   Communicator* communicator = nullptr;
+  // Where this run and others each train a part of one model: the ranks of all parts, those of `communicator`
+  // among them. The norm is that of the model, and all parts update or skip together; null: there is one
+  // part. It has the bits of a run that has the model whole where no tile of that holds elements of two
+  // parts.
+  Communicator* model_ranks = nullptr;
   // Records the events of steps. The training program tells it where steps begin and end.
   StepEvents* step_events = nullptr;
 };

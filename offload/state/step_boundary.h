@@ -30,6 +30,8 @@ class StepBoundary {
   // Demands that nothing is open; an update may be running. Throws Error(cancelled); `action` begins its
   // message, as in "cannot commit".
   void require_nothing_open(std::string_view action) const { order_.require_nothing_open(action); }
+  // Demands that a step is open whose micro-batches are over.
+  void require_whole_step(std::string_view action) const { order_.require_whole_step(action); }
   // Demands that nothing is open, and finishes a running update. Throws Error(cancelled).
   void require_rest(std::string_view action);
   // Calls require_rest() and returns the proof of a whole state. Throws Error(cancelled).

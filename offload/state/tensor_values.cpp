@@ -10,8 +10,10 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/offload/state/gradient_values.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
+#include <terrace/offload/state/tensor_runs.h>
 #include <terrace/offload/state/training_state.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/masters.h>
@@ -20,14 +22,6 @@
 
 namespace terrace {
 namespace {
-
-// Elements of one tensor in the own tiles of one chunk.
-struct Run {
-  ChunkId chunk{};
-  uint64_t first_element = 0;  // from the first own element
-  uint64_t count = 0;
-  uint64_t at = 0;  // of the values that the caller reads or writes
-};
 
 // The part of a run that lies in one tile.
 struct TilePart {
@@ -49,63 +43,6 @@ void for_each_chunk(const FlatSpace& space, TensorId tensor, uint64_t first, uin
   }
 }
 
-// Calls body(run) for each chunk of the tensor in whose tiles of that rank `count` elements from `first` on
-// lie, in part.
-template <typename Body>
-void for_each_run(const ChunkShards& shards, uint32_t rank, TensorId tensor, uint64_t first, uint64_t count,
-                  Body body) {
-  const FlatSpace& space = shards.space();
-  const TensorPlace& place = space.place(tensor);
-  for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
-    const FlatSpace::Part part = space.part_of(tensor, ChunkId{c});
-    const ShardTiles tiles = shards.of(ChunkId{c}, rank);
-    // The part's elements among those of the rank, counted in the chunk.
-    const uint64_t begin = std::max(part.first_in_chunk, tiles.first_element());
-    const uint64_t end =
-        std::min(part.first_in_chunk + part.elements, tiles.first_element() + tiles.elements());
-    if (begin >= end) continue;
-    const uint64_t in_tensor = part.first_in_tensor + (begin - part.first_in_chunk);
-    const uint64_t from = std::max(first, in_tensor), to = std::min(first + count, in_tensor + (end - begin));
-    if (from < to)
-      body(Run{ChunkId{c}, begin - tiles.first_element() + (from - in_tensor), to - from, from - first});
-  }
-}
-
-// Gives every rank the elements that the others have of its own: `elements` from `first` on, of which each
-// has those in its tiles.
-void share_elements(const RunContext& run, TensorId tensor, uint64_t first, std::span<std::byte> elements,
-                    uint64_t element_bytes) {
-  Communicator* const ranks = run.options.hooks.communicator;
-  if (ranks == nullptr) return;
-  const uint64_t count = elements.size() / element_bytes;
-  std::vector<std::byte> packed(elements.size());  // the parts of all ranks, one behind the other
-  std::vector<CommPart> from(ranks->size());
-  uint64_t at = 0;
-  for (uint32_t rank = 0; rank < ranks->size(); ++rank) {
-    from[rank].memory = packed.data() + at;
-    for_each_run(run.shards, rank, tensor, first, count, [&](const Run& part) {
-      const uint64_t bytes = part.count * element_bytes;
-      if (rank == ranks->rank())
-        std::memcpy(packed.data() + at, elements.data() + part.at * element_bytes, bytes);
-      from[rank].bytes += bytes;
-      at += bytes;
-    });
-  }
-  const std::vector<CommPart> to(ranks->size(), from[ranks->rank()]);
-  Event arrived;
-  arrived.begin();
-  ranks->exchange(Lane::gather, to, from, nullptr, arrived, {"values", index_of(tensor), first});
-  wait_watched(arrived, run.watch, word_of_ranks("values"));
-  at = 0;
-  for (uint32_t rank = 0; rank < ranks->size(); ++rank) {
-    for_each_run(run.shards, rank, tensor, first, count, [&](const Run& part) {
-      const uint64_t bytes = part.count * element_bytes;
-      std::memcpy(elements.data() + part.at * element_bytes, packed.data() + at, bytes);
-      at += bytes;
-    });
-  }
-}
-
 constexpr bool is_moment(ValueKind what) {
   return what == ValueKind::first_moment || what == ValueKind::second_moment;
 }
@@ -117,7 +54,7 @@ constexpr uint32_t moment_of(ValueKind what) {
 // Calls body(part) for each tile of records that `run` has elements in, a block of them in host memory at a
 // time; with `changes` it goes back from there.
 template <typename Body>
-void for_each_tile(StateBlocks& blocks, const Run& run, bool changes, Body body) {
+void for_each_tile(StateBlocks& blocks, const TensorRun& run, bool changes, Body body) {
   RecordStore& records = blocks.homes().records;
   const RingBlock bounce(blocks.ring());
   const uint64_t tile_bytes = blocks.run().plan.record_layout.tile_bytes();
@@ -158,7 +95,8 @@ uint64_t sum_of_write(TensorId tensor, ValueKind what, uint64_t first_element,
 }  // namespace
 
 std::string_view name_of(ValueKind kind) {
-  constexpr std::array<std::string_view, 4> kNames = {"parameter", "master", "first moment", "second moment"};
+  constexpr std::array<std::string_view, 5> kNames = {"parameter", "master", "first moment", "second moment",
+                                                      "gradient"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -204,6 +142,10 @@ void read_moments(const RunContext& context, const TilePart& part, uint32_t mome
 void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_element,
                                 std::span<float> values) {
   require_values("cannot read values of", tensor, what, first_element, values.size());
+  if (what == ValueKind::gradient) {
+    boundary_.require_whole_step("cannot read a gradient of");
+    return GradientValues(blocks_.run(), blocks_.homes().gradients).read(tensor, first_element, values);
+  }
   static_cast<void>(boundary_.whole("cannot read values of"));
   const RunContext& context = blocks_.run();
   if (context.options.dry) {
@@ -213,7 +155,7 @@ void TrainingState::read_values(TensorId tensor, ValueKind what, uint64_t first_
   const RecordLayout& layout = context.plan.record_layout;
   const DataType type = context.space.tensor(tensor).type;
   for_each_run(
-      context.shards, context.shards.rank(), tensor, first_element, values.size(), [&](const Run& run) {
+      context.shards, context.shards.rank(), tensor, first_element, values.size(), [&](const TensorRun& run) {
         const std::byte* parameters = nullptr;
         if (what == ValueKind::parameter || (what == ValueKind::master && context.is_compact()))
           parameters = blocks_.parameters_around(run.chunk, run.first_element, run.count);
@@ -247,7 +189,7 @@ void TrainingState::read_parameter(TensorId tensor, std::span<std::byte> destina
                                                 place.elements * element_bytes, destination.size()),
                                     "give it room for all of its elements, in its own precision"});
   const RunContext& context = blocks_.run();
-  for_each_run(context.shards, context.shards.rank(), tensor, 0, place.elements, [&](const Run& run) {
+  for_each_run(context.shards, context.shards.rank(), tensor, 0, place.elements, [&](const TensorRun& run) {
     const std::byte* const parameters = blocks_.parameters_of(run.chunk);
     std::memcpy(destination.data() + run.at * element_bytes, parameters + run.first_element * element_bytes,
                 run.count * element_bytes);
@@ -264,11 +206,12 @@ void TrainingState::require_room_beside_commit(TensorId tensor, uint64_t first_e
   if (store == nullptr || count == 0) return;
   const uint64_t element_bytes = bytes_of(space.tensor(tensor).type);
   uint64_t blocks = 0;
-  for_each_run(context.shards, context.shards.rank(), tensor, first_element, count, [&](const Run& run) {
-    const uint64_t block_bytes = store->block_bytes(run.chunk, 0);
-    const uint64_t first = run.first_element * element_bytes / block_bytes;
-    blocks += divide_up((run.first_element + run.count) * element_bytes, block_bytes) - first;
-  });
+  for_each_run(context.shards, context.shards.rank(), tensor, first_element, count,
+               [&](const TensorRun& run) {
+                 const uint64_t block_bytes = store->block_bytes(run.chunk, 0);
+                 const uint64_t first = run.first_element * element_bytes / block_bytes;
+                 blocks += divide_up((run.first_element + run.count) * element_bytes, block_bytes) - first;
+               });
   const uint64_t free = store->free_slot_count();
   if (blocks <= free) return;
   throw Error(ErrorKind::capacity,
@@ -288,6 +231,10 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
                                  std::span<const float> values) {
   constexpr std::string_view kAction = "cannot write values of";
   require_values(kAction, tensor, what, first_element, values.size());
+  if (what == ValueKind::gradient) {
+    boundary_.require_whole_step("cannot write a gradient of");
+    return GradientValues(blocks_.run(), blocks_.homes().gradients).write(tensor, first_element, values);
+  }
   static_cast<void>(boundary_.whole(kAction));
   const RunContext& context = blocks_.run();
   const bool is_trained = context.space.tensor(tensor).trainable;
@@ -309,7 +256,7 @@ void TrainingState::write_values(TensorId tensor, ValueKind what, uint64_t first
                    [this](ChunkId chunk) { blocks_.drop_device_copy(chunk); });
   }
   for_each_run(context.shards, context.shards.rank(), tensor, first_element, values.size(),
-               [&](const Run& run) {
+               [&](const TensorRun& run) {
                  const std::span<const float> mine = values.subspan(run.at, run.count);
                  if (is_moment(what)) {
                    write_moments(run.chunk, run.first_element, mine, moment_of(what), begin);

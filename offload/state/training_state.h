@@ -28,6 +28,7 @@ enum class ValueKind : uint8_t {
   master,     // the fp32 value that the parameter is rounded from
   first_moment,
   second_moment,
+  gradient,  // of a step, between its last micro-batch and its update (GradientValues)
 };
 std::string_view name_of(ValueKind kind);  // "first moment"
 

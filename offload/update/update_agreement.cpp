@@ -91,6 +91,12 @@ std::optional<Error> difference_of(std::span<const UpdateBallot> all) {
                    {"cannot update", "values of the model",
                     fmt::format("since the update before, rank {} has written others than rank 0", rank),
                     "go on from the last commit or a checkpoint, and let all ranks write the same values"});
+    if (first.part_differs != other.part_differs)
+      return Error(
+          ErrorKind::config,
+          {"cannot update", "a part of the model",
+           fmt::format("rank {} trains another part than rank 0, and the ranks of one of them differ", rank),
+           "do what the error of that part says"});
   }
   return std::nullopt;
 }

@@ -26,6 +26,8 @@ struct UpdateBallot {
   uint64_t step = 0;
   std::array<uint64_t, kOptimizerSettings> settings{};  // of each member a checksum over all groups
   uint64_t written = 0;                                 // TrainingState::take_sum_of_written
+  // Among the ranks of all parts of a model: those of this rank's part cannot update together.
+  bool part_differs = false;
 };
 
 UpdateBallot ballot_of(const GradientNorm& norm, const UpdateSettings& settings, uint64_t written);

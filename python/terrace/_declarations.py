@@ -21,7 +21,7 @@ ENUMS = {
     "terrace_unused_gradients": {"zero": 0, "skip": 1},
     "terrace_io_engine": {"best": 0, "uring": 1, "libaio": 2, "threads": 3},
     "terrace_log_level": {"info": 0, "warning": 1, "error": 2},
-    "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3},
+    "terrace_what": {"parameter": 0, "master": 1, "first_moment": 2, "second_moment": 3, "gradient": 4},
     "terrace_unit": {"bytes": 0, "count": 1, "nanoseconds": 2},
     "terrace_words": {"c": 0, "python": 1, "configuration": 2},
     "terrace_error_cause": {
@@ -65,7 +65,8 @@ class terrace_tensor(Structure):
     _fields_ = [
         ("size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("shape", POINTER(c_uint64)),
         ("type", c_uint32), ("frozen", c_uint32), ("group", c_uint32), ("backward_uses", c_uint32),
-        ("address", c_void_p), ("rounding_place", c_uint64), ("by_matrix", c_uint32), ("reserved", c_uint32),
+        ("address", c_void_p), ("rounding_place", c_uint64), ("by_matrix", c_uint32),
+        ("counted_elsewhere", c_uint32),
     ]
 
 
@@ -87,7 +88,8 @@ class terrace_options(Structure):
         ("retained_commits", c_uint32), ("resume", c_uint32), ("discard_commits", c_uint32),
         ("io_engine", c_uint32), ("no_host_lock", c_uint32), ("no_checksums", c_uint32), ("log", terrace_log_fn),
         ("log_context", c_void_p), ("ranks", c_void_p), ("divide_parameters", c_uint32),
-        ("rank_exchange", c_uint32), ("saved_activations", c_uint32), ("reserved", c_uint32),
+        ("rank_exchange", c_uint32), ("saved_activations", c_uint32), ("hold_gradients", c_uint32),
+        ("model_ranks", c_void_p),
     ]
 
 
@@ -221,7 +223,7 @@ class terrace_ranks_options(Structure):
     _fields_ = [
         ("size", c_uint32), ("transport", c_uint32), ("rank", c_uint32), ("count", c_uint32),
         ("timeout_seconds", c_uint32), ("ends_process", c_uint32), ("place", c_char_p), ("log", terrace_log_fn),
-        ("log_context", c_void_p),
+        ("log_context", c_void_p), ("among", c_void_p),
     ]
 
 

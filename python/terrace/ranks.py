@@ -30,7 +30,7 @@ class Ranks:
     that have not come after `timeout` seconds are missing. With `ends_process` "always" a rank that still computes a
     second after another has died or failed, and has not been told of it by a call, ends too; with "with_store" it does
     while a store is divided over the ranks. `log` is given a level and a line; without it warnings and errors go to
-    stderr.
+    stderr. Some of the ranks `among` those of a run meet with `rank`, `count` and `place`.
 
     Every rank makes the same calls in the same order. PeerError names a rank that has died or left.
     """
@@ -45,6 +45,7 @@ class Ranks:
         timeout: int = 0,
         ends_process: str = "never",
         log: Callable[[str, str], None] | None = None,
+        among: Ranks | None = None,
     ) -> None:
         given = new(
             c.terrace_ranks_options,
@@ -54,6 +55,7 @@ class Ranks:
             timeout_seconds=timeout,
             ends_process=value_of("terrace_ends_process", ends_process, "ends_process"),
             log=log_function(_to_stderr if log is None else log),
+            among=among._handle if among is not None else None,
         )
         if place is not None:
             given.place = raw_of(place, "place")
@@ -61,7 +63,7 @@ class Ranks:
         self._kept = given  # what C calls has to live as long as the ranks
         self._doing = ""
         self._lib = library()
-        self._handle = ctypes.c_void_p()
+        self._handle: ctypes.c_void_p = ctypes.c_void_p()
         check(self._lib.terrace_ranks_join(given, ctypes.byref(self._handle)))
         self._free = weakref.finalize(self, self._lib.terrace_ranks_free, ctypes.c_void_p(self._handle.value))
         facts = new(c.terrace_ranks_facts)

@@ -61,7 +61,7 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_tensor, address, 40, 8),
     TERRACE_MEMBER(terrace_tensor, rounding_place, 48, 8),
     TERRACE_MEMBER(terrace_tensor, by_matrix, 56, 4),
-    TERRACE_MEMBER(terrace_tensor, reserved, 60, 4),
+    TERRACE_MEMBER(terrace_tensor, counted_elsewhere, 60, 4),
     {"terrace_use", "", 0, 40, sizeof(terrace_use)},
     TERRACE_MEMBER(terrace_use, size, 0, 4),
     TERRACE_MEMBER(terrace_use, kind, 4, 4),
@@ -71,7 +71,7 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_use, micro_batch, 28, 4),
     TERRACE_MEMBER(terrace_use, encloses, 32, 4),
     TERRACE_MEMBER(terrace_use, reserved, 36, 4),
-    {"terrace_options", "", 0, 168, sizeof(terrace_options)},
+    {"terrace_options", "", 0, 176, sizeof(terrace_options)},
     TERRACE_MEMBER(terrace_options, size, 0, 4),
     TERRACE_MEMBER(terrace_options, parameters, 4, 4),
     TERRACE_MEMBER(terrace_options, states, 8, 4),
@@ -105,7 +105,8 @@ constexpr Row kRows[] = {
     TERRACE_MEMBER(terrace_options, divide_parameters, 152, 4),
     TERRACE_MEMBER(terrace_options, rank_exchange, 156, 4),
     TERRACE_MEMBER(terrace_options, saved_activations, 160, 4),
-    TERRACE_MEMBER(terrace_options, reserved, 164, 4),
+    TERRACE_MEMBER(terrace_options, hold_gradients, 164, 4),
+    TERRACE_MEMBER(terrace_options, model_ranks, 168, 8),
     {"terrace_plan_result", "", 0, 88, sizeof(terrace_plan_result)},
     TERRACE_MEMBER(terrace_plan_result, size, 0, 4),
     TERRACE_MEMBER(terrace_plan_result, fits, 4, 4),
@@ -222,6 +223,7 @@ TEST(CAbi, KeepsTheValuesOfItsEnums) {
   EXPECT_EQ(TERRACE_IO_THREADS, 3);
   EXPECT_EQ(TERRACE_LOG_ERROR, 2);
   EXPECT_EQ(TERRACE_SECOND_MOMENT, 3);
+  EXPECT_EQ(TERRACE_GRADIENT, 4);
   EXPECT_EQ(TERRACE_NANOSECONDS, 2);
   EXPECT_EQ(terrace_abi(), static_cast<uint32_t>(TERRACE_ABI));
 }

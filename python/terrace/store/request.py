@@ -49,7 +49,7 @@ class Request:
         uses = [use if isinstance(use, Use) else Use(*use) for use in uses or ()]
         self._c_uses = (c.terrace_use * len(uses))(*(self._c_use(use) for use in uses))
         self._c_options = _c_options(options)
-        self._ranks = options.get("ranks")  # they outlive every store
+        self._ranks = options.get("ranks"), options.get("model_ranks")  # they outlive every store
 
     def number_of(self, tensor: TensorKey, what: str) -> int:
         """The place of a tensor in the list, by its name or by that place."""
@@ -162,6 +162,7 @@ def _c_tensor(tensor: Tensor) -> c.terrace_tensor:
             address=tensor.address or None,
             rounding_place=tensor.rounding_place,
             by_matrix=tensor.by_matrix,
+            counted_elsewhere=tensor.counted_elsewhere,
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(
@@ -192,7 +193,7 @@ def _c_options(options: Named) -> c.terrace_options:
             value = raw_of(value, name)
         elif name == "log":
             value = log_function(value)
-        elif name == "ranks":
+        elif name in ("ranks", "model_ranks"):
             value = getattr(value, "_handle", value)  # of terrace.ranks.Ranks
         try:
             setattr(result, name, value)

@@ -55,6 +55,7 @@ class Tensor(NamedTuple):
     address_is_device: bool = False
     rounding_place: int = 0  # as in terrace_tensor
     by_matrix: bool = False  # two extents, which an Optimizer of kind "muon" trains
+    counted_elsewhere: bool = False  # a copy, which the norm has from another part of model_ranks
 
     @property
     def elements(self) -> int:

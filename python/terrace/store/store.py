@@ -190,7 +190,7 @@ class Store:
         out: Source | None = None,
     ) -> Any:
         """Values as fp32, or words: in a new array.array of "f" or "I", or in `out`, a buffer or an address. `what` is
-        parameter, master, first_moment or second_moment."""
+        parameter, master, first_moment, second_moment, or gradient between a step's last micro-batch and its update."""
         spec = self._spec(tensor)
         count = spec.elements - first if count is None else count
         type_, code = type_of_values(spec)

@@ -19,8 +19,8 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors that it is made of, in an order that depends on its class alone."""
     if not is_wrapper(tensor):
         return [tensor]
-    names, _ = cast(Any, tensor).__tensor_flatten__()
-    return [one for name in names for one in inner_tensors(getattr(tensor, name))]
+    parts = (getattr(tensor, name) for name in cast(Any, tensor).__tensor_flatten__()[0])
+    return [one for part in parts if isinstance(part, torch.Tensor) for one in inner_tensors(part)]
 
 
 def made_over(tensor: torch.Tensor, values: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -33,7 +33,8 @@ def _made_over(tensor: torch.Tensor, values: Iterator[torch.Tensor]) -> torch.Te
         return next(values)
     wrapper = cast(Any, tensor)
     names, context = wrapper.__tensor_flatten__()
-    inner = {name: _made_over(getattr(tensor, name), values) for name in names}
+    parts = {name: getattr(tensor, name) for name in names}  # of a DTensor its mesh, too
+    inner = {name: _made_over(part, values) if isinstance(part, torch.Tensor) else part for name, part in parts.items()}
     made: torch.Tensor = type(wrapper).__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
     return made
 

@@ -13,13 +13,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 class ExampleCase(unittest.TestCase):
-    def losses(self, name, module, *arguments):
+    def losses(self, name, module, *arguments, processes=1):
         for needed in ("torch", module):
             if importlib.util.find_spec(needed) is None:
                 self.skipTest(f"{needed} is not installed")
         environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+        launcher = (
+            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+        )
         run = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / "python" / name), *arguments],
+            [sys.executable, *launcher, str(ROOT / "examples" / "python" / name), *arguments],
             env=environment,
             capture_output=True,
             text=True,

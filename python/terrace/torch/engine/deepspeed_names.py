@@ -16,6 +16,7 @@ import torch
 from ...errors import ConfigError, MisuseError
 from ...store.saved import SavedUse, saved_use
 from ...suggestions import suggestion_among
+from .parts import Parts
 from .together import mean_in_order
 
 if TYPE_CHECKING:
@@ -100,17 +101,14 @@ def require_whole_load(folder: object, load_module_strict: bool, custom_load_fn:
         )
 
 
-def require_undivided(mpu: object, mesh_param: object) -> None:
-    """Raises where a model is to be divided among processes."""
-    size = getattr(mpu, "get_model_parallel_world_size", lambda: 1)()
-    for name, asks in (("mpu", size > 1), ("mesh_param", mesh_param is not None)):
-        if asks:
-            raise ConfigError(
-                "cannot divide a model among processes",
-                name,
-                "Terrace divides parameters, gradients and states over all processes by itself",
-                f"leave {name} out: parameters that do not fit are on cpu or nvme, as offload_param says",
-            )
+def require_no_mesh(mesh_param: object) -> None:
+    if mesh_param is not None:
+        raise ConfigError(
+            "cannot divide a model among processes",
+            "mesh_param",
+            "a mesh of DeepSpeed names processes for its own layers",
+            "give data_parallel_group, the processes that have the same part of the model",
+        )
 
 
 def missing(name: str, engine: type, module: nn.Module) -> str:
@@ -173,20 +171,22 @@ class EngineNames:
     tier_name: str | None = None  # of terrace.initialize
     _boundary: bool | None = None  # what set_gradient_accumulation_boundary has said
     _own_batches: Iterator[Any] | None = None
+    parts = Parts(None, None)  # which part of the model this process trains
 
     # --- Ranks: the processes that train together ---
 
     @property
     def global_rank(self) -> int:
-        return 0 if self.store.ranks is None else self.store.ranks.rank
+        return 0 if self.parts.everybody is None else self.parts.everybody.rank
 
     @property
     def local_rank(self) -> int:
         """Among the ranks of this host."""
-        return 0 if self.store.ranks is None else self.store.ranks.local_rank
+        return 0 if self.parts.everybody is None else self.parts.everybody.local_rank
 
     @property
     def world_size(self) -> int:
+        """How many processes divide the micro-batches of an update: those that train the same part of the model."""
         return 1 if self.store.ranks is None else self.store.ranks.count
 
     @property

@@ -19,7 +19,7 @@ from ..dealt import DealtLoader, RankSampler
 from ..emptied import require_values
 from .alike import agree
 from .attach import attach_words
-from .deepspeed_names import ENGINES, require_undivided, source_of
+from .deepspeed_names import ENGINES, require_no_mesh, source_of
 from .device import choose_device, require_own_gpu, tensor_at, torch_device_of
 from .engine import Engine
 from .launched import join_ranks, obey
@@ -27,6 +27,7 @@ from .matrices import defaults_of_muon, muon_groups
 from .optimizer import EngineOptimizer, kind_of
 from .others import line_of_outside, settle_others
 from .parameters import Parameters
+from .parts import Parts, parts_of
 from .passes.needs import Shortage
 from .placeholders import (
     TORCH_TYPES,
@@ -71,6 +72,8 @@ def initialize(
     control: bool | Path = False,
     config_params: ConfigSource | None = None,
     mpu: object = None,
+    data_parallel_group: Any = None,
+    model_parallel_size: int | None = None,
     mesh_param: object = None,
     dist_init_required: object = None,
     distributed_port: object = None,
@@ -90,25 +93,24 @@ def initialize(
     resume: True goes on from the commit in nvme_path, "auto" does where there is one.
     discard_commits: a commit of an earlier run in nvme_path may be removed.
     args: `args.deepspeed_config` names the file where `config` is not given; so does `config_params`, its old name.
-    mpu, mesh_param, dist_init_required, distributed_port: DeepSpeed's; a model is not divided among processes by hand.
+    model_parallel_size, data_parallel_group, mpu: of processes that have parts of the model (docs/python_parts.md).
+    mesh_param, dist_init_required, distributed_port: DeepSpeed's, without effect or refused.
     """
-    ranks = join_ranks(lambda: source_of(config, config_params, args))
+    joined = join_ranks(lambda: source_of(config, config_params, args))
+    parts = on_all(joined, _WHAT, lambda: parts_of(model, data_parallel_group, model_parallel_size, mpu))
+    ranks = parts.data
     named: Named = {"config": config, "config_params": config_params, "args": args, "optimizer": optimizer}
-    named.update(mpu=mpu, mesh_param=mesh_param, model_parameters=model_parameters, lr_scheduler=lr_scheduler)
+    named.update(parts=parts, mesh_param=mesh_param, model_parameters=model_parameters, lr_scheduler=lr_scheduler)
     named.update(training_data=training_data, device=device, collate_fn=collate_fn, total_steps=total_steps)
     named.update(persistence_threshold=persistence_threshold, resume=resume)
-    made = on_all(ranks, _WHAT, lambda: _prepare(ranks, model, named))
+    made = _prepare_all(parts, model, named)
     if ranks is not None:
-        require_own_gpu(made.device, ranks)
         named.update(units=units, discard_commits=discard_commits, tier_name=tier_name)
         named.update(control=bool(control), step_log=step_log is not None)
         agree(ranks, facts_of(made.settings, model, made.groups, _alike_in(named)))
     _say(log if ranks is None or ranks.is_first else _unheard, _notes(made.settings, made.parameters))
-    more = {"tier_name": tier_name, "discard_commits": discard_commits}
-    with in_words_of_the_configuration():
-        options = options_of(made.parameters, made.optimizer.kind, made.groups, log, ranks, **more)
-        made.parameters.copy_small()
-        engine = _make(_planned(ranks, made, units, options), resume, made.optimizer.kinds)
+    more = {"tier_name": parts.tier_name(tier_name), "discard_commits": discard_commits, "log": log}
+    engine = on_all(parts.all, _WHAT, lambda: _made_engine(made, units, resume, more))
     engine.tier_name, engine.client_optimizer, engine.client_lr_scheduler = tier_name, optimizer, lr_scheduler
     followed = {"step_log": step_log, "control": control, "total_steps": total_steps}
     engine.adopt(made.optimizer, made.scheduler, made.loader, **followed)
@@ -130,13 +132,19 @@ class _Prepared(NamedTuple):
     device: Any
 
 
-def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
+def _prepare_all(parts: Parts, model: Any, given: Named) -> _Prepared:
+    made = on_all(parts.everybody, _WHAT, lambda: _prepare(parts, model, given))
+    if parts.everybody is not None:
+        require_own_gpu(made.device, parts.everybody)
+    return made
+
+
+def _prepare(parts: Parts, model: Any, given: Named) -> _Prepared:
     """Raises for what this rank cannot use."""
-    refuse_second_engine(ranks, bool(ENGINES))
-    require_undivided(given["mpu"], given["mesh_param"])
-    resume = given["resume"]
-    if resume not in (True, False, "auto"):
-        raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
+    ranks = parts.data
+    refuse_second_engine(parts.everybody, bool(ENGINES))
+    require_no_mesh(given["mesh_param"])
+    _require_start(given["resume"], parts)
     settings: Config = read_config(
         source_of(given["config"], given["config_params"], given["args"]),
         given["total_steps"],
@@ -144,21 +152,43 @@ def _prepare(ranks: Ranks | None, model: Any, given: Named) -> _Prepared:
         given["lr_scheduler"] is not None,
         met=ranks,
     )
-    if ranks is not None:
-        settings.warnings.extend(obey(ranks, settings))
+    for one in filter(None, dict.fromkeys((parts.all, ranks))):
+        settings.warnings.extend(obey(one, settings))
     if ranks is None or ranks.is_first:
         require_packages(settings.values)
     require_plain(model)
     _require_all_values(model)
-    device = choose_device(settings, given["device"], ranks)
+    device = choose_device(settings, given["device"], parts.everybody)
     _require_order(settings)
     groups, kind, defaults = groups_of(model, settings, given["optimizer"], given["model_parameters"])
     optimizer = EngineOptimizer(kind, groups, defaults)
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
     loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
     threshold = given["persistence_threshold"]
-    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), ranks is not None, kind)
+    parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), parts, kind)
     return _Prepared(settings, groups, optimizer, scheduler, loader, parameters, device)
+
+
+def _made_engine(made: _Prepared, units: Any, resume: bool | str, more: Named) -> Engine:
+    ranks = made.parameters.parts.data
+    with in_words_of_the_configuration():
+        options = options_of(made.parameters, made.optimizer.kind, made.groups, **more)
+        made.parameters.copy_small()
+        engine = _make(_planned(ranks, made, units, options), resume, made.optimizer.kinds)
+    engine.parts = made.parameters.parts
+    return engine
+
+
+def _require_start(resume: object, parts: Parts) -> None:
+    if resume not in (True, False, "auto"):
+        raise ConfigError("cannot resume a training", "resume", f"it is {resume!r}", 'give True, False or "auto"')
+    if resume and parts.parts > 1:
+        raise ConfigError(
+            "cannot resume a training",
+            f"resume={resume!r}",
+            f"{parts.parts} parts of a model commit each by itself, and may have come to different steps",
+            "save a checkpoint of all parts (engine.save_checkpoint), and load that",
+        )
 
 
 def _planned(ranks: Ranks | None, made: _Prepared, units: Any, options: Named) -> Planned:
@@ -329,7 +359,7 @@ def _make(planned: Planned, resume: bool | str, kinds: Sequence[str]) -> Engine:
             if one.words is not None:
                 attach_words(parameters.model, one, store, device, None if is_strict else placeholders)
             elif one.is_managed:
-                real = tensor_at(store, one.number, one.parameter.shape, TORCH_TYPES[one.type], device)
+                real = tensor_at(store, one.number, one.shape, TORCH_TYPES[one.type], device)
                 one.attach(real, real if is_strict else placeholders.like(real))
             else:
                 one.attach(one.values, one.values)

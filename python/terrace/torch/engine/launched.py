@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -92,12 +92,17 @@ def _place_of_group() -> str:
     torch.distributed.all_gather_object(hosts, socket.gethostname())
     chosen: list[Any] = [None]
     if torch.distributed.get_rank() == 0:
-        host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-        with contextlib.closing(socket.socket()) as free:
-            free.bind(("", 0))
-            chosen = [f"{host}:{free.getsockname()[1]}"]
+        chosen = [free_place(hosts)]
     torch.distributed.broadcast_object_list(chosen, src=0)
     return str(chosen[0])
+
+
+def free_place(hosts: Sequence[str]) -> str:
+    """Where processes on these hosts can meet, the first of which chooses it."""
+    host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("", 0))
+        return f"{host}:{free.getsockname()[1]}"
 
 
 def _tell_of_failures(ranks: Ranks) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...errors import ConfigError
+from .parts import is_shard
 
 if TYPE_CHECKING:
     from ..._types import Named
@@ -29,6 +30,13 @@ def require_matrix(parameter: nn.Parameter, name: str) -> None:
             name,
             f"its shape is {tuple(parameter.shape)}, and Muon trains matrices",
             "give it to a group with use_muon=False, which AdamW trains, or set use_muon = False on the parameter",
+        )
+    if is_shard(parameter):
+        raise ConfigError(
+            "cannot train a parameter by Muon",
+            name,
+            "it is a shard of a matrix, and a step of Muon is made of the whole",
+            "set use_muon = False on parameters that are divided among processes, which AdamW trains then",
         )
 
 

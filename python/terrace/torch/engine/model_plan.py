@@ -131,8 +131,8 @@ def _plan_of(model: nn.Module, document: Named, optimizer: Any, units: Any, thre
     parameters = Parameters(model, settings, groups, threshold, torch_device_of(device), kind=kind)
     for one in parameters.tracked:
         if not one.is_managed:
-            one.values = torch.empty(one.parameter.shape, dtype=TORCH_TYPES[one.type])
-    planned = Planned(parameters, units, device, options_of(parameters, kind, groups, None))
+            one.values = torch.empty(one.shape, dtype=TORCH_TYPES[one.type])
+    planned = Planned(parameters, units, device, options_of(parameters, kind, groups))
     found = plan(planned.specs, planned.used_device, planned.uses, **planned.options)
     return ModelPlan(
         found.parameter_count,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +11,11 @@ from ...errors import ConfigError
 from ...store.spec import Tensor
 from ..inner import inner_tensors, is_wrapper
 from ..mapped import MOST_IN_MEMORY, mapped_copy
+from ..optimizer.local import local_of
 from ..optimizer.settings import kind_of_group
 from .matrices import require_matrix
 from .others import kept_in_fp32
+from .parts import Parts
 from .placeholders import (
     TORCH_TYPES,
     TYPES,
@@ -36,8 +39,8 @@ _TILE_ELEMENTS, _ALIGNED_ELEMENTS = 4096, 64
 class Parameters:
     """.tracked: those of a store, and small ones beside it. .managed_of:
     of these by the ids of their parameters, those that the store has. .outside: large frozen ones that no store can have. A
-    parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, and nothing is
-    divided over ranks, small ones stay in torch's own memory and are updated there. `kind` is the optimizer's."""
+    parameter of at most `threshold` elements is small; where the engine computes on the processor, `device`, and this
+    process is alone, small ones stay in torch's own memory and are updated there. `kind` is the optimizer's."""
 
     def __init__(
         self,
@@ -46,16 +49,17 @@ class Parameters:
         groups: list[Named],
         threshold: int,
         device: torch.device,
-        are_divided: bool = False,
+        parts: Parts | None = None,
         kind: str = "adamw",
     ) -> None:
         self.model = model
         self.config = config
+        self.parts = parts or Parts(None, None)
         self.device = device
         self.group_count = len(groups)
         self._kept_in_fp32 = kept_in_fp32(model, config)
         states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
-        has_small = states_below and device.type == "cpu" and not are_divided
+        has_small = states_below and device.type == "cpu" and self.parts.is_whole
         group_of = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
         found = named_once(model)
         strange = set(group_of) - {id(parameter) for parameter, _ in found}
@@ -78,7 +82,7 @@ class Parameters:
             if not parameter.numel():
                 continue
             one = Tracked(parameter, names, self.type_of(parameter), is_trained, group_of.get(id(parameter), 0))
-            one.is_small = parameter.numel() <= threshold
+            one.is_small = one.elements <= threshold
             one.is_managed = not one.is_small or not has_small
             one.is_matrix = is_trained and kind_of_group(kind, groups[one.group]) == "muon"
             if one.is_matrix:
@@ -109,23 +113,40 @@ class Parameters:
     def specs(self) -> list[Tensor]:
         """The tensors of a store, which are numbered by this."""
         specs: list[Tensor] = []
-        place_in_tile: dict[tuple[str, bool], int] = {}  # of a section of the store
+        # By section of the store: what is at its end, which is there.
+        end_of: dict[tuple[str, bool, bool], tuple[object, int]] = {}
         for one in self.tracked:
-            section = one.type, one.is_matrix
-            if one.is_small:
-                # They begin with a tile of their own where they are in the store's memory, as they do beside it.
-                padding = -_aligned(place_in_tile.pop(section, 0)) % _TILE_ELEMENTS
+            is_copy = one.name in self.parts.copies
+            if one.is_trainable:
+                section = one.type, one.is_matrix, is_copy
+                # Small ones begin with a tile of their own where they are in the store's memory, as they do beside it.
+                block = one.is_small, self.parts.block_of(one.name) if self.parts.block_of else ""
+                before, end = end_of.get(section, (block, 0))
+                padding = -end % _TILE_ELEMENTS if before != block else 0
                 if padding:
-                    specs.append(_padding(one, padding))
-            elif one.is_trainable:
-                place_in_tile[section] = _aligned(place_in_tile.get(section, 0)) + one.parameter.numel()
+                    specs.append(_padding(one, padding, is_copy, block[1]))
+                end_of[section] = block, _aligned(end + padding + one.elements)
             one.number = len(specs)
             memory = {} if one.is_managed else {"home": "caller", "address": one.values.data_ptr()}
-            shape = tuple(one.parameter.shape) or (1,) if one.words is None else (one.words.count,)
+            shape = one.shape or (1,) if one.words is None else (one.words.count,)
             specs.append(
-                Tensor(one.name, shape, one.type, one.is_trainable, one.group, by_matrix=one.is_matrix, **memory)
+                Tensor(
+                    one.name,
+                    shape,
+                    one.type,
+                    one.is_trainable,
+                    one.group,
+                    rounding_place=self._rounding_place(one.name),
+                    by_matrix=one.is_matrix,
+                    counted_elsewhere=is_copy,
+                    **memory,
+                )
             )
         return specs
+
+    def _rounding_place(self, name: str) -> int:
+        """The same in whatever part of the model a tensor is."""
+        return 0 if self.parts.block_of is None else (zlib.crc32(name.encode()) >> 9) + 1 << 40
 
     def fill(self, store: Store) -> None:
         """Fills a store of specs() from the parameters, in their own type: masters keep what a smaller type would lose."""
@@ -139,7 +160,7 @@ class Parameters:
                     packed = packed if copied <= MOST_IN_MEMORY else mapped_copy(packed, self._folder())
                 sources[one.number] = (packed, "word")
                 continue
-            source = one.parameter.detach().cpu()
+            source = local_of(one.parameter.detach()).cpu()
             source = source if source.dtype in TYPES else source.to(TORCH_TYPES[one.type])
             source = source.contiguous()
             sources[one.number] = (source, TYPES[source.dtype])
@@ -153,11 +174,11 @@ class Parameters:
         return paths[0] if paths else None
 
 
-def _padding(one: Tracked, elements: int) -> Tensor:
-    """Before `one`, in the same section. It has no gradient, so that no update touches it."""
-    if one.is_matrix:
-        return Tensor(f".padding.{one.type}.matrices", (1, elements), one.type, group=one.group, by_matrix=True)
-    return Tensor(f".padding.{one.type}", (elements,), one.type, group=one.group)
+def _padding(one: Tracked, elements: int, is_copy: bool, block: str) -> Tensor:
+    """Before `one`, the first of a block, in the same section. It has no gradient, so that no update touches it."""
+    name = f".padding.{one.type}" + ".matrices" * one.is_matrix + (f".{one.name}" if block else "")
+    shape = (1, elements) if one.is_matrix else (elements,)
+    return Tensor(name, shape, one.type, group=one.group, by_matrix=one.is_matrix, counted_elsewhere=is_copy)
 
 
 def _aligned(elements: int) -> int:

@@ -20,6 +20,7 @@ from ...errors import ConfigError, MisuseError
 from ..emptied import UNWRITTEN, holds_nothing
 from ..handed_over import HandedOver
 from ..inner import inner_tensors, is_wrapper, version_of
+from ..optimizer.local import is_dtensor, local_of
 from ..overlap import overlapping
 from .away import AwayParameter
 from .words import Words, keeps_state
@@ -36,6 +37,8 @@ class Tracked:
 
     __slots__ = (
         "parameter",
+        "shape",
+        "elements",
         "names",
         "number",
         "type",
@@ -69,6 +72,8 @@ class Tracked:
 
     def __init__(self, parameter: nn.Parameter, names: list[str], type_: str, is_trainable: bool, group: int) -> None:
         self.parameter = parameter
+        local = local_of(parameter)  # of a DTensor the shard of this process, which is all that the engine knows
+        self.shape, self.elements = tuple(local.shape), local.numel()
         self.names = names
         # How its bytes lie in the store, of a frozen one that is no tensor of numbers to it.
         self.words = Words(parameter) if type_ == "word" else None
@@ -108,7 +113,7 @@ class Tracked:
     @property
     def bytes(self) -> int:
         """That it has in a pass."""
-        return self.parameter.nbytes if self.words is None else self.words.bytes
+        return local_of(self.parameter).nbytes if self.words is None else self.words.bytes
 
     def attach(self, real: torch.Tensor, away: torch.Tensor, memory: torch.Tensor | None = None) -> None:
         self.real = real
@@ -126,7 +131,7 @@ class Tracked:
             for inner, value in zip(inner_tensors(self.parameter), inner_tensors(values)):
                 inner.data = value
             return
-        self.parameter.data = values
+        inner_of(self.parameter).data = values
         if self.alias is not None:
             self.alias.data = values
 
@@ -161,7 +166,7 @@ class Placeholders:
     def of(self, one: Tracked, device: torch.device) -> torch.Tensor:
         """What a parameter is while its values are in the store."""
         if one.words is None:
-            return self._of(TORCH_TYPES[one.type], device, one.parameter.shape)
+            return self._of(TORCH_TYPES[one.type], device, one.shape)
         return one.words.made_of(one.parameter, lambda dtype, shape: self._of(dtype, device, shape))
 
     def _of(self, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> torch.Tensor:
@@ -183,7 +188,7 @@ class Placeholders:
             if not one.is_managed or one.leases or address_of(one.parameter) == address_of(one.away):
                 continue
             is_left_over = address_of(one.parameter) == address_of(one.real)  # of a release that Ctrl-C cut short
-            is_resized = one.parameter.shape != one.real.shape
+            is_resized = inner_of(one.parameter).shape != one.real.shape
             one.put_away()
             if not is_left_over and is_resized:
                 raise MisuseError(
@@ -216,6 +221,11 @@ class Placeholders:
                     "of a pass, where it has no memory of its own, and the value is lost",
                     "write within `with engine.gathered(parameters, write=True):`",
                 )
+
+
+def inner_of(parameter: torch.Tensor) -> torch.Tensor:
+    """The tensor that has its values: of a DTensor that of this process."""
+    return inner_tensors(parameter)[0] if is_dtensor(parameter) else parameter
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -291,6 +301,8 @@ def kind_of_parameter(parameter: nn.Parameter, name: str) -> str:
     that does not say what it is made of, "outside", in torch's memory. Raises where nothing could train it, or where it
     would be read in a wrong way."""
     what = "cannot take a parameter into Terrace"
+    if is_dtensor(parameter) and parameter.requires_grad:
+        parameter = nn.Parameter(local_of(parameter.detach()))
     is_plain = type(parameter.data) in (torch.Tensor, torch.nn.Parameter)
     if parameter.requires_grad and (not is_plain or keeps_state(parameter)):
         kind = type(parameter.data) if not is_plain else type(parameter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CapacityError, ConfigError
@@ -92,21 +93,22 @@ class Planned:
         return Store(self.specs, self.used_device, self.uses, **dict(options, resume=True)), True
 
 
-def options_of(
-    parameters: Parameters, kind: str, groups: list[Named], log: Log | None, ranks: Ranks | None = None, **more: Any
-) -> Named:
-    """The options of a store that the passes of a model hand gradients over to. The ranks of a host share its memory. By
-    NCCL they exchange gradients where torch has made them."""
-    config = parameters.config
+def options_of(parameters: Parameters, kind: str, groups: list[Named], *, log: Log | None = None, **more: Any) -> Named:
+    """The options of a store that the passes of a model hand gradients over to. The processes of a host share its memory
+    and, where they train several parts, its processors. By NCCL ranks exchange gradients where torch has made them."""
+    config, parts = parameters.config, parameters.parts
+    ranks = parts.data
     kinds = {kind_of_group(kind, group) for group in groups}
     store_kind = "adamw" if "adamw" in kinds else kind  # whose moments have room for Muon's
     shared: Named = {}
     moves_by_nccl = ranks is not None and ranks.count > 1 and ranks.transport == "nccl"
-    if ranks is not None:
+    if parts.everybody is not None:
         budget = config.store_options["host_bytes"]
         if not config.values.get("terrace.host_memory"):
-            budget //= ranks.local_count
-        shared = {"ranks": ranks, "host_bytes": least_of(ranks, budget)}
+            budget //= parts.everybody.local_count
+        shared = {"ranks": ranks, "model_ranks": parts.all, "host_bytes": least_of(ranks, budget)}
+    if parts.all is not None and not config.store_options.get("threads"):
+        shared["threads"] = max(len(os.sched_getaffinity(0)) // parts.all.local_count, 1)
     return dict(
         config.store_options,
         gradients="handed_over_on_device" if moves_by_nccl else "handed_over",

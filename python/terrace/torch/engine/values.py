@@ -15,12 +15,13 @@ from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseEr
 from ..emptied import UNWRITTEN
 from ..inner import version_of
 from ..mapped import MOST_IN_MEMORY, mapped_empty
+from ..optimizer.local import as_spread, local_of, local_values
 from .alike import within
 from .away import AwayParameter
 from .layout import OWN_ATTRIBUTES
 from .passes.hooks import refuse_to_pickle
 from .passes.read_watch import Watched
-from .placeholders import acquire, release
+from .placeholders import acquire, inner_of, release
 from .replicas import require_rank, require_same_values, settle_values
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Values:
         self._by_name = {name: one for one in tracked for name in one.names}
         self._small = _by_type([one for one in tracked if not one.is_managed])
         self._known = self._small_values()  # as the store knows them
-        managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
+        managed = sum(one.elements * one.parameter.element_size() for one in tracked if one.is_managed)
         self._export_to_files = managed > MOST_IN_MEMORY
         self.lost: Error | None = None  # an error: a load has left parts of two states
         self._attach(model)
@@ -104,9 +105,9 @@ class Values:
         if one.words is not None:
             return self._read_words(one, one.words)
         dtype = dtype or (one.parameter.dtype if what == "parameter" else torch.float32)
-        out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
+        out = torch.empty(one.shape, dtype=dtype) if out is None else out
         if what == "parameter" and not one.is_managed:
-            return out.copy_(one.parameter.detach())
+            return out.copy_(local_of(one.parameter.detach()))
         if what == "parameter" and self._passes.step.has_gradients:
             return self._read_in_step(one, out)
         self._passes.come_to_rest("read values")
@@ -129,7 +130,7 @@ class Values:
 
     def _read_in_step(self, one: Tracked, out: torch.Tensor) -> torch.Tensor:
         with self._leased_in_step(one):
-            return out.copy_(one.parameter.detach())
+            return out.copy_(local_of(one.parameter.detach()))
 
     @contextlib.contextmanager
     def _leased_in_step(self, one: Tracked) -> Iterator[None]:
@@ -184,7 +185,7 @@ class Values:
     def _take_written(
         self, ones: list[Tracked], values: torch.Tensor, known: torch.Tensor, is_between_steps: bool
     ) -> None:
-        sizes = [one.parameter.numel() for one in ones]
+        sizes = [one.elements for one in ones]
         for one, new, old in zip(ones, values.split(sizes), known.split(sizes)):
             if not torch.equal(new, old):
                 if not is_between_steps:
@@ -270,7 +271,9 @@ class Values:
                     one.is_gathered = True
                     one.leases += 1
             yield
-            values = [one.parameter.detach() if one.words is not None else one.parameter.data for one in chosen]
+            values = [
+                one.parameter.detach() if one.words is not None else inner_of(one.parameter).data for one in chosen
+            ]
         finally:
             for one in chosen:
                 if one.is_gathered:
@@ -283,7 +286,7 @@ class Values:
         replicas = {name: one.data for name, one in self._replicas_of(parameters)}
         settle_values(
             ranks,
-            {**{one.name: written.get(one, one.parameter.data) for one in found}, **replicas},
+            {**{one.name: written.get(one, inner_of(one.parameter).data) for one in found}, **replicas},
             modifier_rank,
         )
         for one, value in written.items():
@@ -322,10 +325,10 @@ class Values:
                 if value is None:
                     out = None
                     if self._export_to_files and one.words is None:
-                        out = mapped_empty(one.parameter.shape, one.parameter.dtype, self.folder)
+                        out = mapped_empty(one.shape, one.parameter.dtype, self.folder)
                     value = self.read(one, out=out)
                     self._exports[one] = (weakref.ref(state), weakref.ref(value))
-                state[prefix + name] = value
+                state[prefix + name] = as_spread(one.parameter, value)
 
     def _require_alike(self, module: nn.Module, state: Named, prefix: str, *_: object) -> None:
         """Before anything is loaded: the module that is asked to has all of it. All ranks load the same."""
@@ -369,7 +372,7 @@ class Values:
     def _finish_load(self, one: Tracked, values: torch.Tensor) -> None:
         if one.is_managed:
             one.put_away()
-        self.write(one, values)
+        self.write(one, local_values(one.parameter, values))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_pickle()
@@ -408,7 +411,7 @@ def _by_type(small: Iterable[Tracked]) -> dict[str, tuple[list[Tracked], list[to
 def _room_for(one: Tracked) -> torch.Tensor:
     """Memory of its own, to be loaded into."""
     if one.words is None:
-        return torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype)
+        return torch.full(one.shape, float("nan"), dtype=one.parameter.dtype)
     return one.words.over(torch.full((one.words.bytes,), UNWRITTEN, dtype=torch.uint8), one.parameter)
 
 

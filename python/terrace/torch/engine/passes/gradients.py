@@ -10,6 +10,7 @@ import torch
 
 from ...._lib import error_of, undeclared
 from ...handed_over import HandedOver
+from ...optimizer.local import gradient_of
 from ..placeholders import is_strange, why_strange
 from .landing import landing_for
 from .open_step import IDLE, misuse
@@ -39,6 +40,7 @@ class Gradients:
         if gradient is None:
             return  # the parameter was frozen after the forward pass
         parameter.grad = None
+        gradient = gradient_of(parameter, gradient)
         is_unnoticed = one.is_managed and not one.leases and not is_last
         if is_unnoticed and gradient.isnan().any():
             self._step.has_read_nothing = True  # a placeholder was read, and the update is skipped for its NaN
@@ -61,7 +63,7 @@ class Gradients:
         for one in self._trainable:
             gradient = one.parameter.grad
             if gradient is not None and type(gradient) is not HandedOver:
-                self._take_set(one, gradient)
+                self._take_set(one, gradient_of(one.parameter, gradient))
 
     def _take_set(self, one: Tracked, gradient: torch.Tensor) -> None:
         step = self._step

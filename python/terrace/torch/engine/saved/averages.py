@@ -155,10 +155,10 @@ class Average:
             yield one.name, self.values(one)
 
     def values(self, one: Tracked) -> torch.Tensor:
-        out = torch.empty(one.parameter.numel())
+        out = torch.empty(one.elements)
         for first, count in _parts_of(one):
             self.read_part(one, first, count, out[first:])
-        return out.view(one.parameter.shape)
+        return out.view(one.shape)
 
     def read_part(self, one: Tracked, first: int, count: int, out: torch.Tensor) -> None:
         number = self._first[one] + first // PART_ELEMENTS
@@ -242,7 +242,7 @@ class Average:
     def add_entries(self, entries: Entries) -> Entries:
         """To what a file of safetensors is written from: an fp32 tensor "<parameter>.average" each."""
         for one in self._trained:
-            entries.add(f"{one.name}.average", torch.float32, one.parameter.shape, self._reader(one))
+            entries.add(f"{one.name}.average", torch.float32, one.shape, self._reader(one))
         return entries
 
     def _reader(self, one: Tracked) -> Callable[[], Iterator[torch.Tensor]]:
@@ -258,11 +258,11 @@ class Average:
         """Raises where those of a file lack a parameter."""
         for one in self._trained:
             found = saved.get(f"{one.name}.average")
-            if found is None or found.shape != tuple(one.parameter.shape) or found.dtype != "F32":
+            if found is None or found.shape != one.shape or found.dtype != "F32":
                 raise ConfigError(
                     "cannot load an average",
                     one.name,
-                    f"{path} does not have it in fp32 and of shape {tuple(one.parameter.shape)}",
+                    f"{path} does not have it in fp32 and of shape {one.shape}",
                     "load the average of the same model",
                 )
 
@@ -314,7 +314,7 @@ class Average:
 
 def _parts_of(one: Tracked) -> list[tuple[int, int]]:
     """(first element, how many) of the parts that a parameter lies in."""
-    elements = one.parameter.numel()
+    elements = one.elements
     return [(first, min(PART_ELEMENTS, elements - first)) for first in range(0, elements, PART_ELEMENTS)]
 
 

@@ -271,7 +271,7 @@ class Checkpoints:
 
 def layout_of(tracked: Sequence[Tracked]) -> list[tuple[str, tuple[int, ...]]]:
     """[(name, shape)] of the parameters in a store, in its order."""
-    return [(one.name, tuple(one.parameter.shape)) for one in tracked]
+    return [(one.name, one.shape) for one in tracked]
 
 
 def require_same_model(text: str, tracked: Sequence[Tracked], kinds: Sequence[str]) -> None:

@@ -126,8 +126,8 @@ class Exports:
 
     def _parts(self, one: Tracked, what: str, dtype: torch.dtype) -> Callable[[], Iterator[torch.Tensor]]:
         def read() -> Iterator[torch.Tensor]:
-            for first in range(0, one.parameter.numel(), _PART_ELEMENTS):
-                count = min(_PART_ELEMENTS, one.parameter.numel() - first)
+            for first in range(0, one.elements, _PART_ELEMENTS):
+                count = min(_PART_ELEMENTS, one.elements - first)
                 part = torch.empty(count, dtype=torch.float32)
                 if what == "average":
                     cast("Average", self.average).read_part(one, first, count, part)
@@ -191,7 +191,7 @@ class Exports:
         groups, state, number = [], {}, 0
         steps = self._steps()
         trained = [one for one in self._tracked if one.is_trainable]
-        size = 4 * sum(one.parameter.numel() * self.moment_count(optimizer.kinds[one.group]) for one in trained)
+        size = 4 * sum(one.elements * self.moment_count(optimizer.kinds[one.group]) for one in trained)
         for kind, group in zip(optimizer.kinds, optimizer.param_groups):
             first, row = number, optimizer_kinds()[kind]
             for parameter in group["params"]:
@@ -253,7 +253,7 @@ class Exports:
 
     def _load_states(self, one: Tracked, found: Parsed | None, whats: Sequence[str]) -> int:
         """Moments, and of a 16-bit parameter what a master adds to it. Returns the number of updates."""
-        steps, moments, master = found or (0, [torch.zeros(one.parameter.shape)] * len(whats), None)
+        steps, moments, master = found or (0, [torch.zeros(one.shape)] * len(whats), None)
         for what, values in zip(whats, moments):
             self._values.write(one, values, what)
         if master is not None:
@@ -323,9 +323,9 @@ class Exports:
 
     def _load(self, one: Tracked, what: str | None, saved: SavedTensor) -> None:
         """A part at a time, where the store holds all of it."""
-        count = one.parameter.numel() if one.words is None else one.words.count
+        count = one.elements if one.words is None else one.words.count
         if not one.is_managed:
-            values = saved.read(0, count).view(one.parameter.shape)
+            values = saved.read(0, count).view(one.shape)
             return self._values.write(one, values, what)
         what = what or ("master" if one.is_trainable else "parameter")
         for first in range(0, count, _PART_ELEMENTS):

@@ -1,0 +1,139 @@
+"""Which part of a model this process trains, where processes divide the model: stages of a pipeline, and ranks of tensor
+parallelism. Processes with the same part divide its parameters, gradients and states, as all ranks do where each has the
+whole model. The gradient norm, and whether a step is left out, are those of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+
+from ...errors import ConfigError, PeerError
+from ...ranks import Ranks
+from ..optimizer.local import is_dtensor
+from .launched import free_place, join_ranks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Parts(NamedTuple):
+    """`all`: every process of the run; None: there is one part. `data`: those that train this part; None: this process
+    alone. `copies`: names of parameters which another part has too and counts in the norm. `block_of` says by the name of a
+    parameter what begins with a tile of its own in a store: then the norm has the same bits for any division between such
+    blocks."""
+
+    all: Ranks | None
+    data: Ranks | None
+    part: int = 0
+    parts: int = 1
+    copies: frozenset[str] = frozenset()
+    block_of: Callable[[str], str] | None = None
+
+    @property
+    def everybody(self) -> Ranks | None:
+        return self.data if self.all is None else self.all
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this process has all of the model, and lays it out as it likes."""
+        return self.everybody is None and self.block_of is None
+
+    def tier_name(self, given: str | None) -> str | None:
+        """The folder of what this part has on nvme, where parts may share a drive."""
+        if self.parts == 1:
+            return given
+        return f"{given + '-' if given else ''}part-{self.part + 1}-of-{self.parts}"
+
+
+def parts_of(model: nn.Module, group: Any, size: int | None, mpu: Any) -> Parts:
+    """What the model says of its parts, or the groups that terrace.initialize is given."""
+    of_model = getattr(model, "parts", None)
+    ranks = join_ranks()
+    if isinstance(of_model, Parts):
+        if group is not None or size is not None:
+            raise _refused("data_parallel_group", "the model says itself which of its parts each process has")
+        return of_model
+    colour = _colour_of(ranks, group, size, mpu)
+    if ranks is None or colour is None:
+        return Parts(None, ranks)
+    parts = divide(ranks, colour)
+    return parts._replace(copies=_copies_of(model) if parts.part > 0 else frozenset())
+
+
+def _colour_of(ranks: Ranks | None, group: Any, size: int | None, mpu: Any) -> int | None:
+    """The same for processes that train the same part; None where each trains the whole model."""
+    if size is not None:
+        count = 1 if ranks is None else ranks.count
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or count % size:
+            raise _refused("model_parallel_size", f"it is {size!r}, and there are {count} processes")
+        return None if ranks is None or size == 1 else ranks.rank % size
+    if group is None and mpu is not None:
+        group = mpu.get_data_parallel_group()
+    if group is None or ranks is None:
+        return None
+    members = sorted(torch.distributed.get_process_group_ranks(group))
+    return None if len(members) == ranks.count else members[0]
+
+
+def _refused(what: str, reason: str) -> ConfigError:
+    return ConfigError(
+        "cannot divide a model among processes",
+        what,
+        reason,
+        "give model_parallel_size, the processes that share one copy of the model; or mpu, or data_parallel_group",
+    )
+
+
+def _copies_of(model: nn.Module) -> frozenset[str]:
+    """What all processes of a copy of the model have whole, as Megatron and DeepSpeed mark the rest."""
+    return frozenset(name for name, one in model.named_parameters() if not is_shard(one))
+
+
+def is_shard(parameter: torch.Tensor) -> bool:
+    if is_dtensor(parameter):
+        return any(place.is_shard() for place in cast(Any, parameter).placements)
+    return any(getattr(parameter, name, False) for name in ("tensor_model_parallel", "model_parallel"))
+
+
+_met: dict[tuple[int, ...], Parts] = {}
+
+
+def divide(ranks: Ranks, colour: int) -> Parts:
+    """Every process calls it. Those with the same colour train the same part; parts are numbered as their first processes
+    are."""
+    colours = tuple(ranks.all_of(colour))
+    if colours not in _met:
+        _met[colours] = _meet(ranks, colours)
+    return _met[colours]
+
+
+def _meet(ranks: Ranks, colours: tuple[int, ...]) -> Parts:
+    numbered = list(dict.fromkeys(colours))
+    members = [rank for rank, one in enumerate(colours) if one == colours[ranks.rank]]
+    if any(colours.count(one) != len(members) for one in numbered):
+        raise PeerError(
+            "cannot divide a model among processes",
+            "its parts",
+            f"they have {', '.join(str(colours.count(one)) for one in numbered)} processes",
+            "let each part have as many processes as the others",
+        )
+    part, parts = numbered.index(colours[ranks.rank]), len(numbered)
+    if parts == 1:
+        return Parts(None, ranks)
+    hosts = [host.decode() for host in ranks.texts_of_all(ranks.host.encode())]
+    is_first = members[0] == ranks.rank
+    places = ranks.texts_of_all(free_place([hosts[rank] for rank in members]).encode() if is_first else b"")
+    if len(members) == 1:
+        return Parts(ranks, None, part, parts)
+    transport = "nccl" if ranks.transport == "nccl" else "auto"
+    data = Ranks(
+        rank=members.index(ranks.rank),
+        count=len(members),
+        place=places[members[0]].decode(),
+        transport=transport,
+        ends_process="with_store",
+        among=ranks,
+    )
+    return Parts(ranks, data, part, parts)
