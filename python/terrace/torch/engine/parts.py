@@ -69,7 +69,10 @@ def _colour_of(ranks: Ranks | None, group: Any, size: int | None, mpu: Any) -> i
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or count % size:
             raise _refused("model_parallel_size", f"it is {size!r}, and there are {count} processes")
         return None if ranks is None or size == 1 else ranks.rank % size
-    if group is None and mpu is not None:
+    shared = getattr(mpu, "get_model_parallel_world_size", lambda: 1)()
+    if group is None and shared > 1:
+        if ranks is None:
+            raise _refused("mpu", f"it says that {shared} processes share a copy, and this one is alone")
         group = mpu.get_data_parallel_group()
     if group is None or ranks is None:
         return None
