@@ -155,6 +155,7 @@ const Standings& standing_of_enums() {
       {"MuonPart", kOptimizer},
       {"Rule", kOptimizer},
       {"Format", kCompute},
+      {"WeightCode", kModel},
       {"ProductType", kCompute},
       {"CounterUnit", kLooksOn},
       {"JsonLayout", kLooksOn},
