@@ -91,6 +91,7 @@ PlannedInference plan_inference(const Model& model, const InferenceOptions& opti
   planned.dry = run_dry(model, options, caches, workers);
   planned.offload = offload_options(config, planned.dry);
   planned.plan = make_plan(config, frozen_tensors(model), planned.dry, planned.offload);
+  planned.plan.parameter_count = model.parameter_count();
   return planned;
 }
 

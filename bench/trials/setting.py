@@ -78,6 +78,8 @@ FACTORS = {
         "all": numbers(share=3),
         "some frozen": terrace_keys(numbers=True, frozen=["*.ln_*", "*.h.0.*"]),
         "adapters": terrace_keys(numbers=True, lora={"rank": 2, "alpha": 4}),
+        "adapters over nf4": terrace_keys(numbers=True, lora={"rank": 2, "alpha": 4}, quantize_base="nf4"),
+        "adapters over int8": terrace_keys(numbers=True, lora={"rank": 2, "alpha": 4}, quantize_base="int8"),
     },
     "disk": {"as it is": Value(), "20 MB/s": Value(["--inject", "rate=20MB/s"])},
 }

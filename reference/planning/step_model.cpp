@@ -8,6 +8,7 @@
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/reference/planning/step_lines.h>
+#include <terrace/reference/planning/training_schedule.h>
 
 namespace terrace {
 namespace {
@@ -46,11 +47,9 @@ class StepModel::Replay {
         ranks_line_(rank_links(input.times.rates, input.config), input.config.batch),
         passes_engine_(engine_of_passes(input.setup)),
         updated_at_(space_.chunk_count(), 0) {
-    for (const TensorUse& use : input.setup.dry.trace) {
-      uint64_t elements = 0;
-      for (const TensorId tensor : use.tensors) elements += space_.tensor(tensor).element_count();
-      times_.push_back(input.times.operation_time(use.operation, elements));
-    }
+    const std::vector<uint64_t> elements = elements_of_uses(*input.setup.model, input.setup.dry.trace);
+    for (size_t u = 0; u < elements.size(); ++u)
+      times_.push_back(input.times.operation_time(input.setup.dry.trace[u].operation, elements[u]));
     for (const Section& section : space_.sections()) {
       if (section.trainable && !has_ranks()) trainable_elements_ += static_cast<double>(section.elements);
     }

@@ -36,6 +36,7 @@ class Builder {
         options_(options),
         space_(placed_tensors(model, config), options.chunk_elements),
         tokens_(double(config.batch.micro_batch_size) * model.config().context),
+        elements_(elements_of_uses(model, dry.trace)),
         param_(space_.chunk_count(), kNoItem),
         gradient_(space_.chunk_count(), kNoItem),
         record_(space_.chunk_count(), kNoItem),
@@ -86,9 +87,7 @@ class Builder {
       (is_made_[c] ? use.changes : use.makes).push_back(gradient_[c]);
       is_made_[c] = true;
     }
-    double elements = 0;
-    for (const TensorId tensor : traced.tensors)
-      elements += static_cast<double>(space_.tensor(tensor).element_count());
+    const auto elements = static_cast<double>(elements_[schedule_.uses.size()]);
     const double each = traced.kind == UseKind::backward ? kBackwardOperations : kForwardOperations;
     use.compute_ns = static_cast<uint64_t>(1e9 * each * elements * tokens_ / options_.operations_per_second);
     if (options_.use_ns.size() == dry_.trace.size()) use.compute_ns = options_.use_ns[schedule_.uses.size()];
@@ -114,6 +113,7 @@ class Builder {
   const TrainingScheduleOptions& options_;
   const FlatSpace space_;
   const double tokens_;
+  const std::vector<uint64_t> elements_;             // of uses
   std::vector<uint32_t> param_, gradient_, record_;  // items, by chunk
   std::vector<bool> is_made_;                        // gradients of the step so far
   std::vector<ChunkId> chunks_;
@@ -121,6 +121,16 @@ class Builder {
 };
 
 }  // namespace
+
+std::vector<uint64_t> elements_of_uses(const Model& model, std::span<const TensorUse> uses) {
+  const std::vector<uint64_t> counts = model.element_counts();
+  std::vector<uint64_t> elements;
+  for (const TensorUse& use : uses) {
+    elements.push_back(0);
+    for (const TensorId tensor : use.tensors) elements.back() += counts[index_of(tensor)];
+  }
+  return elements;
+}
 
 SimSchedule training_schedule(const Model& model, const TrainConfig& config, const DryRun& dry,
                               const TrainingScheduleOptions& options) {

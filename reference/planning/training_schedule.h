@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <terrace/reference/model/transformer/model.h>
 #include <terrace/reference/setup/run_plan.h>
@@ -21,6 +22,9 @@ struct TrainingScheduleOptions {
   // The update of a chunk takes the time of all bytes that it reads and writes in host memory.
   double host_bytes_per_second = 10e9;
 };
+
+// Returns how many numbers each use computes with (Model::element_counts()).
+std::vector<uint64_t> elements_of_uses(const Model& model, std::span<const TensorUse> uses);
 
 // Three tiers: the device (0), host memory (1) and nvme (2). Items are chunks of parameters, gradients and
 // records. Parameters and records have their homes on nvme, or in host memory if the configuration places

@@ -209,7 +209,7 @@ TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& t
   plan.disk = share_disk(plan.memory, options);
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();
-  plan.param_bytes = space.parameter_count() * bytes_of(config.precision);
+  for (const TensorSpec& tensor : tensors) plan.param_bytes += tensor.element_count() * bytes_of(tensor.type);
   plan.state_bytes = space.trainable_count() * options.record_layout.tile_bytes() / kTileElements;
   plan.saved_state_bytes =
       space.trainable_count() * options.record_layout.canonical().tile_bytes() / kTileElements;

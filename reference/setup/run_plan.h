@@ -30,9 +30,9 @@ struct TrainerPlan {
   ChosenBudget host;
   uint64_t chunk_elements = 0;
   std::string chunk_origin;
-  uint64_t parameter_count = 0;
+  uint64_t parameter_count = 0;  // of a coded weight those that its words stand for
   uint64_t trainable_count = 0;
-  uint64_t param_bytes = 0;        // all parameters in their precision, payload
+  uint64_t param_bytes = 0;        // all parameters as they are kept, payload
   uint64_t state_bytes = 0;        // master weights and moments as records have them, payload
   uint64_t saved_state_bytes = 0;  // these states in a checkpoint
   std::string engine;              // one line; empty if nothing is on nvme

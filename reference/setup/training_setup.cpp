@@ -21,6 +21,7 @@ TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const 
   setup.dry = run_dry(*setup.model, config, workers, compute);
   setup.offload = offload_options(config, setup.dry);
   setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
+  setup.plan.parameter_count = setup.model->parameter_count();
   return setup;
 }
 
@@ -90,6 +91,7 @@ ModelOptions model_options(const TrainConfig& config) {
   options.frozen = config.frozen;
   options.late_head_gradient = config.batch.layer_major;
   if (config.lora) options.lora = {config.lora->rank, config.lora->alpha, config.lora->targets};
+  options.quantize_base = config.quantize_base;
   return options;
 }
 

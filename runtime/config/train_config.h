@@ -22,6 +22,7 @@
 #include <terrace/offload/plan/update_mode.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer_table.h>
+#include <terrace/optimizer_cpu/weight_codes.h>
 #include <terrace/runtime/config/lr_schedule.h>
 
 namespace terrace {
@@ -241,9 +242,10 @@ struct TrainConfig {
   std::optional<DataType> grad_accum_type;  // nullopt: fp32 when micro-batches accumulate
   ActivationConfig activations;
   std::optional<LoraConfig> lora;
-  std::vector<std::string> frozen;            // glob patterns over weight names
-  std::vector<GroupConfig> parameter_groups;  // the first match wins
-  double gradient_clipping = 1.0;             // largest global norm; 0: no clipping
+  WeightCode quantize_base = WeightCode::none;  // of the frozen weights of linear layers, beside adapters
+  std::vector<std::string> frozen;              // glob patterns over weight names
+  std::vector<GroupConfig> parameter_groups;    // the first match wins
+  double gradient_clipping = 1.0;               // largest global norm; 0: no clipping
   uint32_t zero_stage = 0;
   PlacementConfig placement;
   AioConfig aio;

@@ -49,7 +49,9 @@ constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
 constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
-constexpr std::array<std::string_view, 5> kModels = {"gpt2", "llama", "frozen", "lora", "qwen3"};
+// "nf4" and "int8": adapters over a base of codes.
+constexpr std::array<std::string_view, 7> kModels = {"gpt2",  "llama", "frozen", "lora",
+                                                     "qwen3", "nf4",   "int8"};
 // What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to that were planned,
 // "saved" and "saved on nvme" where those go to that the program saves itself; on nvme host memory has room
 // for one piece, two or all of them, as "prefetch" says.

@@ -71,7 +71,10 @@ std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> onl
   if (std::ranges::none_of(only, names_chunk)) only.push_back({kChunk, {"4096"}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {
-    if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");
+    const std::unique_ptr<Model> model = make_law_model(c);
+    const std::vector<TensorSpec> tensors = model->tensors();
+    const bool has_frozen = !std::ranges::all_of(tensors, &TensorSpec::trainable);
+    if (has_frozen) set_level(c, kParameters, "nvme");
   }
   return all;
 }

@@ -266,8 +266,10 @@ std::unique_ptr<Model> make_law_model(const Combination& c) {
   options.late_head_gradient = is_layer_major(c);
   // Tied embeddings and the lower half of the first layer, beside what is trained.
   if (name == "frozen") options.frozen = {"*.wte.*", "*.wpe.*", "*.h.0.ln_1.*", "*.h.0.attn.*"};
-  if (name == "lora") options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
-  const ModelFamily family = name == "qwen3"                     ? ModelFamily::qwen3
+  options.quantize_base = weight_code_from_name(name).value_or(WeightCode::none);
+  const bool is_coded = options.quantize_base != WeightCode::none;
+  if (name == "lora" || is_coded) options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
+  const ModelFamily family = name == "qwen3" || name == "nf4"    ? ModelFamily::qwen3
                              : name == "llama" || name == "lora" ? ModelFamily::llama
                                                                  : ModelFamily::gpt2;
   return make_model(law_config(family), options);

@@ -31,6 +31,7 @@ struct Kind {
   const char* optimizer = R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})";
   const char* moments = "auto";  // terrace.state_type
   const char* clipping = "1.0";
+  const char* quantize_base = "none";
 };
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
@@ -42,6 +43,10 @@ constexpr Kind kKinds[] = {
     // An initial scale that overflows: some steps are skipped before and none after the break.
     {"llama_fp16", ModelFamily::llama, "fp16", "", ""},
     {"llama_lora", ModelFamily::llama, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["*_proj"]})", ""},
+    {"llama_nf4", ModelFamily::llama, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["*_proj"]})", "",
+     R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})", "auto", "1.0", "nf4"},
+    {"gpt2_int8", ModelFamily::gpt2, "fp32", R"({"rank": 4, "alpha": 8})", "", R"({"type": "AdamW"})", "bf16",
+     "1.0", "int8"},
     {"qwen2_frozen", ModelFamily::qwen2, "fp32", "", R"(["*embed_tokens*", "*.layers.0.*"])"},
     {"qwen3_lora", ModelFamily::qwen3, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["q_proj"]})", ""},
     // Without clipping, so that during backward gradients are applied as they land.
@@ -103,6 +108,7 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
   if (placing.compact && std::string(kind.precision) == "bf16") text += R"(, "compact_state": true)";
   text += std::string(R"(, "state_type": ")") + kind.moments + "\"";
   if (*kind.lora != 0) text += std::string(R"(, "lora": )") + kind.lora;
+  text += std::string(R"(, "quantize_base": ")") + kind.quantize_base + "\"";
   if (*kind.frozen != 0) text += std::string(R"(, "frozen": )") + kind.frozen;
   return text + "}}";
 }

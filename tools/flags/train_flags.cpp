@@ -78,6 +78,8 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--ranks", "terrace.ranks", "N", kTraining, "Ranks that train together, for a plan"},
     KeyFlag{"--microbatch-order", "terrace.microbatch_order", "batch|layer", kTraining,
             "Micro-batches one after the other, or all of them layer by layer; same numbers"},
+    KeyFlag{"--quantize-base", "terrace.quantize_base", "none|nf4|int8", kTraining,
+            "With adapters (terrace.lora): keep the frozen weights of linear layers as codes of 4 or 8 bits"},
     KeyFlag{"--seed", "terrace.seed", "N", kTraining,
             "Seed of the initial weights and of the order of the data"},
 };

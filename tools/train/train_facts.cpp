@@ -228,6 +228,8 @@ std::string trained_text(const TrainerOptions& options, const TrainerPlan& plan)
         config.lora->targets.empty() ? default_adapter_targets(options.model.family) : config.lora->targets;
     text = fmt::format("LoRA of rank {} and alpha {} beside {}", config.lora->rank, config.lora->alpha,
                        joined(targets, ", "));
+    if (config.quantize_base != WeightCode::none)
+      text += fmt::format(", over a base in {}", name_of(config.quantize_base));
   } else if (!config.frozen.empty()) {
     text = fmt::format("all but {}", joined(config.frozen, ", "));
   } else {

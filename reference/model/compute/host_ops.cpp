@@ -17,6 +17,7 @@ constexpr uint64_t kTaskElements = 16 * 1024;
 HostOps::HostOps(Workers& workers, InstructionSet set, ProductType products, bool dry_run)
     : Ops(dry_run),
       workers_(workers),
+      set_(set),
       kernels_(compute::kernels_of(set)),
       products_(workers, set, products),
       gradient_products_(products_, set) {}
@@ -132,6 +133,20 @@ void HostOps::layer_norm_backward(const NormShape& shape, std::span<const float>
     land(gamma_sums, gamma_gradient, first, columns);
     land(beta_sums, beta_gradient, first, columns);
   });
+}
+
+ParameterView HostOps::decode_weight(const CodedWeight& weight, const std::byte* words,
+                                     StackArena& arena) const {
+  const uint64_t bytes = bytes_of(weight.type);
+  std::byte* const to = arena.allocate<std::byte>(weight.elements * bytes).data();
+  if (dry_run_) return {to, weight.type};
+  const uint64_t block_bytes = words_of_block(weight.code) * sizeof(float);
+  for_row_blocks(divide_up(weight.elements, kCodedBlock), kCodedBlock, [&](uint64_t block, uint64_t count) {
+    const uint64_t first = block * kCodedBlock;
+    decode_weights(set_, weight.code, words + block * block_bytes, to + first * bytes, weight.type,
+                   std::min(count * kCodedBlock, weight.elements - first));
+  });
+  return {to, weight.type};
 }
 
 void HostOps::linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,

@@ -62,6 +62,8 @@ class HostOps final : public Ops {
   void rms_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
                          ParameterView gamma, std::span<const float> dy, std::span<float> dx,
                          const GradientTarget& gamma_gradient, StackArena& arena) const override;
+  ParameterView decode_weight(const CodedWeight& weight, const std::byte* words,
+                              StackArena& arena) const override;
   void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                       ParameterView bias, std::span<float> y, StackArena& arena) const override;
   void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
@@ -118,6 +120,7 @@ class HostOps final : public Ops {
   void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target) const;
 
   Workers& workers_;
+  const InstructionSet set_;
   const compute::Kernels& kernels_;
   Products products_;
   GradientProducts gradient_products_;

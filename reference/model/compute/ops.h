@@ -21,6 +21,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/host/stack_arena.h>
+#include <terrace/optimizer_cpu/weight_codes.h>
 #include <terrace/reference/model/compute/gradient_products.h>
 
 namespace terrace {
@@ -226,6 +227,10 @@ class Ops {
                                  const NormStatistics& statistics, ParameterView gamma,
                                  std::span<const float> dy, std::span<float> dx,
                                  const GradientTarget& gamma_gradient, StackArena& arena) const = 0;
+
+  // Makes a weight of its words, in memory of the arena.
+  virtual ParameterView decode_weight(const CodedWeight& weight, const std::byte* words,
+                                      StackArena& arena) const = 0;
 
   // y = x * weight + bias.
   virtual void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,

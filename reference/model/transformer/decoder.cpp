@@ -64,10 +64,7 @@ void check_batch(const ModelConfig& config, const MicroBatch& batch, bool dry_ru
 Decoder::Decoder(const ModelConfig& config, const ModelOptions& options)
     : config_(config), options_(options), tensors_(tensors_of(config_, options_)) {}
 
-void Decoder::initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const {
-  TERRACE_ASSERT(index_of(tensor) < tensors_.first_values.size(),
-                 fmt::format("there is no tensor {}", index_of(tensor)));
-  const FirstValues& values = tensors_.first_values[index_of(tensor)];
+void Decoder::fill_first(const FirstValues& values, uint64_t first_element, std::span<float> out) const {
   if (values.bound != 0.0f) {
     const RandomStream stream{options_.seed, kFirstValuesDomain | values.stream};
     for (uint64_t i = 0; i < out.size(); ++i)
@@ -78,6 +75,15 @@ void Decoder::initial_values(TensorId tensor, uint64_t first_element, std::span<
     fill_normal({.seed = options_.seed, .stream = kFirstValuesDomain | values.stream},
                 values.first_element + first_element, values.deviation, out);
   }
+}
+
+void Decoder::initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const {
+  TERRACE_ASSERT(index_of(tensor) < tensors_.first_values.size(),
+                 fmt::format("there is no tensor {}", index_of(tensor)));
+  const FirstValues& values = tensors_.first_values[index_of(tensor)];
+  if (!values.coded.is_coded()) return fill_first(values, first_element, out);
+  fill_words(values.coded, first_element, out,
+             [&](uint64_t first, std::span<float> weights) { fill_first(values, first, weights); });
 }
 
 float Decoder::train_micro_batch(const Ops& ops, ParameterAccess& access, StackArena& arena,
@@ -122,6 +128,9 @@ void Decoder::next_token_logits(const Ops& ops, ParameterAccess& access, StackAr
 }  // namespace decoder
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options) {
+  if (options.quantize_base != WeightCode::none && !options.lora)
+    decoder::refuse(fmt::format("a base in {}", name_of(options.quantize_base)),
+                    "its weights would be trained, and codes cannot be", "train adapters beside it");
   auto model = std::make_unique<decoder::Decoder>(completed(config), options);
   const std::vector<TensorSpec> tensors = model->tensors();
   if (std::none_of(tensors.begin(), tensors.end(), [](const TensorSpec& t) { return t.trainable; })) {

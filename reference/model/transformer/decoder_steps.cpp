@@ -31,11 +31,19 @@ void DecoderPass::linear_forward(const Lease& lease, const LinearTensors& linear
                                  std::span<float> y) {
   const LinearShape shape{tokens_count(), linear.inputs, linear.outputs, linear.outputs_first,
                           linear.bias.has_value()};
-  ops.linear_forward(shape, x, view(lease, linear.weight),
-                     linear.bias ? view(lease, *linear.bias) : ParameterView{}, y, arena);
+  {
+    const StackArena::Frame frame(arena);
+    ops.linear_forward(shape, x, weight_of(lease, linear),
+                       linear.bias ? view(lease, *linear.bias) : ParameterView{}, y, arena);
+  }
   if (!linear.adapter) return;
   ops.adapter_forward(adapter_shape(linear), x, view(lease, linear.adapter->a),
                       view(lease, linear.adapter->b), y, arena);
+}
+
+ParameterView DecoderPass::weight_of(const Lease& lease, const LinearTensors& linear) {
+  const ParameterView whole = view(lease, linear.weight);
+  return linear.coded.is_coded() ? ops.decode_weight(linear.coded, whole.data, arena) : whole;
 }
 
 AdapterShape DecoderPass::adapter_shape(const LinearTensors& linear) const {
@@ -47,8 +55,11 @@ void DecoderPass::linear_backward(const Lease& lease, const LinearTensors& linea
                                   Ops::InputGradient existing) {
   const LinearShape shape{tokens_count(), linear.inputs, linear.outputs, linear.outputs_first,
                           linear.bias.has_value()};
-  ops.linear_backward(shape, x, view(lease, linear.weight), dy, dx, existing, target(lease, linear.weight),
-                      linear.bias ? target(lease, *linear.bias) : GradientTarget{}, arena);
+  {
+    const StackArena::Frame frame(arena);
+    ops.linear_backward(shape, x, weight_of(lease, linear), dy, dx, existing, target(lease, linear.weight),
+                        linear.bias ? target(lease, *linear.bias) : GradientTarget{}, arena);
+  }
   if (!linear.adapter) return;
   const AdapterTensors& adapter = *linear.adapter;
   ops.adapter_backward(adapter_shape(linear), x, view(lease, adapter.a), view(lease, adapter.b), dy, dx,

@@ -37,6 +37,7 @@ class Builder {
                            bool biased, float deviation);
   void add_gpt2_layer(uint32_t layer);
   void add_llama_layer(uint32_t layer);
+  CodedWeight encode(TensorId tensor);
   AdapterTensors add_adapter(const std::string& module, const LinearTensors& linear);
   TensorId add_adapter_matrix(std::string name, std::vector<uint64_t> shape, float bound);
   void freeze();
@@ -96,9 +97,20 @@ LinearTensors Builder::add_linear(const std::string& name, uint64_t inputs, uint
   const std::vector<uint64_t> shape =
       outputs_first ? std::vector<uint64_t>{outputs, inputs} : std::vector<uint64_t>{inputs, outputs};
   linear.weight = add(name + ".weight", shape, 0.0f, deviation, options_.type);
+  if (options_.quantize_base != WeightCode::none) linear.coded = encode(linear.weight);
   if (biased) linear.bias = add(name + ".bias", {outputs}, 0.0f, 0.0f, options_.type);
   if (targets_.wants(name)) linear.adapter = add_adapter(name, linear);
   return linear;
+}
+
+// Only the words of the tensor that was added last are kept.
+CodedWeight Builder::encode(TensorId tensor) {
+  TensorSpec& spec = list_.specs[index_of(tensor)];
+  const CodedWeight coded{options_.quantize_base, spec.element_count(), spec.type};
+  spec.shape = {coded.words()};
+  spec.type = DataType::fp32;
+  list_.weights.back().coded = list_.first_values[index_of(tensor)].coded = coded;
+  return coded;
 }
 
 TensorId Builder::add_adapter_matrix(std::string name, std::vector<uint64_t> shape, float bound) {

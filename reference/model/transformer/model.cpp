@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include <terrace/base/assert.h>
 
@@ -22,10 +23,18 @@ KeyValueCache Model::make_cache(StackArena& arena, uint32_t batch, uint32_t toke
   return KeyValueCache({model.layers, batch, tokens, width}, arena);
 }
 
+std::vector<uint64_t> Model::element_counts() const {
+  std::vector<uint64_t> counts;
+  for (const TensorSpec& tensor : tensors()) counts.push_back(tensor.element_count());
+  for (const WeightSpec& weight : weights()) {
+    if (weight.coded.is_coded()) counts[index_of(weight.parts.front())] = weight.coded.elements;
+  }
+  return counts;
+}
+
 uint64_t Model::parameter_count() const {
-  uint64_t count = 0;
-  for (const TensorSpec& tensor : tensors()) count += tensor.element_count();
-  return count;
+  const std::vector<uint64_t> counts = element_counts();
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
 }
 
 std::string Model::description() const {
@@ -36,9 +45,12 @@ std::string Model::description() const {
   const std::string adapted = options().lora ? fmt::format(", LoRA of rank {} beside {} weights",
                                                            options().lora->rank, adapters().size())
                                              : "";
-  return fmt::format("{} {} layers x {}, {}, context {}, vocabulary {}, {}{}", name_of(model.family),
+  const std::string coded = options().quantize_base == WeightCode::none
+                                ? ""
+                                : fmt::format(", base in {}", name_of(options().quantize_base));
+  return fmt::format("{} {} layers x {}, {}, context {}, vocabulary {}, {}{}{}", name_of(model.family),
                      model.layers, model.width, heads, model.context, model.vocabulary,
-                     name_of(options().type), adapted);
+                     name_of(options().type), adapted, coded);
 }
 
 }  // namespace terrace

@@ -38,6 +38,9 @@ struct ModelOptions {
   uint32_t checkpoint_count = 0;
   std::vector<std::string> frozen = {};  // patterns (with *) over weight names that are not trained
   std::optional<LoraOptions> lora = {};  // train adapters alone
+  // As what the frozen weights of linear layers are kept (optimizer_cpu/weight_codes.h); needs adapters. A
+  // tensor has the words of one, as fp32 that nobody computes with.
+  WeightCode quantize_base = WeightCode::none;
   // A vocabulary table is several tensors of about this many elements, so that no operation needs all of it
   // at once. No bit depends on the value.
   uint64_t table_part_elements = 8 * 1024 * 1024;
@@ -68,6 +71,7 @@ struct WeightSpec {
   std::string name;  // as save_pretrained writes it: "transformer.h.0.attn.c_attn.weight"
   std::vector<uint64_t> shape;
   std::vector<TensorId> parts;
+  CodedWeight coded = {};  // if its one part has words of codes
 };
 
 class Model {
@@ -87,7 +91,8 @@ class Model {
 
   // Computes the first values of elements [first_element, first_element + out.size()) of a tensor: normal
   // with init_std, biases 0, norms 1. An adapter's A is uniform below 1 / sqrt(inputs) as in PEFT and its B
-  // is 0, so that it changes nothing at first. The values do not depend on the cuts of a tensor. Thread-safe.
+  // is 0, so that it changes nothing at first. Of a coded weight these are words. The values do not depend on
+  // the cuts of a tensor. Thread-safe.
   virtual void initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const = 0;
 
   // Runs one micro-batch forward and backward: gradients of loss_scale * the mean loss arrive through
@@ -129,7 +134,9 @@ class Model {
   // Its memory is of the arena, in the caller's frame.
   KeyValueCache make_cache(StackArena& arena, uint32_t batch, uint32_t tokens) const;
 
-  uint64_t parameter_count() const;
+  // By TensorId, the numbers that operations compute with: of a coded weight those that its words stand for.
+  std::vector<uint64_t> element_counts() const;
+  uint64_t parameter_count() const;  // their sum
   // Returns "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string description() const;
 };

@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kModelConfig = "model_config";
 constexpr const char* kFrozen = "frozen";
 constexpr const char* kLora = "lora";
+constexpr const char* kQuantizeBase = "quantize_base";
 constexpr const char* kTablePart = "table_part_elements";
 constexpr const char* kInPyTorch =
     "load it in PyTorch and write its weights with engine.save_safetensors(FOLDER)";
@@ -80,6 +81,7 @@ std::string architecture_text(const Model& model) {
     json.begin_object(kLora).members({{"rank", options.lora->rank}, {"alpha", options.lora->alpha}});
     json.list("targets", options.lora->targets).end();
   }
+  if (options.quantize_base != WeightCode::none) json.member(kQuantizeBase, name_of(options.quantize_base));
   return json.end().take();
 }
 
@@ -96,6 +98,10 @@ std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType typ
       options.frozen = read_texts(member, name);
     } else if (member.key == kLora) {
       options.lora = read_lora(member, name);
+    } else if (member.key == kQuantizeBase) {
+      const std::optional<WeightCode> code = weight_code_from_name(member.value.text);
+      if (!code) refuse(name, fmt::format("its base is in {}", json_quoted(member.value.text, 80)));
+      options.quantize_base = *code;
     } else if (member.key == kTablePart) {
       options.table_part_elements = read_whole_number(member, name);
     } else {

@@ -132,8 +132,10 @@ WeightSource::WeightSource(const WeightFolder& folder, std::span<const WeightSpe
     }
     uint64_t first = 0;
     for (const TensorId part : weight.parts) {
-      places_[index_of(part)] = {place, first, tensors[index_of(part)].type};
-      first += tensors[index_of(part)].element_count();
+      const CodedWeight& coded = weight.coded;
+      const TensorSpec& tensor = tensors[index_of(part)];
+      places_[index_of(part)] = {place, first, coded.is_coded() ? coded.type : tensor.type, coded};
+      first += coded.is_coded() ? coded.elements : tensor.element_count();
     }
     TERRACE_ASSERT(first == count_elements(weight.shape),
                    fmt::format("the parts of {} do not make it whole", weight.name));
@@ -159,6 +161,13 @@ WeightSource::WeightSource(const WeightFolder& folder, std::span<const WeightSpe
 void WeightSource::read(TensorId tensor, uint64_t first_element, std::span<float> values) const {
   const PartPlace& part = places_[index_of(tensor)];
   TERRACE_ASSERT(part.weight, "the tensor is part of no weight");
+  if (!part.coded.is_coded()) return read_numbers(part, first_element, values);
+  fill_words(part.coded, first_element, values,
+             [&](uint64_t first, std::span<float> numbers) { read_numbers(part, first, numbers); });
+}
+
+void WeightSource::read_numbers(const PartPlace& part, uint64_t first_element,
+                                std::span<float> values) const {
   part.weight.file->read(*part.weight.tensor, part.first_element + first_element, values);
   const DataType type = part.type;
   const auto misfit =

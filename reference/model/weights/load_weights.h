@@ -24,15 +24,18 @@ class WeightSource {
 
   // False for a tensor that is part of no weight.
   bool has(TensorId tensor) const { return static_cast<bool>(places_[index_of(tensor)].weight); }
-  // Throws Error(config) on a number that is not finite, or not in the type of the tensor.
+  // Of a coded weight these are words. Throws Error(config) on a number that is not finite, or not in the
+  // type of the tensor.
   void read(TensorId tensor, uint64_t first_element, std::span<float> values) const;
 
  private:
   struct PartPlace {
     WeightFolder::Place weight;
     uint64_t first_element = 0;      // in the weight
-    DataType type = DataType::fp32;  // type of the tensor
+    DataType type = DataType::fp32;  // of its numbers
+    CodedWeight coded = {};
   };
+  void read_numbers(const PartPlace& part, uint64_t first_element, std::span<float> values) const;
   std::vector<PartPlace> places_;  // by TensorId
 };
 

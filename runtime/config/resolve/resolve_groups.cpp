@@ -7,6 +7,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kGroups = "terrace.parameter_groups";
+constexpr std::string_view kQuantizeBase = "terrace.quantize_base";
 
 const ConfigEntry* find_in(const ConfigEntries::EntryMap& entries, std::string_view key) {
   const auto found = entries.find(joined_path(kGroups, key));
@@ -65,12 +66,19 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
 
 void Resolver::resolve_adapters() {
   config_.frozen = texts("terrace.frozen");
+  config_.quantize_base = *weight_code_from_name(text(kQuantizeBase, "none"));
   LoraConfig lora;
   const bool wanted = entries_.has_section("terrace.lora") || given("terrace.lora.rank") != nullptr ||
                       given("terrace.lora.alpha") != nullptr || given("terrace.lora.targets") != nullptr;
   if (!wanted) {
     for (const std::string_view key : {"rank", "alpha", "targets"})
       record(joined_path("terrace.lora", key), "null");
+    if (config_.quantize_base != WeightCode::none)
+      problems_.add(
+          *given(kQuantizeBase),
+          fmt::format("{} is {}, but without terrace.lora the weights are trained, and codes cannot "
+                      "be; set terrace.lora, or leave it out",
+                      given(kQuantizeBase)->written_key, name_of(config_.quantize_base)));
     return;
   }
   lora.rank = small("terrace.lora.rank", lora.rank);

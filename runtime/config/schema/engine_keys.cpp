@@ -69,6 +69,7 @@ constexpr auto kEngineKeys = std::to_array<EngineKey>({
     {"terrace.checkpoint_activations", Effect::idle},
     {"terrace.frozen", Effect::refused, "set requires_grad or Tensor.trainable in the model"},
     {"terrace.lora", Effect::refused, "add adapters to the model, as peft does"},
+    {"terrace.quantize_base", Effect::refused, "call terrace.torch.quantize_base before terrace.initialize"},
     {"terrace.parameter_groups", Effect::refused, "give parameter groups to the optimizer"},
 });
 // clang-format on

@@ -479,6 +479,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace.lora", "r", integer, "", mapped, kPeftName, {.minimum = 1, .maximum = 65536, .stands_for = "terrace.lora.rank"}},
     {"terrace.lora", "lora_alpha", number, "", mapped, kPeftName, same_as("terrace.lora.alpha")},
     {"terrace.lora", "target_modules", text_list, "", mapped, kPeftName, same_as("terrace.lora.targets")},
+    {"terrace", "quantize_base", choice, "none", honoured, "With adapters: the frozen weights of linear layers are kept as codes of 4 (nf4) or 8 bits (int8) with an fp32 number for every 64, wherever they lie and on every link, and each operation makes its weight of them (docs/quantized_base.md).", one_of("none|nf4|int8")},
     {"terrace", "parameter_groups", section_list, "", honoured, "Optimizer settings of some weights; a weight belongs to the first group that matches its name, else to the rest. What a group leaves out is the optimizer's."},
     {"terrace.parameter_groups", "match", text_list, "", honoured, "Patterns over weight names (*, ?, [0-9]); needed, and each must match a weight."},
     {"terrace.parameter_groups", "lr", number, "", honoured, "Learning rate, where the scheduler does not set one for all groups."},

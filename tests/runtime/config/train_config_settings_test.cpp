@@ -223,6 +223,10 @@ TEST(TrainConfigSettings, ReadsAdaptersAndFrozenWeights) {
   EXPECT_EQ(value_of(config, "terrace.lora.targets"), R"(["*.q_proj", "*.v_proj"])");
   EXPECT_THAT(problem(R"({"terrace": {"frozen": [1]}})"), HasSubstr("a text or a list of texts, not [1]"));
   EXPECT_THAT(problem(R"({"terrace": {"lora": {"targets": []}}})"), HasSubstr("at least one, not []"));
+  EXPECT_EQ(config.quantize_base, WeightCode::none);
+  EXPECT_EQ(parse(R"({"terrace": {"lora": {}, "quantize_base": "nf4"}})").quantize_base, WeightCode::nf4);
+  EXPECT_THAT(problem(R"({"terrace": {"quantize_base": "int8"}})"),
+              HasSubstr("int8, but without terrace.lora"));
   EXPECT_THAT(config.warnings, ElementsAre(HasSubstr("only the adapters are trained")));
 }
 

@@ -127,6 +127,8 @@ class CudaOps final : public Ops {
   void rms_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
                          ParameterView gamma, std::span<const float> dy, std::span<float> dx,
                          const GradientTarget& gamma_gradient, StackArena& arena) const override;
+  ParameterView decode_weight(const CodedWeight& weight, const std::byte* words,
+                              StackArena& arena) const override;
   void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                       ParameterView bias, std::span<float> y, StackArena& arena) const override;
   void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,

@@ -113,6 +113,22 @@ struct Widen {
   }
 };
 
+// A weight, made of its words.
+struct DecodeWeight {
+  CodedWeight weight;
+  const std::byte* words;
+  std::byte* to;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const std::byte* const block = words + i / kCodedBlock * words_of_block(weight.code) * sizeof(float);
+    const float factor = kernels::factor_of(weight.code, *reinterpret_cast<const float*>(block));
+    const std::byte* const codes = block + sizeof(float);
+    store_elements(to, weight.type, i, each<kCount>([&](int k) {
+                     return kernels::code_value(weight.code, codes, i % kCodedBlock + k) * factor;
+                   }));
+  }
+};
+
 struct CopyRows {
   RowCopyShape shape;
   const float* x;
@@ -269,6 +285,13 @@ std::span<const float> CudaOps::as_floats(ParameterView parameter, uint64_t coun
   const std::span<float> values = arena.allocate<float>(count);
   convert_to_float(parameter, values);
   return values;
+}
+
+ParameterView CudaOps::decode_weight(const CodedWeight& weight, const std::byte* words,
+                                     StackArena& arena) const {
+  std::byte* const to = arena.allocate<std::byte>(weight.elements * bytes_of(weight.type)).data();
+  if (!dry_run_) launch_elements(launch_, compute::DecodeWeight{weight, words, to}, weight.elements, true);
+  return {to, weight.type};
 }
 
 void CudaOps::rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,

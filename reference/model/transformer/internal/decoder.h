@@ -32,6 +32,9 @@ class Decoder final : public Model {
                          KeyValueCache* cache) const override;
 
  private:
+  // The values that `values` says, before any are coded.
+  void fill_first(const FirstValues& values, uint64_t first_element, std::span<float> out) const;
+
   ModelConfig config_;
   ModelOptions options_;
   DecoderTensors tensors_;

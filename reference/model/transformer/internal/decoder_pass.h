@@ -207,6 +207,8 @@ class DecoderPass : protected PassContext {
                       std::span<float> y);
   void linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
                        std::span<const float> dy, std::span<float> dx, Ops::InputGradient existing);
+  // The weight in its type; one that is coded is made in the caller's frame.
+  ParameterView weight_of(const Lease& lease, const LinearTensors& linear);
   AdapterShape adapter_shape(const LinearTensors& linear) const;
   // Returns token ids where operations can read them; their memory belongs to the caller's frame.
   std::span<const int32_t> readable(std::span<const int32_t> ids);

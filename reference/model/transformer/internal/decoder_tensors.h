@@ -32,6 +32,7 @@ struct LinearTensors {
   uint64_t inputs = 0;
   uint64_t outputs = 0;
   bool outputs_first = false;  // [outputs, inputs], else [inputs, outputs]
+  CodedWeight coded = {};      // if the weight is one of few bits
 };
 
 // A [rows, width] table in parts of part_rows rows, the last one shorter.
@@ -63,13 +64,14 @@ struct LayerTensors {
 
 // The first values of a tensor. If `deviation` or `bound` is set, they come from element `first_element` on
 // of the stream `stream`: normal with `deviation`, or uniform within `bound`. Else every element is
-// `constant`.
+// `constant`. Those of a coded weight become the words of its tensor.
 struct FirstValues {
   float constant = 0.0f;
   float deviation = 0.0f;
   uint64_t stream = 0;
   uint64_t first_element = 0;
   float bound = 0.0f;
+  CodedWeight coded = {};
 };
 
 struct DecoderTensors {

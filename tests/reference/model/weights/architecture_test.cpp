@@ -59,6 +59,22 @@ TEST(Architecture, NamesTheAdapters) {
             hash_of_tensors(FlatSpace(model->tensors(), kTileElements)));
 }
 
+TEST(Architecture, NamesTheCodesOfTheBase) {
+  ModelOptions options;
+  options.lora = LoraOptions();
+  options.quantize_base = WeightCode::int8;
+  const std::unique_ptr<Model> model = make_model(small(ModelFamily::llama), options);
+  const std::string text = architecture_text(*model);
+  const std::unique_ptr<Model> again = make_model_of(text, options.type, "checkpoint");
+  EXPECT_EQ(again->options().quantize_base, WeightCode::int8);
+  EXPECT_EQ(hash_of_tensors(FlatSpace(again->tensors(), kTileElements)),
+            hash_of_tensors(FlatSpace(model->tensors(), kTileElements)));
+  std::string other = text;
+  other.replace(other.find("int8"), 4, "fp4");
+  expect_error(ErrorKind::config, {"there", "its base is in \"fp4\""},
+               [&] { make_model_of(other, DataType::bf16, "there"); });
+}
+
 TEST(Architecture, OfALaterTerraceOrOfNoModelIsRefused) {
   const std::string text = architecture_text(*make_model(small(ModelFamily::gpt2), {}));
   const auto refuses = [](const std::string& architecture, const std::string& fragment) {

@@ -140,6 +140,32 @@ TEST_F(CudaKernels, ConversionsAreTheOnesOfTheHost) {
   }
 }
 
+TEST_F(CudaKernels, DecodedWeightsHaveTheHostsBits) {
+  for_every_type([&](auto element) {
+    using T = decltype(element);
+    constexpr DataType type = std::is_same_v<T, float>  ? DataType::fp32
+                              : std::is_same_v<T, Bf16> ? DataType::bf16
+                                                        : DataType::fp16;
+    for (const WeightCode code : {WeightCode::nf4, WeightCode::int8}) {
+      const CodedWeight weight{code, 5 * kCodedBlock + 3, type};
+      const std::vector<float> values = random_values(weight.elements, 1);
+      std::vector<float> words(weight.words());
+      encode_weights(code, values, std::as_writable_bytes(std::span(words)).data());
+      const auto* const found = reinterpret_cast<const T*>(
+          host_.decode_weight(weight, std::as_bytes(std::span(words)).data(), host_work_.arena()).data);
+      const std::vector<T> expected(found, found + weight.elements);
+      in_every_way([&](const CudaOps& ops) {
+        const OnDevice<float> device_words(words);
+        const ParameterView made = ops.decode_weight(weight, device_words.view().data, arena_);
+        EXPECT_EQ(made.type, type);
+        std::vector<T> decoded(weight.elements);
+        copy_from_device(decoded.data(), made.data, decoded.size() * sizeof(T));
+        expect_bits(decoded, expected, "decoded weight");
+      });
+    }
+  });
+}
+
 TEST_F(CudaKernels, LayerNormHasTheHostsBits) {
   for_every_type([&](auto element) {
     using T = decltype(element);
