@@ -9,6 +9,7 @@ from support_torch import MIB, Gpt, config_of, seeded, torch
 from terrace.config import read_config
 from terrace.torch.engine.device import DeviceKind
 from terrace.torch.engine.parameters import Parameters
+from terrace.torch.engine.parts import Parts
 from terrace.torch.engine.planned import Planned, options_of
 
 UNSIZED = DeviceKind(is_cuda=False, ordinal=0, strict=False)
@@ -19,7 +20,7 @@ class OfAModel(unittest.TestCase):
         model = seeded(Gpt)
         groups = [{"params": list(model.parameters())}]
         parameters = Parameters(model, read_config(dict(config_of(), **config)), groups, 0, torch.device("cpu"))
-        return Planned(parameters, units, device, options_of(parameters, "adamw", groups, None))
+        return Planned(parameters, units, device, options_of(parameters, "adamw", groups))
 
     def least(self, units):
         with self.assertRaises(terrace.CapacityError) as raised:
@@ -62,8 +63,9 @@ class OfAModel(unittest.TestCase):
             ranks = SimpleNamespace(transport=transport, count=count, local_count=count, all_of=lambda mine: [mine])
             model = seeded(Gpt)
             groups = [{"params": list(model.parameters())}]
-            parameters = Parameters(model, read_config(config_of()), groups, 0, torch.device("cpu"))
-            self.assertEqual(options_of(parameters, "adamw", groups, None, ranks)["gradients"], expected)
+            parts = Parts(None, ranks)
+            parameters = Parameters(model, read_config(config_of()), groups, 0, torch.device("cpu"), parts)
+            self.assertEqual(options_of(parameters, "adamw", groups)["gradients"], expected)
 
     def test_without_nvme_there_is_nothing_to_resume(self):
         planned = self.planned(device=terrace.SimulatedDevice(8 * MIB))
