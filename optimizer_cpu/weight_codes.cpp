@@ -21,9 +21,16 @@ constexpr auto kPairs = [] {
   return pairs;
 }();
 
+constexpr auto kBoundaries = [] {
+  std::array<float, 15> boundaries{};
+  for (uint32_t code = 0; code < boundaries.size(); ++code) boundaries[code] = kernels::nf4_boundary(code);
+  return boundaries;
+}();
+
+// A search without branches, which nobody could predict.
 uint32_t nf4_code(float near) {
   uint32_t code = 0;
-  for (uint32_t b = 0; b < 15; ++b) code += kernels::nf4_boundary(b) < near ? 1 : 0;
+  for (uint32_t step = 8; step > 0; step /= 2) code += kBoundaries[code + step - 1] < near ? step : 0;
   return code;
 }
 

@@ -75,11 +75,12 @@ Answers ask(const std::filesystem::path& checkpoint, const TrainingData& data, T
   return answers;
 }
 
-TEST(Inference, ComputesTheTrainersLossWithinAnyBudget) {
+void expect_the_trainers_loss_within_any_budget(std::vector<ConfigOverride> settings) {
   const ScratchFolder folder;
   TrainerOptions options;
-  options.config = config_of(
-      {{"terrace.device_memory", "16MiB", "a test"}, {"train_micro_batch_size_per_gpu", "2", "a test"}});
+  settings.push_back({"terrace.device_memory", "16MiB", "a test"});
+  settings.push_back({"train_micro_batch_size_per_gpu", "2", "a test"});
+  options.config = config_of(settings);
   options.model = tiny_model();
   OpenTokens tokens;
   tokens.train = std::make_unique<Counting>();
@@ -100,6 +101,17 @@ TEST(Inference, ComputesTheTrainersLossWithinAnyBudget) {
     EXPECT_EQ(ask(folder.path(), data, config_of(overrides)), roomy) << placement;
   }
   EXPECT_EQ(roomy.loss, static_cast<float>(trainer.evaluate(2)));
+}
+
+TEST(Inference, ComputesTheTrainersLossWithinAnyBudget) {
+  expect_the_trainers_loss_within_any_budget({});
+}
+
+TEST(Inference, ComputesTheTrainersLossWithTheCodesOfABase) {
+  for (const char* code : {"nf4", "int8"}) {
+    expect_the_trainers_loss_within_any_budget(
+        {{"terrace.lora.rank", "4", "a test"}, {"terrace.quantize_base", code, "a test"}});
+  }
 }
 
 TEST(Inference, TakesNoMemoryForGradientsAndStates) {
