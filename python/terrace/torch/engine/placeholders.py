@@ -95,7 +95,7 @@ class Tracked:
         self.version = 0  # when its first lease was opened, as torch counts writes in place
         self.is_written = False  # within a pass, since the one before
         self.stamp = -1  # of the micro-batch that its last gradient belongs to
-        self.read_stamp = -1  # of the micro-batch in which a watched operation has read it
+        self.read_stamp = (-1, -1)  # of the forward passes in which a watched operation has read it
         # It is read several times in a micro-batch. Where checkpoints are reentrant, torch completes its
         # gradient as often.
         self.comes_in_parts = False

@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     # Of the tree of units: one, what it leases, and what is below.
     Node = tuple["Unit", list[Tracked], list["Node"]]
 
+# So many uses of a unit are known, or a few more.
+_MOST_INTERVALS = 256
+
 
 class Unit:
     """A module and the tracked parameters that its forward pass reads."""
 
-    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "_keys", "is_root")
+    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "known_from", "_keys",
+                 "is_root")  # fmt: skip
 
     def __init__(self, name: str, module: nn.Module, is_root: bool = False) -> None:
         self.name = name
@@ -37,14 +41,17 @@ class Unit:
         self.count = 0
         self.use_stamp = -1  # of the micro-batch that `uses` counts in
         self.uses = 0
-        self.intervals: list[tuple[int, int]] = []  # the clock when those uses were entered and left
+        # The clock when it was entered and left, of all uses since `known_from`: forward passes may be ahead of backward passes.
+        self.intervals: list[tuple[int, int]] = []
+        self.known_from = 0
         self._keys: list[tuple[bytes, bytes]] = []
 
-    def begin(self, stamp: int) -> None:
+    def begin(self, stamp: int, clock: int) -> None:
         """A micro-batch in which it has not been used."""
         self.use_stamp = stamp
         self.uses = 0
-        self.intervals = []
+        if len(self.intervals) >= _MOST_INTERVALS:
+            self.intervals, self.known_from = [], clock
 
     def keys(self, use: int) -> tuple[bytes, bytes]:
         """The keys of a use's leases, forward and backward; the same in every micro-batch."""

@@ -223,7 +223,8 @@ class Leases:
 
 
 def _encloses(use: Use, unit: Unit) -> bool:
-    """Whether the unit was entered within the use, in this micro-batch: then the use may still be read. True where
-    that is not known."""
+    """Whether the unit was entered within the use: then the use may still be read. True where that is not known."""
     within = unit.intervals
-    return not within or any(use.entered < entered and left < use.left for entered, left in within)
+    if not within or use.entered < unit.known_from:
+        return True
+    return any(use.entered < entered and left < use.left for entered, left in within)

@@ -27,6 +27,7 @@ class OpenStep:
         self.micro_batch = self.updates = 0
         self.calls = 0  # of engine.step() since the last update, where ranks pull
         self.stamp = 0  # of the micro-batch, or of the evaluation: no other one has it
+        self._ahead = 0  # forward passes of one backward pass each, that have begun by themselves
         self.failure: Error | None = None
         self.has_read_nothing = False  # this step, at a place that is not learned yet
         self.is_beginning = False  # where Ctrl-C ends that, nobody knows whether the store has a step
@@ -45,7 +46,17 @@ class OpenStep:
     def reading_kind(self) -> int:
         return _INFERENCE if self.phase is EVALUATION else _FORWARD
 
+    @property
+    def forward_stamp(self) -> tuple[int, int]:
+        """Of the forward passes that one backward pass goes through."""
+        return self.stamp, self._ahead
+
     # --- Beginnings and ends ---
+
+    def begin_forward(self) -> None:
+        """Of a program that goes forward in several micro-batches before it goes backward in the first: what it reads now it has
+        not read before in the same micro-batch."""
+        self._ahead += 1
 
     def begin_pass(self) -> None:
         if torch.is_grad_enabled():

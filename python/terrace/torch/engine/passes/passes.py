@@ -124,8 +124,8 @@ class Passes:
     def note_read(self, one: Tracked) -> None:
         """An operation is about to read a parameter. Outside of the units that have it the innermost unit that is open
         gets it, now and later."""
-        one.comes_in_parts = one.comes_in_parts or one.read_stamp == self.step.stamp
-        one.read_stamp = self.step.stamp
+        one.comes_in_parts = one.comes_in_parts or one.read_stamp == self.step.forward_stamp
+        one.read_stamp = self.step.forward_stamp
         if one.is_managed and not one.leases and not self.leases.is_wanted(one):
             if not self.leases.forward:
                 raise misuse(
@@ -156,7 +156,7 @@ class Passes:
         if self.step.phase is IDLE:
             self.step.begin_pass()
         if unit.use_stamp != self.step.stamp:
-            unit.begin(self.step.stamp)
+            unit.begin(self.step.stamp, self._clock)
         keys = unit.keys(unit.uses)
         unit.uses += 1
         self._clock += 1
