@@ -3,7 +3,20 @@
 import tempfile
 import unittest
 
-from support_torch import KIB, MIB, EngineTest, Gpt, Mlp, batch_of, config_of, engine_of, isolated, masters, seeded, torch
+from support_torch import (
+    KIB,
+    MIB,
+    EngineTest,
+    Gpt,
+    Mlp,
+    batch_of,
+    config_of,
+    engine_of,
+    isolated,
+    masters,
+    seeded,
+    torch,
+)
 from support_torch import loss_of as loss_of_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -47,7 +47,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "runtime.engine": _STARTING,
     "runtime.lr_schedules": _SCHEDULES,
     "runtime.pipe": _PIPE,
+    "runtime.pipe.engine": ("terrace.pipe.stages",),
     "runtime.pipe.module": _PIPE,
+    "runtime.pipe.schedule": ("terrace.pipe.schedule",),
+    "runtime.pipe.topology": ("terrace.pipe.topology",),
     "runtime.utils": _HELPERS,
     "runtime.zero": _ZERO,
     "runtime.zero.config": _WORDS,
@@ -67,7 +70,6 @@ _FUSED = "take AdamW, Adam, Lion, Adagrad or SGD: the engine computes them"
 _GENERATE = "call the model, or engine.module.generate(...), under torch.no_grad()"
 _NO_BUILD = "leave it out: nothing is compiled when a program runs"
 _PROFILE = "use torch.profiler, or torch.utils.flop_counter"
-_ONE_STAGE = "leave it out: a PipelineModule has one stage, and layers that do not fit are on cpu or nvme"
 _TIMES = "measure steps with time.perf_counter() or torch.profiler"
 _UNDIVIDED = "leave it out: parameters that do not fit are on cpu or nvme, as offload_param says"
 _ZERO_OPTIMIZER = "the optimizer that initialize returns is deepspeed.DeepSpeedOptimizer"
@@ -98,9 +100,6 @@ WAYS_OF_MODULES = {
     "runtime.fp16": "set fp16 in the configuration: the engine scales losses",
     "runtime.fp16.onebit": _FUSED,
     "runtime.hybrid_engine": _GENERATE,
-    "runtime.pipe.engine": "initialize makes one kind of engine: deepspeed.DeepSpeedEngine",
-    "runtime.pipe.schedule": _ONE_STAGE,
-    "runtime.pipe.topology": _ONE_STAGE,
     "runtime.sequence_parallel": _UNDIVIDED,
     "runtime.tensor_parallel": _UNDIVIDED,
     "runtime.zero.parameter_offload": _ZERO_OPTIMIZER,
@@ -120,7 +119,6 @@ WAYS = {
     "DeepSpeedTransformerLayer": "use layers of torch or transformers",
     "InferenceEngine": _GENERATE,
     "OnDevice": "make the model on the processor, or within terrace.torch.init(folder) in files",
-    "PipelineEngine": "initialize makes one kind of engine: deepspeed.DeepSpeedEngine",
     "TiledLinear": "use torch.nn.Linear: a layer is brought to device memory row by row where terrace.device_memory asks",
     "clip_grad_norm_": "call engine.clip_grad_norm_(max_norm) before the step, or set gradient_clipping",
     "default_inference_config": _GENERATE,

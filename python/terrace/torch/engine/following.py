@@ -114,7 +114,7 @@ class Following:
 
     def _is_others(self) -> bool:
         ranks = self._engine.store.ranks
-        return ranks is not None and not ranks.is_first
+        return self._engine.parts.part > 0 or ranks is not None and not ranks.is_first
 
     def forward(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Named) -> Any:
         if (self.run is None and self._wanted is None) or not module.training:

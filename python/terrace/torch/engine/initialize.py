@@ -27,7 +27,7 @@ from .matrices import defaults_of_muon, muon_groups
 from .optimizer import EngineOptimizer, kind_of
 from .others import line_of_outside, settle_others
 from .parameters import Parameters
-from .parts import Parts, parts_of
+from .parts import Parts, copies_in, parts_of, without
 from .passes.needs import Shortage
 from .placeholders import (
     TORCH_TYPES,
@@ -280,6 +280,7 @@ def groups_of(
 ) -> tuple[list[Named], str, Named]:
     """(parameter groups, kind, torch's defaults)"""
     own = config.optimizer
+    followers = copies_in(model)
     parameters = (
         [one for one in model.parameters() if one.requires_grad] if model_parameters is None else model_parameters
     )
@@ -294,7 +295,7 @@ def groups_of(
         optimizer = optimizer(parameters)
     if optimizer is not None:
         cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
-        return optimizer.param_groups, kind_of(optimizer), dict(optimizer.defaults)
+        return without(followers, optimizer.param_groups), kind_of(optimizer), dict(optimizer.defaults)
     parameters = list(parameters)
     if not parameters:
         raise ConfigError(
@@ -308,6 +309,7 @@ def groups_of(
     groups = [dict(group) for group in parameters] if isinstance(parameters[0], dict) else [{"params": parameters}]
     for group in groups:
         group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+    groups = without(followers, groups)
     if config.optimizer_of_rest is not None:
         return muon_groups(model, groups, own, config.optimizer_of_rest), own.kind, defaults_of_muon(own)
     defaults = {name: getattr(own, name) for name in _SETTINGS}
@@ -370,7 +372,8 @@ def _make(planned: Planned, resume: bool | str, kinds: Sequence[str]) -> Engine:
             share_replicas(store.ranks, parameters.model, known)
         for unit in planned.chosen:
             unit.settle(store)
-        return Engine(
+        kind: type[Engine] = getattr(parameters.model, "engine_class", Engine)
+        return kind(
             parameters.model,
             parameters.config,
             store,

@@ -140,3 +140,16 @@ def _meet(ranks: Ranks, colours: tuple[int, ...]) -> Parts:
         among=ranks,
     )
     return Parts(ranks, data, part, parts)
+
+
+def copies_in(model: nn.Module) -> set[int]:
+    """The ids of parameters that another part trains, whose values this one gets after each update."""
+    followers: dict[str, nn.Module] = getattr(model, "followers", dict)()
+    return {id(parameter) for module in followers.values() for parameter in module.parameters()}
+
+
+def without(copies: set[int], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parameter groups without these parameters; the same groups where there is none."""
+    if not copies:
+        return groups
+    return [dict(group, params=[one for one in group["params"] if id(one) not in copies]) for group in groups]
