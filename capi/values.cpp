@@ -104,7 +104,7 @@ terrace_error* terrace_read_values(terrace_store* store, uint32_t tensor, uint32
   constexpr Names kCall = TERRACE_CALL(read_values);
   return in_store(store, kCall, [&](terrace_store& s) {
     c::require_list(values, count, kCall, "values");
-    c::require_values(s, kCall);
+    if (what != TERRACE_GRADIENT) c::require_values(s, kCall);
     s.offloader->state().read_values(TensorId{tensor}, c::kind_of(what, kCall), first,
                                      {values, static_cast<size_t>(count)});
   });
@@ -117,7 +117,7 @@ terrace_error* terrace_write_values(terrace_store* store, uint32_t tensor, uint3
       store, kCall,
       [&](terrace_store& s) {
         c::require_list(values, count, kCall, "values");
-        c::require_values(s, kCall);
+        if (what != TERRACE_GRADIENT) c::require_values(s, kCall);
         const ValueKind kind = c::kind_of(what, kCall);
         if (count == 0) return;
         s.offloader->state().write_values(TensorId{tensor}, kind, first,

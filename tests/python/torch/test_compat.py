@@ -131,11 +131,16 @@ class Tensors(RanksTest):
         engine.backward(loss_of(engine.module, batch_of(plain, 0)))
         loss_of(plain, batch_of(plain, 0)).backward()
         self.assertLess((found[0] - plain.last.weight.grad).abs().max(), 1e-6)
-        for call in (deepspeed.utils.safe_get_full_grad, deepspeed.utils.safe_get_local_grad):
-            self.assertIn("register_hook", self.raised(terrace.ConfigError, call, weight).advice)
         value = deepspeed.utils.safe_get_full_fp32_param(weight)  # within a step, as scripts do
         self.assertTrue(torch.equal(value, plain.last.weight))
+        for call in (deepspeed.utils.safe_get_full_grad, deepspeed.utils.safe_get_local_grad):
+            self.assertTrue(torch.equal(call(weight), found[0]))
+        deepspeed.utils.safe_set_full_grad(weight, torch.zeros(8, 96))
         engine.step()
+        self.assertTrue(
+            torch.equal(deepspeed.utils.safe_get_full_optimizer_state(weight, "exp_avg"), torch.zeros(8, 96))
+        )
+        self.raised(terrace.MisuseError, deepspeed.utils.safe_get_full_grad, weight)  # its step is over
         deepspeed.utils.safe_set_full_grad(plain.last.weight, torch.ones(8, 96))
         self.assertEqual(deepspeed.utils.safe_get_full_grad(plain.last.weight).sum(), 8 * 96)
 

@@ -91,32 +91,35 @@ def safe_set_full_optimizer_state(param: Any, value: torch.Tensor, optim_state_k
     _write(param, value, optim_state_key)
 
 
-# --- Gradients, which the store has taken when a backward pass ends, and does not give out ---
+# --- Gradients, between the last backward pass of a step and its update ---
 
 
 def safe_get_full_grad(param: Any) -> torch.Tensor | None:
-    """Of a parameter that no engine trains; of others a ConfigError says what to do."""
-    return _own_gradient(param)
+    """In fp32 the mean over all micro-batches and ranks, without the loss scale."""
+    found = _engine_of(param)
+    if found is None:
+        gradient: torch.Tensor | None = param.grad
+        return gradient
+    engine, one = found
+    with within(engine.store.ranks, f"read the gradient of {one.name}"):
+        return engine._values.read_gradient(one) / _factor(engine)
 
 
 def safe_set_full_grad(param: Any, value: torch.Tensor) -> None:
-    gradient = _own_gradient(param)
-    if gradient is not None:
-        gradient.copy_(value)
-
-
-def _own_gradient(param: Any) -> torch.Tensor | None:
+    """All ranks give the same values."""
     found = _engine_of(param)
-    if found is not None:
-        raise ConfigError(
-            "cannot give out a gradient",
-            found[1].name,
-            "the store has taken it in the backward pass, for the sum of all micro-batches and ranks",
-            "register_hook of the parameter is given each gradient of this rank, and may return another; "
-            "engine.get_global_grad_norm() has the norm after the step",
-        )
-    gradient: torch.Tensor | None = param.grad
-    return gradient
+    if found is None:
+        param.grad.copy_(value)
+        return
+    engine, one = found
+    with within(engine.store.ranks, f"write the gradient of {one.name}"):
+        settle_values(engine.store.ranks, {one.name: value}, None)
+        engine._values.write_gradient(one, value.reshape(one.shape).float() * _factor(engine))
+
+
+def _factor(engine: Engine) -> float:
+    """How many times the mean the store has."""
+    return engine.scaler.scale * engine._passes.backward.sums_of_losses(engine.world_size)
 
 
 def safe_update_full_grad_vectorized(param_list: list[Any], update_func: Any) -> None:

@@ -162,6 +162,19 @@ class Values:
         if not one.is_managed:
             self._note_known(one)
 
+    def read_gradient(self, one: Tracked) -> torch.Tensor:
+        """In fp32 the sum over all micro-batches of the step and all ranks, of the scaled loss. All ranks call it."""
+        self._passes.end_gradients("read gradients")
+        out = torch.empty(one.shape)
+        self._store.read_values(one.number, "gradient", out=out.data_ptr(), count=out.numel())
+        return out
+
+    def write_gradient(self, one: Tracked, values: torch.Tensor) -> None:
+        """Takes the place of that. All ranks write the same values, and the caller has compared them."""
+        self._passes.end_gradients("write gradients")
+        values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        self._store.write_values(one.number, values.data_ptr(), "gradient", count=values.numel())
+
     # --- Small parameters, which lie in torch's memory, where anyone may write them ---
 
     def small_were_updated(self) -> None:

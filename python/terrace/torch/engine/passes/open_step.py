@@ -124,7 +124,7 @@ class OpenStep:
         missing = self.accumulation_steps - self.micro_batch
         for _ in range(missing + self._is_over):
             self._end_micro_batch()
-        self.calls = 0
+        self.micro_batch, self.calls, self._is_over = self.accumulation_steps, 0, False
 
     def updated(self) -> None:
         self.phase = IDLE

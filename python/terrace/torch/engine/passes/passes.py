@@ -254,6 +254,19 @@ class Passes:
             return self.step.complete()
         return self._complete_together(cast("Ranks", self._store.ranks))
 
+    def end_gradients(self, what: str) -> None:
+        """No more gradients come, and the store has the sums of all: what the update will be made with."""
+        self.require_sound()
+        step = self.step
+        if not step.has_gradients or step.micro_batch < step.accumulation_steps:
+            reason = (
+                f"{step.micro_batch if step.has_gradients else 0} of {step.accumulation_steps} micro-batches have any"
+            )
+            raise misuse(reason, "do it between the last backward pass of a step and optimizer.step()", what)
+        self._gradients.take_set()
+        self._gradients.land()
+        step.end_all()
+
     def _complete_together(self, ranks: Ranks) -> bool:
         vote = self._end_together(ranks, gives_up=False)
         self.backward.ways = vote.ways
