@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 
 from ..errors import ConfigError, MisuseError, PeerError
+from ..torch.engine.deepspeed_names import require_whole_save
 from ..torch.engine.engine import Engine
 from ..torch.engine.together import in_order_of_micro_batches
 from .boundary import Caught
+from .saved import StagedFolder, save_stages
 from .schedule import InferenceSchedule, PipeSchedule, TrainSchedule
 from .tied import TiedLayers
 from .transfer import Line
 
 if TYPE_CHECKING:
+    from .._types import Named, Path
     from ..ranks import Ranks
     from .module import PipelineModule
     from .topology import PipelineParallelGrid
@@ -85,13 +88,15 @@ class PipelineEngine(Engine):
 
     def adopt(self, *given: Any, **followed: Any) -> None:
         super().adopt(*given, **followed)
+        self._checkpoints.use(StagedFolder)
         if self.num_stages > 1:
-            self._line = Line(self._everybody, self.grid, self.device, self._waits)
+            self._line = Line(self.everybody, self.grid, self.device, self._waits)
             self._tied = TiedLayers(self, self.module, self._line)
             self._tied.share()
 
     @property
-    def _everybody(self) -> Ranks:
+    def everybody(self) -> Ranks:
+        """All processes of a pipeline of several stages."""
         return cast("Ranks", self.parts.everybody)
 
     def close(self, keep_values: bool = False, failure: BaseException | None = None) -> None:
@@ -107,7 +112,7 @@ class PipelineEngine(Engine):
             raise PeerError(
                 "cannot go on with a pipeline",
                 whom,
-                f"stage {self.stage_id} has waited for it for {seconds:.0f} s ({self._everybody.where()})",
+                f"stage {self.stage_id} has waited for it for {seconds:.0f} s ({self.everybody.where()})",
                 "look there for what it does; go on from the last checkpoint",
             )
         if warns and seconds > self._warn_after(warns):
@@ -224,6 +229,34 @@ class PipelineEngine(Engine):
         if self.num_stages > 1:
             _refuse("step")
         super().step()
+
+    # --- Checkpoints ---
+
+    def save_checkpoint(
+        self,
+        save_dir: Path,
+        tag: str | int | None = None,
+        client_state: Named | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """As SavingNames.save_checkpoint. Each stage writes its own state, and all of them count when the last is whole."""
+        if self.num_stages == 1:
+            return super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
+        require_whole_save(save_dir, exclude_frozen_parameters)
+        save_stages(self, save_dir, tag, client_state or {}, save_latest)
+        return True
+
+    def save_part(self, folder: str, name: str, client_state: Any) -> None:
+        """The state of this stage."""
+        super().save_checkpoint(folder, name, client_state, save_latest=False)
+
+    def load_checkpoint(self, load_dir: Path, *given: Any, **named: Any) -> tuple[str | None, Any]:
+        """As SavingNames.load_checkpoint, from a checkpoint of any number of stages."""
+        path, client_state = super().load_checkpoint(load_dir, *given, **named)
+        if path is not None and self._tied is not None:
+            self._tied.share()
+        return path, client_state
 
     # --- Instructions ---
 
@@ -353,7 +386,7 @@ class PipelineEngine(Engine):
         if self.is_last_stage() and losses:
             numbers = torch.stack(losses).detach().double().cpu()
             text = marshal.dumps((str(losses[0].dtype).removeprefix("torch."), numbers.numpy().tobytes()))
-        every = self._everybody.texts_of_all(text)
+        every = self.everybody.texts_of_all(text)
         last = self.grid.pipe_parallel_size - 1
         return [marshal.loads(every[rank]) for rank in self.grid.topology().get_axis_list("pipe", last)]
 

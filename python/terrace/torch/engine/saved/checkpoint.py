@@ -252,6 +252,10 @@ class Checkpoints:
 
     # --- Checkpoints in a folder ---
 
+    def use(self, kind: type[CheckpointFolder]) -> None:
+        """Of an engine whose checkpoints are in several folders."""
+        self._folder = kind(self._engine, self._values, self._exports, self, self._say)
+
     def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> bool:
         self._values.come_to_rest("save a checkpoint")
         write = self._folder.save

@@ -28,6 +28,7 @@ from .unpickle import pickled
 
 if TYPE_CHECKING:
     from ...._types import Log, Named, Path
+    from ....ranks import Ranks
     from ..engine import Engine
     from ..values import Values
     from .averages import SavedAverage
@@ -62,7 +63,7 @@ class CheckpointFolder:
     def save(self, folder: Path, tag: str | int | None, client_state: Any, save_latest: bool) -> str:
         """The folder of the state that is saved then."""
         folder = folder_of(folder, _SAVE)
-        tag = f"global_step{self._engine.global_steps}" if tag is None else _tag_of(tag, _SAVE)
+        tag = f"global_step{self._engine.global_steps}" if tag is None else tag_of(tag, _SAVE)
         self._values.come_to_rest("save a checkpoint")
         engine, exports = self._engine, self._exports
         beside, average = exports.beside(), engine.average
@@ -130,8 +131,8 @@ class CheckpointFolder:
         self, folder: Path, tag: str | int | None, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[str | None, Any]:
         folder = folder_of(folder, _LOAD)
-        ranks = self._engine.store.ranks
-        state = on_all(ranks, _LOAD, lambda: self._open(folder, tag if tag is None else _tag_of(tag, _LOAD)))
+        ranks = self._ranks
+        state = on_all(ranks, _LOAD, lambda: self._open(folder, tag if tag is None else tag_of(tag, _LOAD)))
         facts = {
             "the checkpoint": _found_as(state),
             "load_optimizer_states": with_optimizer,
@@ -166,9 +167,17 @@ class CheckpointFolder:
     def _looked_at(
         self, state: StateReader, with_optimizer: bool, with_scheduler: bool
     ) -> tuple[SavedCheckpoint, list[FoundWeight], list[FoundMoment]]:
-        state.verify()
-        saved = saved_checkpoint(state, self._engine)
+        saved = self._saved_in(state)
         return saved, *self._require_fit(saved, with_optimizer, with_scheduler)
+
+    def _saved_in(self, state: StateReader) -> SavedCheckpoint:
+        state.verify()
+        return saved_checkpoint(state, self._engine)
+
+    @property
+    def _ranks(self) -> Ranks | None:
+        """Those that load together."""
+        return self._engine.store.ranks
 
     def _open(self, folder: str, tag: str | None) -> StateReader | None:
         """None where there is nothing, which is said."""
@@ -261,7 +270,7 @@ def _found_as(state: StateReader | None) -> str:
     return f"{os.path.basename(state.path)}, of manifest {zlib.crc32(state.facts.encode()):08x}"
 
 
-def _tag_of(tag: object, what: str) -> str:
+def tag_of(tag: object, what: str) -> str:
     if isinstance(tag, str) or isinstance(tag, numbers.Number) and not isinstance(tag, bool):
         return str(tag)
     raise ConfigError(what, "tag", f"it is {tag!r}, of type {type(tag).__name__}", "give a text or a number")
@@ -286,7 +295,7 @@ def _holds_checkpoint(place: str, has: Callable[[str], bool]) -> bool:
     return any(has(os.path.join(place, name)) for name in (_STATES, _PROGRESS))
 
 
-def _latest_in(folder: str) -> str | None:
+def latest_in(folder: str) -> str | None:
     """For a look at whose folder it is; None where the library has to say what is wrong."""
     try:
         with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
@@ -297,7 +306,7 @@ def _latest_in(folder: str) -> str | None:
 
 def refuse_deepspeed(folder: str, tag: str | None) -> None:
     """Raises where the state that would be read is one of DeepSpeed's checkpoints."""
-    named = _latest_in(folder) if tag is None else tag
+    named = latest_in(folder) if tag is None else tag
     if named is None:
         return
     place = os.path.join(folder, named)

@@ -279,6 +279,11 @@ class Exports:
                 entries.add(name, tensor.dtype, tensor.shape, _parts_of_tensor(tensor, tensor.dtype))
         return entries
 
+    def names(self) -> list[str]:
+        """Of all that a checkpoint has."""
+        return [name for name, tensor in named_tensors(self._model) if id(tensor) not in self._of or
+                name == self._of[id(tensor)].name]  # fmt: skip
+
     def trained_names(self) -> list[str]:
         return [one.name for one in self._tracked if one.is_trainable]
 
