@@ -35,7 +35,6 @@ uint32_t largest_of(const float* values) {
 struct Codes {
   MomentCode code;
   uint32_t sign_bit;
-  bool is_upper;  // which half of a random number rounds them
 
   void decode(const std::byte* from, uint32_t scale_bits, float* to) const {
     const float scale = std::bit_cast<float>(scale_bits);
@@ -45,17 +44,15 @@ struct Codes {
     }
   }
   // Returns the bits of the scale. `block_random` is null for rounding to the nearest.
-  uint32_t encode(const float* from, const uint32_t* block_random, std::byte* to) const {
+  uint32_t encode(const float* from, const uint64_t* block_random, std::byte* to) const {
     std::memset(to, 0, kMomentBlock);
     const uint32_t scale_bits = code.scale_of(largest_of(from));
     if (!MomentCode::codes(scale_bits)) return scale_bits;
-    const float inverse_scale = 1.0f / std::bit_cast<float>(scale_bits);
+    const float inverse_scale = MomentCode::inverse_of(scale_bits);
     for (uint32_t i = 0; i < kMomentBlock; ++i) {
       const uint32_t bits = std::bit_cast<uint32_t>(from[i]);
-      const uint32_t random = block_random != nullptr ? random_of(*block_random, i) : 0;
-      const uint32_t r = block_random == nullptr ? code.half()
-                         : is_upper              ? code.random_of_upper(random)
-                                                 : code.random_of_lower(random);
+      const uint32_t r =
+          block_random == nullptr ? code.half() : code.rounding_of(random_of(*block_random, i));
       const uint32_t magnitude = code.code_of(bits & 0x7fffffffu, inverse_scale, r);
       to[i] = std::byte(static_cast<uint8_t>(magnitude | (bits >> 31) << sign_bit));
     }
@@ -63,9 +60,9 @@ struct Codes {
   }
 };
 
-constexpr Codes kFirst{MomentCode(false), 7, true};
-constexpr Codes kSecond{MomentCode(false), 8, false};
-constexpr Codes kAlone{MomentCode(true), 6, true};
+constexpr Codes kFirst{MomentCode(false), 7};
+constexpr Codes kSecond{MomentCode(false), 8};
+constexpr Codes kAlone{MomentCode(true), 6};
 
 void set_top_bits(std::byte* codes, uint64_t bits) {
   for (size_t i = 0; i < kMomentBlock; ++i)
@@ -80,11 +77,12 @@ void decode_block(std::array<const std::byte*, 2> codes, std::array<float*, 2> v
   kSecond.decode(codes[1], static_cast<uint32_t>(scales), values[1]);
 }
 
-void encode_block(std::array<const float*, 2> values, const uint32_t* block_random,
+// `randoms` are those of the moments, or null for rounding to the nearest.
+void encode_block(std::array<const float*, 2> values, const uint64_t* randoms,
                   std::array<std::byte*, 2> codes) {
-  if (codes[1] == nullptr) return set_top_bits(codes[0], kAlone.encode(values[0], block_random, codes[0]));
-  const uint64_t first = kFirst.encode(values[0], block_random, codes[0]);
-  const uint64_t second = kSecond.encode(values[1], block_random, codes[1]);
+  if (codes[1] == nullptr) return set_top_bits(codes[0], kAlone.encode(values[0], randoms, codes[0]));
+  const uint64_t first = kFirst.encode(values[0], randoms, codes[0]);
+  const uint64_t second = kSecond.encode(values[1], randoms != nullptr ? randoms + 1 : nullptr, codes[1]);
   set_top_bits(codes[1], first << 32 | second);
 }
 
@@ -101,9 +99,13 @@ void decode(std::array<const std::byte*, 2> codes, size_t count, std::array<floa
 void encode(std::array<const float*, 2> values, size_t count, const Chance* chance,
             std::array<std::byte*, 2> codes) {
   for (size_t first = 0; first < count; first += kMomentBlock) {
-    const uint32_t random =
-        chance != nullptr ? random_of_block(chance->key, (chance->place + first) / kMomentBlock) : 0;
-    encode_block(after(values, first), chance != nullptr ? &random : nullptr, after(codes, first));
+    if (chance == nullptr) {
+      encode_block(after(values, first), nullptr, after(codes, first));
+      continue;
+    }
+    const uint64_t random = random_of_block(chance->key, (chance->place + first) / kMomentBlock);
+    const std::array randoms{random, random_of_second(random)};
+    encode_block(after(values, first), randoms.data(), after(codes, first));
   }
 }
 

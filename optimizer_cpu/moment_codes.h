@@ -8,7 +8,8 @@
 //   bits(low) = bits(1.0) - L * step           2^-16 * 1.125, or 2^-16 * 1.25
 //   scale     = largest magnitude of the block / (1 - low), cut to 17 bits behind the leading one; 0 if that
 //               is below 2^-120, and NaN if a number of the block is not finite
-//   y         = magnitude / scale + low, from low to 1
+//   inverse   = 1 / scale, and 12 units in the last place more, so that the largest number becomes at least 1
+//   y         = magnitude * inverse + low, from low to 1
 //   code      = (bits(y) - bits(low) + r) / step, rounded down, at most L
 //   value     = (float(bits(low) + code * step) - low) * scale, with the number's sign
 //
@@ -18,11 +19,14 @@
 // table. Codes of a block whose scale is 0 or NaN are 0.
 //
 // An update rounds up or down at random, so that a moment that changes by less than a step moves on average
-// as in fp32: r is uniform in [0, step). It is a hash of the step, the tensor's number and the element's
-// place in the tensor alone (kernels::random_of()). So no placement, order, number of threads or of ranks
-// changes it. Elsewhere (a checkpoint is read, a value is written) r is half a step, which rounds to the
-// nearest. So values that were codes become the same codes and the same scale again: the largest has code L
-// always, and of a scale the bits that were cut are further away than any rounding.
+// as in fp32: r is uniform in [0, step). It is made of the step, the tensor's number, the element's place in
+// the tensor and the moment alone (kernels::random_of()). So no placement, order, number of threads or of
+// ranks changes it. A block has two random numbers a and b of 32 bits for each moment, and r is the upper
+// bits of a + b * lane. That is multiply-shift hashing (Dietzfelbinger, STACS 1996): for 64 lanes and up to
+// 27 upper bits, each r is uniform, and each two of a block are independent. Elsewhere (a checkpoint is read,
+// a value is written) r is half a step, which rounds to the nearest. So values that were codes become the
+// same codes and the same scale again: the largest has code L always, and of a scale the bits that were cut
+// are further away than any rounding.
 //
 // The scales lie in the highest bits of the codes, which magnitudes leave free: so a tile is whole pages. Of
 // element i of a block these are bit i of a number of 64 bits, which is bits(scale) of the moment that has
@@ -91,12 +95,15 @@ struct MomentCode {
 
   // The bits of the scale, from those of the largest magnitude.
   constexpr uint32_t scale_of(uint32_t largest_bits) const {
-    if (largest_bits >= 0x7f800000u) return 0x7fc00000u;
+    if (largest_bits >= kInfinity) return 0x7fc00000u;
     const uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(largest_bits) / (1.0f - low()));
-    const uint32_t cut = std::min((bits + kRoundings) & ~0x3fu, 0x7f7fffc0u);
-    return cut < 0x03800000u ? 0 : cut;  // 2^-120
+    const uint32_t cut = std::min((bits + kRoundings) & kScaleBits, kMostScale);
+    return cut < kLeastScale ? 0 : cut;
   }
-  constexpr static bool codes(uint32_t scale_bits) { return scale_bits != 0 && scale_bits < 0x7f800000u; }
+  constexpr static float inverse_of(uint32_t scale_bits) {
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(scale_bits)) + kSurplus);
+  }
+  constexpr static bool codes(uint32_t scale_bits) { return scale_bits != 0 && scale_bits < kInfinity; }
   constexpr uint32_t code_of(uint32_t magnitude, float inverse_scale, uint32_t random) const {
     const float y = std::bit_cast<float>(magnitude) * inverse_scale + low();
     return std::min((std::bit_cast<uint32_t>(y) - low_bits + random) >> shift, levels());
@@ -105,19 +112,20 @@ struct MomentCode {
     const float magnitude = (std::bit_cast<float>(low_bits + (code << shift)) - low()) * scale;
     return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign << 31);
   }
-  // r from one half of a random number. It is at least 15, more than what the largest number of a block loses
-  // by roundings before it is cut, so that this one has all levels.
-  constexpr uint32_t random_of_upper(uint32_t bits) const { return random_of_lower(bits >> 16); }
-  constexpr uint32_t random_of_lower(uint32_t bits) const {
-    return (bits & 0xffffu) << (shift - 16) | ((1u << (shift - 16)) - 1);
-  }
+  // r from a random number.
+  constexpr uint32_t rounding_of(uint32_t random) const { return random >> (32 - shift); }
   constexpr uint32_t half() const { return 1u << (shift - 1); }
 
-  static constexpr uint32_t kRoundings = 4;  // units in the last place
+  static constexpr uint32_t kScaleBits = ~0x3fu, kMostScale = 0x7f7fffc0u;
+  static constexpr uint32_t kLeastScale = 0x03800000u;  // 2^-120
+  static constexpr uint32_t kInfinity = 0x7f800000u;
+  // In units in the last place. The surplus makes up for what the largest number of a block loses: 4.5 of a
+  // scale that was rounded up, which are up to 9 of a number above it, and half a unit in each of four
+  // operations.
+  static constexpr uint32_t kRoundings = 4, kSurplus = 12;
 };
 
-// The random numbers of a step. Mixers: splitmix64 of Steele, Lea and Flood, OOPSLA 2014, and the 32 bits of
-// Wellons' search for integer hashes with low bias ("lowbias32", 2018).
+// The random numbers of a step. The mixer is splitmix64 of Steele, Lea and Flood, OOPSLA 2014.
 constexpr uint64_t mixed(uint64_t bits) {
   bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
@@ -130,16 +138,17 @@ constexpr uint64_t rounding_key_of(uint64_t step) {
 constexpr uint64_t rounding_place_of(uint64_t tensor, uint64_t element) {
   return ((tensor + 1) << 40) + element;
 }
-// `block` is the rounding place of its first element by kMomentBlock.
-constexpr uint32_t random_of_block(uint64_t rounding_key, uint64_t block) {
-  return static_cast<uint32_t>(mixed(rounding_key + block * 0x9e3779b97f4a7c15u) >> 32);
+// The two random numbers of a block for one moment: a + b * 2^32. `block` is the rounding place of its first
+// element by kMomentBlock. Those of the second moment are others of the same hash, as near to uniform.
+constexpr uint64_t random_of_block(uint64_t rounding_key, uint64_t block) {
+  return mixed(rounding_key + block * 0x9e3779b97f4a7c15u);
+}
+constexpr uint64_t random_of_second(uint64_t block_random) {
+  return (block_random ^ block_random >> 32) * 0xd1342543de82ef95u;
 }
 // `lane` is the element's place in its block.
-constexpr uint32_t random_of(uint32_t block_random, uint32_t lane) {
-  uint32_t bits = block_random + lane * 0x9e3779b9u;
-  bits = (bits ^ bits >> 16) * 0x7feb352du;
-  bits = (bits ^ bits >> 15) * 0x846ca68bu;
-  return bits ^ bits >> 16;
+constexpr uint32_t random_of(uint64_t block_random, uint32_t lane) {
+  return static_cast<uint32_t>(block_random) + static_cast<uint32_t>(block_random >> 32) * lane;
 }
 
 }  // namespace kernels

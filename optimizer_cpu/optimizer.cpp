@@ -5,6 +5,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/internal/moment_kernels.h>
 #include <terrace/optimizer_cpu/moment_codes.h>
 #include <terrace/optimizer_cpu/quantization.h>
 #include <terrace/optimizer_cpu/update_kernels.h>
@@ -55,6 +56,10 @@ static_assert(kPieceElements % kMomentBlock == 0 && kTileElements % kPieceElemen
 // The moments of `run` are codes of whole blocks.
 void update_coded(InstructionSet set, kernels::UpdateKernel update, const OptimizerStep& step,
                   const kernels::UpdateRun& run, const Chance& chance) {
+  TERRACE_ASSERT(run.count % kMomentBlock == 0 && chance.place % kMomentBlock == 0,
+                 "codes of " + std::to_string(run.count) + " elements are no whole blocks");
+  if (const kernels::CodedUpdate at_once = kernels::find_coded_update(set, rule_of(step), run))
+    return at_once(step, run, chance);
   alignas(64) std::array<std::array<float, kPieceElements>, 2> numbers;
   const bool has_second = run.moments[1] != nullptr;
   for (size_t first = 0; first < run.count; first += kPieceElements) {

@@ -6,6 +6,7 @@
 
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/moment_codes.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace::kernels {
 
@@ -22,5 +23,12 @@ const MomentKernels* find_moment_kernels(InstructionSet set);
 // The implementations behind find_moment_kernels().
 extern const MomentKernels kScalarMoments;
 const MomentKernels* find_vector_moment_kernels(InstructionSet set);
+
+// Updates a run whose moments are codes of whole blocks, in one pass.
+using CodedUpdate = void (*)(const OptimizerStep&, const UpdateRun&, const Chance&);
+using CodedUpdates = std::array<CodedUpdate, kRules>;  // by Rule
+// Null where there is no such pass, and codes become numbers before an update and codes behind it. The bits
+// are the same.
+CodedUpdate find_coded_update(InstructionSet set, Rule rule, const UpdateRun& run);
 
 }  // namespace terrace::kernels

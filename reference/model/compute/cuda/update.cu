@@ -161,22 +161,24 @@ struct CodedMoments {
     }
     return code.scale_of(largest_of_lanes(largest));
   }
-  __device__ void encode(uint32_t block_random, unsigned lane, LaneCodes& first, LaneCodes& top) const {
+  // `m_random` and `v_random` are the block's.
+  __device__ void encode(uint64_t m_random, uint64_t v_random, unsigned lane, LaneCodes& first,
+                         LaneCodes& top) const {
     const uint32_t m_scale = scale_of(m), v_scale = is_alone ? 0 : scale_of(v);
     const uint32_t bits = lane < 8 ? (is_alone ? m_scale : v_scale) : (is_alone ? 0 : m_scale);
     for (unsigned k = 0; k < 4; ++k) {
-      const uint32_t random = kernels::random_of(block_random, 4 * lane + k);
-      uint32_t byte = coded(m.at[k], m_scale, code.random_of_upper(random));
+      uint32_t byte = coded(m.at[k], m_scale, kernels::random_of(m_random, 4 * lane + k));
       if (kernels::MomentCode::codes(m_scale)) byte |= (std::bit_cast<uint32_t>(m.at[k]) >> 31) << sign_bit();
       first.at[k] = static_cast<uint8_t>(byte);
-      const uint32_t of_top = is_alone ? byte : coded(v.at[k], v_scale, code.random_of_lower(random));
+      const uint32_t of_top =
+          is_alone ? byte : coded(v.at[k], v_scale, kernels::random_of(v_random, 4 * lane + k));
       top.at[k] = static_cast<uint8_t>(of_top | (bits >> (4 * (lane % 8) + k) & 1u) << 7);
     }
   }
   __device__ uint32_t coded(float value, uint32_t scale_bits, uint32_t random) const {
     if (!kernels::MomentCode::codes(scale_bits)) return 0;
-    return code.code_of(std::bit_cast<uint32_t>(value) & 0x7fffffffu, 1.0f / std::bit_cast<float>(scale_bits),
-                        random);
+    return code.code_of(std::bit_cast<uint32_t>(value) & 0x7fffffffu,
+                        kernels::MomentCode::inverse_of(scale_bits), code.rounding_of(random));
   }
 };
 
@@ -206,7 +208,8 @@ __global__ void update_coded(Rule rule, OptimizerStep step, TileRun tiles) {
     }
     LaneCodes first_codes, top_codes;
     const uint64_t number = (tiles.rounding_place + element) / kMomentBlock;
-    moments.encode(kernels::random_of_block(step.rounding_key, number), lane, first_codes, top_codes);
+    const uint64_t random = kernels::random_of_block(step.rounding_key, number);
+    moments.encode(random, kernels::random_of_second(random), lane, first_codes, top_codes);
     if (!is_there) return;
     *first = first_codes;
     *top = top_codes;
