@@ -255,11 +255,10 @@ void TierStores::require_found_layout() const {
   cannot_resume(tier_->folder(0).path(),
                 fmt::format("its optimizer states are {}, and those of this run are {}", text_of(found),
                             text_of(plan_.record_layout)),
-                "resume with the optimizer and the form of the masters (" + Option::masters +
-                    ") of the run that "
-                    "made it; where only the form of the masters differs, a checkpoint that such a run saves "
-                    "leads on to "
-                    "this one");
+                found.canonical() == plan_.record_layout.canonical()
+                    ? "resume with the options of the run that made it (" + Option::masters +
+                          ", type of the moments), and save a checkpoint with it, from which this run goes on"
+                    : "resume with the optimizer and the type of the moments of the run that made it");
 }
 
 // Returns the numbers of `paths` in the order of the space, which is that of the run that made it.

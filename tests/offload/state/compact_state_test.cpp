@@ -287,5 +287,30 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
   }
 }
 
+// Codes and fp32 have the same checkpoints, and bf16 has others.
+TEST(CompactCommit, RefusesAnotherLayoutAndSaysWhetherACheckpointLeadsOn) {
+  CommitCase c{.chunk_elements = 2 * kTileElements, .kind = OptimizerKind::adam};
+  c.layout = {MasterForm::remainder, 2, MomentType::int8};
+  const ScratchFolder folder;
+  {
+    CommitRig rig(c, folder.path());
+    rig.step(1);
+    rig.offloader->commits().begin(step_info(1));
+    rig.offloader->commits().finish();
+  }
+  c.start = TierStart::resume;
+  const auto refused = [&](const RecordLayout& layout, const std::string& words) {
+    CommitCase other = c;
+    other.layout = layout;
+    expect_error(ErrorKind::config, {"cannot resume from the nvme tier", words},
+                 [&] { const CommitRig rig(other, folder.path()); });
+  };
+  refused({MasterForm::remainder, 2, MomentType::fp32},
+          "save a checkpoint with it, from which this run goes on");
+  refused({MasterForm::remainder, 2, MomentType::bf16}, "the type of the moments of the run that made it");
+  CommitRig rig(c, folder.path());
+  rig.step(2);
+}
+
 }  // namespace
 }  // namespace terrace::compact_state_test
