@@ -1,5 +1,6 @@
 """What a pipeline is made of, without processes: how layers are divided, and what a message carries."""
 
+import random
 import unittest
 
 from support_torch import EngineTest, isolated, terrace, torch
@@ -23,7 +24,8 @@ class Division(EngineTest):
         self.assertEqual(balanced([1] * 6, 3), [0, 2, 4, 6])
         self.assertEqual(balanced([9, 1, 1, 1, 9], 3), [0, 1, 4, 5])
         self.assertEqual(balanced([0, 0, 5], 3), [0, 1, 2, 3])
-        for weights in ([3, 1, 4, 1, 5, 9, 2, 6], [1, 100, 1, 1], [0] * 5):
+        draws = random.Random(1)
+        for weights in ([1, 100, 1, 1], [0] * 5, *([draws.randrange(20) ** 2 for _ in range(8)] for _ in range(60))):
             bounds = balanced(weights, 3)
             self.assertTrue(all(one < other for one, other in zip(bounds, bounds[1:])), bounds)
             most = max(sum(weights[a:b]) for a, b in zip(bounds, bounds[1:]))

@@ -88,6 +88,21 @@ class Schedule(unittest.TestCase):
                         there = flat(schedules[stage + offset])
                         self.assertEqual(wanted, [one.micro_batch for one in there if isinstance(one, sent)])
 
+    def test_what_is_sent_has_been_computed_and_what_is_received_is_used(self):
+        """Of each micro-batch, within its pass forward and its pass backward."""
+        orders = (
+            (of.RecvActivation, of.ForwardPass, of.SendActivation),
+            (of.RecvGrad, of.BackwardPass, of.SendGrad),
+            (of.LoadMicroBatch, of.ForwardPass),
+        )
+        for stages, micro_batches in SIZES:
+            for stage in range(stages):
+                found = flat(of.TrainSchedule(micro_batches, stages, stage))
+                for k in range(micro_batches):
+                    for order in orders:
+                        kinds = [type(one) for one in found if one.micro_batch == k and type(one) in order]
+                        self.assertEqual(kinds, [kind for kind in order if kind in kinds])
+
     def test_no_stage_waits_for_ever(self):
         for kind in (of.TrainSchedule, of.InferenceSchedule):
             for stages, micro_batches in SIZES:
