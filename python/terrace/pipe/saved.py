@@ -138,9 +138,9 @@ class StagedState:
 
 
 def _joined(found: SavedCheckpoint, one: SavedCheckpoint) -> SavedCheckpoint:
-    """A copy of a layer is in both: it is the trained one that counts."""
+    """A copy of a layer is in both: what counts is that of the first stage, which trains it."""
     for name, weight in one.weights.items():
-        if name in one.trained or name not in found.weights:
+        if name not in found.weights:
             found.weights[name] = weight
             found.steps[name] = one.steps.get(name, 0)
     found.moments.update(one.moments)
