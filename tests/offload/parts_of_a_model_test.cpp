@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/error.h>
@@ -43,7 +45,7 @@ struct Case {
   UpdateMode mode = UpdateMode::after_backward;
   double clip_norm = 0.75;
   uint64_t infinite_step = 0;  // in which a gradient of "c" is infinite; 0: none
-  bool rewrites = false;       // what gradients have come to, in the end to the same
+  bool rewrites = false;       // gradients, before the update
   DataType type = DataType::fp32;
 };
 
@@ -73,6 +75,12 @@ struct Place {
   Communicator* model_ranks = nullptr;
 };
 
+struct Settings {
+  double clip_norm;
+  std::vector<OptimizerSettings> groups;
+};
+using Change = std::function<void(Settings&)>;
+
 class Training {
  public:
   Training(const Part& part, const Case& c, Place place)
@@ -98,10 +106,13 @@ class Training {
     });
   }
 
-  Outcome run(double clip_of_last_step) {
+  // `change` makes the settings of the last step others.
+  Outcome run(const Change& change = nullptr) {
     Outcome outcome;
     for (uint64_t step = 1; step <= kSteps; ++step) {
-      const UpdateResult result = this->step(step, step == kSteps ? clip_of_last_step : c_.clip_norm);
+      Settings settings{c_.clip_norm, toy::groups()};
+      if (change && step == kSteps) change(settings);
+      const UpdateResult result = this->step(step, settings);
       outcome.norms.push_back(result.gradient_norm);
       outcome.applied.push_back(result.applied);
     }
@@ -112,7 +123,7 @@ class Training {
   }
 
  private:
-  UpdateResult step(uint64_t number, double clip_norm) {
+  UpdateResult step(uint64_t number, const Settings& settings) {
     const StepRounds rounds = rounds_of(options_);
     offloader_->begin_step();
     for (uint32_t round = 0; round < rounds.count(); ++round) {
@@ -120,18 +131,19 @@ class Training {
       offloader_->end_micro_batch();
     }
     if (c_.rewrites) rewrite_gradients();
-    return offloader_->update({toy::groups(), number, clip_norm});
+    return offloader_->update({settings.groups, number, settings.clip_norm});
   }
 
-  // Twice as much of each gradient, and half of that: the sum of squares is taken of what is written last.
+  // What was handed over is twice the gradient. In two runs, of which each begins or ends within a tile.
   void rewrite_gradients() {
     for (uint32_t t = 0; t < specs_.size(); ++t) {
-      const uint64_t middle = kElements.at(specs_[t].name) / 3;
-      for (const float factor : {2.0f, 0.5f}) {
-        std::vector<float> values(kElements.at(specs_[t].name) - middle);
-        offloader_->state().read_values(TensorId{t}, ValueKind::gradient, middle, values);
-        for (float& value : values) value *= factor;
-        offloader_->state().write_values(TensorId{t}, ValueKind::gradient, middle, values);
+      const uint64_t elements = kElements.at(specs_[t].name), middle = elements / 3;
+      for (const auto& [first, count] :
+           {std::pair{uint64_t{0}, middle}, std::pair{middle, elements - middle}}) {
+        std::vector<float> values(count);
+        offloader_->state().read_values(TensorId{t}, ValueKind::gradient, first, values);
+        for (float& value : values) value *= 0.5f;
+        offloader_->state().write_values(TensorId{t}, ValueKind::gradient, first, values);
       }
     }
   }
@@ -140,7 +152,7 @@ class Training {
     const std::string& name = specs_[tensor].name;
     std::vector<float> gradient(kElements.at(name));
     for (uint64_t e = 0; e < gradient.size(); ++e)
-      gradient[e] = toy::initial_value(name.front() + 7 * micro_batch, e + step);
+      gradient[e] = toy::initial_value(name.front() + 7 * micro_batch, e + step) * (c_.rewrites ? 2 : 1);
     if (name == "c" && step == c_.infinite_step && micro_batch == 1)
       gradient[17] = std::numeric_limits<float>::infinity();
     std::vector<std::byte> given(gradient.size() * bytes_of(c_.type));
@@ -164,9 +176,8 @@ struct Together {
   std::vector<std::string> failures;  // empty: none
 };
 
-// `change` makes the clipping of the last step another one on a rank.
 Together train(const std::vector<Part>& parts, uint32_t ranks_of_a_part, const Case& c,
-               const std::function<void(uint32_t rank, double& clip)>& change = nullptr) {
+               const std::function<void(uint32_t rank, Settings&)>& change = nullptr) {
   ThreadWorld model({.ranks = static_cast<uint32_t>(parts.size()) * ranks_of_a_part});
   std::vector<std::unique_ptr<ThreadWorld>> worlds;
   for (size_t p = 0; p < parts.size(); ++p)
@@ -176,10 +187,11 @@ Together train(const std::vector<Part>& parts, uint32_t ranks_of_a_part, const C
   together.failures = testing::on_every_rank(model, [&](Communicator& rank) {
     const uint32_t part = rank.rank() / ranks_of_a_part, place = rank.rank() % ranks_of_a_part;
     Communicator* const ranks = ranks_of_a_part > 1 ? &worlds[part]->rank(place) : nullptr;
-    double clip = c.clip_norm;
+    const auto of_rank = [&](Settings& settings) {
+      if (change) change(rank.rank(), settings);
+    };
     try {
-      if (change) change(rank.rank(), clip);
-      together.outcomes[rank.rank()] = Training(parts[part], c, {ranks, &rank}).run(clip);
+      together.outcomes[rank.rank()] = Training(parts[part], c, {ranks, &rank}).run(of_rank);
     } catch (const std::exception& failure) {
       worlds[part]->lose(place, failure.what());
       throw;
@@ -200,7 +212,7 @@ std::vector<Case> cases() {
 
 TEST(PartsOfAModel, HaveTheNumbersOfTheWhole) {
   for (const Case& c : cases()) {
-    const Outcome whole = Training(kWhole, c, {}).run(c.clip_norm);
+    const Outcome whole = Training(kWhole, c, {}).run();
     for (size_t division = 0; division < kDivisions.size(); ++division) {
       for (const uint32_t ranks : {1u, 2u, 3u}) {
         SCOPED_TRACE(fmt::format("division {}, {} ranks of each part, states {}, {}", division, ranks,
@@ -221,15 +233,22 @@ TEST(PartsOfAModel, HaveTheNumbersOfTheWhole) {
 
 TEST(PartsOfAModel, DoNotUpdateWhereOneOfThemWouldUpdateOtherwise) {
   for (const uint32_t other : {1u, 2u}) {  // in the first part, and in the second
-    const Together together =
-        train(kDivisions[0], 2, {}, [&](uint32_t rank, double& clip) { clip = rank == other ? 0.5 : clip; });
-    for (const std::string& failure : together.failures)
+    const Together clipped = train(kDivisions[0], 2, {}, [&](uint32_t rank, Settings& settings) {
+      if (rank == other) settings.clip_norm = 0.5;
+    });
+    for (const std::string& failure : clipped.failures)
       EXPECT_NE(failure.find("clip_norm 0."), std::string::npos) << failure;
+    // Groups are compared within a part alone.
+    const Together slowed = train(kDivisions[0], 2, {}, [&](uint32_t rank, Settings& settings) {
+      if (rank == other) settings.groups.back().lr /= 2;
+    });
+    for (const std::string& failure : slowed.failures)
+      EXPECT_NE(failure.find("cannot update"), std::string::npos) << failure;
   }
 }
 
 TEST(PartsOfAModel, EndWithThePartThatFails) {
-  const Together together = train(kDivisions[0], 2, {}, [](uint32_t rank, double&) {
+  const Together together = train(kDivisions[0], 2, {}, [](uint32_t rank, Settings&) {
     if (rank == 3) throw Error(ErrorKind::io, {"cannot go on", "a part", "its drive is full", "make room"});
   });
   EXPECT_NE(together.failures[3].find("its drive is full"), std::string::npos);
