@@ -12,8 +12,17 @@ if TYPE_CHECKING:
 
 
 def init_distributed(dist_backend: object = None, *arguments: object, **named: object) -> None:
-    """Joins the other processes that a launcher has started, where it has started several."""
-    _ranks()
+    """Joins the other processes that a launcher has started, where it has started several. As with DeepSpeed they are
+    torch's default group then, for what the program itself exchanges, where the launcher says how torch's group meets."""
+    import os
+
+    import torch.distributed as group
+
+    if _ranks() is None or not group.is_available() or group.is_initialized():
+        return
+    if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        backend = dist_backend if isinstance(dist_backend, str) else None
+        group.init_process_group(backend if backend in ("gloo", "nccl", "mpi") else None)
 
 
 def _ranks() -> Ranks | None:

@@ -28,6 +28,10 @@ TensorSpec read_tensor(const JsonNode& item, const std::filesystem::path& path) 
     if (!members.truth("matrix")) members.refuse("\"matrix\" of a tensor is false");
     tensor.by_matrix = true;
   }
+  if (members.has("copy")) {
+    if (!members.truth("copy")) members.refuse("\"copy\" of a tensor is false");
+    tensor.counted_elsewhere = true;
+  }
   members.require_nothing_else();
   return tensor;
 }
@@ -43,7 +47,8 @@ std::vector<TensorSpec> listed_tensors(const FlatSpace& space) {
                        .type = tensor.type,
                        .trainable = tensor.trainable,
                        .home = tensor.home,
-                       .by_matrix = tensor.by_matrix});
+                       .by_matrix = tensor.by_matrix,
+                       .counted_elsewhere = tensor.counted_elsewhere});
   }
   return tensors;
 }
@@ -61,7 +66,7 @@ uint64_t hash_of(std::span<const TensorSpec> tensors) {
     const std::string_view type = name_of(tensor.type);
     append(type.size());
     list += type;
-    append(tensor.trainable ? (tensor.by_matrix ? 2 : 1) : 0);
+    append((tensor.trainable ? (tensor.by_matrix ? 2 : 1) : 0) + (tensor.counted_elsewhere ? 4 : 0));
   }
   return checksum_of(std::as_bytes(std::span(list)));
 }
@@ -72,6 +77,7 @@ void write_tensors(JsonWriter& json, std::span<const TensorSpec> tensors) {
     json.list("shape", tensor.shape).member("trained", tensor.trainable);
     if (tensor.home == TensorHome::caller) json.member("apart", true);
     if (tensor.by_matrix) json.member("matrix", true);
+    if (tensor.counted_elsewhere) json.member("copy", true);
     json.end();
   });
 }

@@ -59,7 +59,7 @@ class PipelineModule(nn.Module):
         self.seed_fn = torch.manual_seed if seed_fn is None else seed_fn
         self._interval, self._again = activation_checkpoint_interval, activation_checkpoint_func
         self._checkpointable = None if checkpointable_layers is None else set(checkpointable_layers)
-        self._forwards = 0
+        self.seeded_passes = 0  # so far: each draws by seeds of its own, after a resume too
         self._grid, ranks = _placed(num_stages, topology)
         sources = list(layers)
         self.num_stages, self.stage_id = self._grid.pipe_parallel_size, self._grid.stage_id
@@ -166,8 +166,8 @@ class PipelineModule(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """Through the layers of this stage."""
-        self._forwards += 1
-        run = self._forwards
+        self.seeded_passes += 1
+        run = self.seeded_passes
         if not self._interval or not torch.is_grad_enabled():
             return self._run(0, len(self._calls), x, run)
         # As with one stage: the bounds of what is computed again are counted from the first layer of the model.

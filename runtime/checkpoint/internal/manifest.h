@@ -34,8 +34,8 @@ struct Manifest {
   DataFile frozen;  // there is no such file if it has no bytes
   uint64_t version = kFormatVersion;
   RecordLayout layout = {};  // of the states, whose masters are always whole; the default before version 3
-  // In the order of their numbers, with what decides where they lie: name, shape, type, trainable,
-  // home and by_matrix.
+  // In the order of their numbers, with what decides where they lie: name, shape, type, trainable, home,
+  // by_matrix and counted_elsewhere.
   // None before version 5.
   std::vector<TensorSpec> tensors = {};
   std::vector<saved::StateManifest::File> others = {};  // files of the program that saved, beside these two

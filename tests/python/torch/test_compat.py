@@ -8,6 +8,7 @@ import terrace.compat.deepspeed as deepspeed
 from ranks_torch import RanksTest
 from support_torch import EngineTest, Mlp, batch_of, config_of, isolated, loss_of, nn, seeded, terrace, torch, train
 from terrace.compat.deepspeed import finder, modules
+from terrace.torch.engine.launched import free_place
 
 PACKAGE = "terrace.compat.deepspeed"
 
@@ -143,6 +144,18 @@ class Tensors(RanksTest):
         self.raised(terrace.MisuseError, deepspeed.utils.safe_get_full_grad, weight)  # its step is over
         deepspeed.utils.safe_set_full_grad(plain.last.weight, torch.ones(8, 96))
         self.assertEqual(deepspeed.utils.safe_get_full_grad(plain.last.weight).sum(), 8 * 96)
+
+    def test_torch_has_a_group_of_all_ranks(self):
+        host, _, port = free_place(["here"]).rpartition(":")
+
+        def on(rank):
+            os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR=host, MASTER_PORT=port)
+            deepspeed.init_distributed("gloo")
+            total = torch.full((2,), rank + 1.0)
+            torch.distributed.all_reduce(total)
+            return total.tolist(), torch.distributed.get_rank()
+
+        self.assertEqual(self.on_ranks(2, on), [([3.0, 3.0], 0), ([3.0, 3.0], 1)])
 
     def test_ranks_have_what_all_of_them_have(self):
         def on(rank):

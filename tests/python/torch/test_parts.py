@@ -190,6 +190,7 @@ def tensor_parallel(tensor, data, parameters, states, precision="fp32"):
             norms = [norm for norm, _ in train(engine, rank // tensor, None)]
             whole = {one.name: engine.master(one.parameter).clone() for one in engine._tracked}
             found = masters(engine)
+            self_saved(engine, rank % tensor, folder, found)
             engine.close()
             if tensor > 1:
                 torch.distributed.destroy_process_group()
@@ -251,6 +252,7 @@ def spread(tensor, data, place, precision="fp32"):
             state = model.state_dict()
             model.load_state_dict({name: value * 1 for name, value in state.items()})
             found = masters(engine)
+            self_saved(engine, rank % tensor, folder, found)
             state = {name: getattr(value, "full_tensor", lambda value=value: value)() for name, value in state.items()}
             engine.close()
             if tensor > 1:
@@ -258,6 +260,18 @@ def spread(tensor, data, place, precision="fp32"):
         return norms, found, {name: value.tolist() for name, value in state.items()}
 
     return body
+
+
+def self_saved(engine, part, folder, found):
+    """A checkpoint of this part brings back its masters."""
+    shared = os.path.dirname(os.environ["TERRACE_MEET"]) if engine.parts.everybody else folder
+    folder = os.path.join(shared, f"saved by part {part}")
+    engine.save_checkpoint(folder, "here")
+    for one in engine._tracked:
+        engine._values.write(one, torch.zeros(one.shape))
+    assert masters(engine) != found
+    engine.load_checkpoint(folder, "here")
+    assert masters(engine) == found
 
 
 def _parallelize(model, rank, tensor, data):
@@ -297,6 +311,17 @@ class RefusalsTest(RanksTest):
         error = self.raised(terrace.ConfigError, engine_of, model, mesh_param=(2, 2))
         self.assertEqual(error.subject, "mesh_param")
         engine_of(model, model_parallel_size=1).close()
+
+    def test_what_all_have_begins_alike(self):
+        def body(rank):
+            model = seeded(Net, rank, 2)
+            with torch.no_grad():
+                model.norms[1].weight.mul_(rank + 1)
+            engine_of(model, model_parallel_size=2)
+
+        for end in together(2, body):
+            self.assertIn("values of norms.1.weight", str(end.error) + end.text)
+            self.assertIn("tensor_model_parallel", str(end.error) + end.text)
 
     def test_a_shard_is_no_matrix_of_muon(self):
         def body(rank):

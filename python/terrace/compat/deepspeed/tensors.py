@@ -59,16 +59,20 @@ def _write(param: Any, value: torch.Tensor, key: str | None) -> None:
         return
     engine, one = found
     what = _kept_as(engine, one, key) if key is not None else None
-    if value.numel() != one.parameter.numel():
+    _require_all(one, value)
+    with within(engine.store.ranks, f"write {key or 'the fp32 values'} of {one.name}"):
+        settle_values(engine.store.ranks, {one.name: value}, None)
+        engine._values.write(one, value.reshape(one.shape), what)
+
+
+def _require_all(one: Tracked, value: torch.Tensor) -> None:
+    if value.numel() != one.elements:
         raise ConfigError(
             "cannot write a parameter",
             one.name,
-            f"the values have shape {tuple(value.shape)}, and it has {tuple(one.parameter.shape)}",
-            "give all values of the parameter",
+            f"the values have shape {tuple(value.shape)}, and it has {one.shape} in this part of the model",
+            "give all values of the parameter, or of this process's shard",
         )
-    with within(engine.store.ranks, f"write {key or 'the fp32 values'} of {one.name}"):
-        settle_values(engine.store.ranks, {one.name: value}, None)
-        engine._values.write(one, value.reshape(one.parameter.shape), what)
 
 
 def safe_get_full_fp32_param(param: Any) -> torch.Tensor | None:
@@ -112,6 +116,7 @@ def safe_set_full_grad(param: Any, value: torch.Tensor) -> None:
         param.grad.copy_(value)
         return
     engine, one = found
+    _require_all(one, value)
     with within(engine.store.ranks, f"write the gradient of {one.name}"):
         settle_values(engine.store.ranks, {one.name: value}, None)
         engine._values.write_gradient(one, value.reshape(one.shape).float() * _factor(engine))

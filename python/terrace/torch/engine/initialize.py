@@ -160,6 +160,7 @@ def _prepare(parts: Parts, model: Any, given: Named) -> _Prepared:
     _require_all_values(model)
     device = choose_device(settings, given["device"], parts.everybody)
     _require_order(settings)
+    _require_trained_stage(model, parts)
     groups, kind, defaults = groups_of(model, settings, given["optimizer"], given["model_parameters"])
     optimizer = EngineOptimizer(kind, groups, defaults)
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
@@ -177,6 +178,19 @@ def _made_engine(made: _Prepared, units: Any, resume: bool | str, more: Named) -
         engine = _make(_planned(ranks, made, units, options), resume, made.optimizer.kinds)
     engine.parts = made.parameters.parts
     return engine
+
+
+def _require_trained_stage(model: Any, parts: Parts) -> None:
+    followers: dict[str, nn.Module] = getattr(model, "followers", dict)()
+    known = {id(one) for layer in followers.values() for one in layer.parameters()}
+    if parts.parts > 1 and not any(one.requires_grad and id(one) not in known for one in model.parameters()):
+        raise ConfigError(
+            _WHAT,
+            f"part {parts.part + 1} of {parts.parts}",
+            "it has no layer that it trains"
+            + (", but a copy of one that an earlier stage trains" if followers else ""),
+            'divide the model into fewer stages, or otherwise: partition_method="type:CLASS" balances those layers alone',
+        )
 
 
 def _require_start(resume: object, parts: Parts) -> None:

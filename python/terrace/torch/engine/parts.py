@@ -12,7 +12,9 @@ import torch
 from ...errors import ConfigError, PeerError
 from ...ranks import Ranks
 from ..optimizer.local import is_dtensor
+from .alike import agree
 from .launched import free_place, join_ranks
+from .replicas import sum_of_ends
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,8 +60,10 @@ def parts_of(model: nn.Module, group: Any, size: int | None, mpu: Any) -> Parts:
     colour = _colour_of(ranks, group, size, mpu)
     if ranks is None or colour is None:
         return Parts(None, ranks)
-    parts = divide(ranks, colour)
-    return parts._replace(copies=_copies_of(model) if parts.part > 0 else frozenset())
+    parts, copies = divide(ranks, colour), _copies_of(model)
+    if parts.parts > 1:
+        _require_alike(ranks, model, copies)
+    return parts._replace(copies=copies if parts.part > 0 else frozenset())
 
 
 def _colour_of(ranks: Ranks | None, group: Any, size: int | None, mpu: Any) -> int | None:
@@ -92,6 +96,15 @@ def _refused(what: str, reason: str) -> ConfigError:
 def _copies_of(model: nn.Module) -> frozenset[str]:
     """What all processes of a copy of the model have whole, as Megatron and DeepSpeed mark the rest."""
     return frozenset(name for name, one in model.named_parameters() if not is_shard(one))
+
+
+def _require_alike(ranks: Ranks, model: nn.Module, copies: frozenset[str]) -> None:
+    facts = {f"values of {name}": sum_of_ends(one) for name, one in model.named_parameters() if name in copies}
+    advice = (
+        "let all processes of a copy begin with the same values, and set tensor_model_parallel = True on each parameter that "
+        "is a shard or is in one part alone"
+    )
+    agree(ranks, facts, "cannot divide a model among processes", advice)
 
 
 def is_shard(parameter: torch.Tensor) -> bool:

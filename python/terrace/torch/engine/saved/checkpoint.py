@@ -83,6 +83,7 @@ class Checkpoints:
             ],
             "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
             "average": engine.average.state() if engine.average is not None else None,
+            "seeded_passes": getattr(engine.module, "seeded_passes", 0),
         }
 
     def _beside(self) -> dict[str, torch.Tensor]:
@@ -95,6 +96,8 @@ class Checkpoints:
         engine.global_steps = progress["steps"]
         engine.skipped_steps = progress["skipped_steps"]
         engine.micro_steps = 0
+        if hasattr(engine.module, "seeded_passes"):
+            engine.module.seeded_passes = progress.get("seeded_passes", 0)
         engine.scaler.restore(progress["loss_scale"])
         if with_scheduler and progress["groups"] is None:
             self._go_on_at(progress["steps"])

@@ -15,6 +15,7 @@ from ....optimizer_kinds import optimizer_kinds
 from ....system import failures
 from ...inner import is_wrapper
 from ...mapped import MOST_IN_MEMORY, mapped_empty
+from ...optimizer.local import local_of
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
 from ..alike import agree, within
@@ -341,14 +342,14 @@ class Exports:
         one = saved.get(name)
         here = self._of.get(id(tensor))
         words = here.words if here is not None else None
-        reason = ""
+        shape, reason = tuple(local_of(tensor).shape), ""
         if one is None:
             reason = "it is not there"
         elif words is not None:
             if one.dtype != "F32" or one.shape != (words.count,):
                 reason = f"it has {one.dtype} {one.shape}, and the model {words.count} words of bytes"
-        elif (one.shape or (1,)) != (tuple(tensor.shape) or (1,)):  # a store has no tensors without dimensions
-            reason = f"its shape is {one.shape}, and that of the model {tuple(tensor.shape)}"
+        elif (one.shape or (1,)) != (shape or (1,)):  # a store has no tensors without dimensions
+            reason = f"its shape is {one.shape}, and that of the model {shape}"
         else:
             dtype = TORCH_TYPES.get(one.dtype)
             fits = dtype is not None and (
