@@ -50,24 +50,37 @@ def loss_of(output, tokens):
     return F.cross_entropy(output[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def layers_of(is_tied, blocks=4):
+class Drop(nn.Module):
+    def forward(self, given):
+        return F.dropout(given[0], 0.2, self.training), given[1]
+
+
+def layers_of(is_tied, blocks=4, drops=False):
     table = TiedLayerSpec("table", Embedding, WORDS, WIDTH) if is_tied else LayerSpec(Embedding, WORDS, WIDTH)
     head = (
         TiedLayerSpec("table", Embedding, WORDS, WIDTH, forward_fn=as_head)
         if is_tied
         else LayerSpec(nn.Linear, WIDTH, WORDS, bias=False)
     )
-    return [table, *(LayerSpec(Block) for _ in range(blocks)), leave_mask, LayerSpec(nn.LayerNorm, WIDTH), head]
+    body = [LayerSpec(Block) for _ in range(blocks)]
+    if drops:
+        body.insert(1, LayerSpec(Drop))
+    return [table, *body, leave_mask, LayerSpec(nn.LayerNorm, WIDTH), head]
 
 
-def gpt(stages, is_tied=False, **named):
-    return PipelineModule(
-        layers_of(is_tied),
+def gpt(stages, is_tied=False, frozen=(), drops=False, **named):
+    """`frozen`: numbers of layers that are not trained."""
+    model = PipelineModule(
+        layers_of(is_tied, drops=drops),
         num_stages=stages,
         loss_fn=loss_of,
         seed_layers=True,
         **{"partition_method": "uniform", **named},
     )
+    for name, parameter in model.named_parameters():
+        if int(name.split(".")[1]) in frozen:
+            parameter.requires_grad_(False)
+    return model
 
 
 def batch_of(step, number, is_causal=True):

@@ -26,6 +26,17 @@ class Law(PipelineTest):
             with self.subTest(stages=stages, data=data, **named):
                 self.compare(stages, data, is_tied=True, **named)
 
+    def test_a_stage_may_train_nothing(self):
+        """Of frozen layers alone, of a function, or of the copy of a layer that an earlier stage trains."""
+        for stages, data, named in (
+            (4, 1, {"frozen": (2, 3)}),
+            (4, 2, {"frozen": (2, 3), "precision": "fp16"}),
+            (2, 1, {"frozen": (0, 1, 2, 3), "more": {"optimizer": "Muon"}}),
+            (8, 1, {"is_tied": True, "precision": "bf16"}),
+        ):
+            with self.subTest(stages=stages, data=data, **named):
+                self.compare(stages, data, **named)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -9,13 +9,13 @@ from pipe_models import MICRO_BATCHES, PipelineTest, gpt, precise, together, tra
 from support_torch import config_of, engine_of, masters, terrace
 
 
-def run(stages, data, folder, first, steps, is_tied, precision, save_as=None, load=None):
+def run(stages, data, folder, first, steps, model, precision, save_as=None, load=None):
     """body(rank): what a training has to tell that loads one checkpoint and saves another one."""
 
     def body(rank):
         with tempfile.TemporaryDirectory() as drive:
             config = precise(config_of("cpu", "nvme", drive, MICRO_BATCHES // data, 0.1, precision), precision)
-            engine = engine_of(gpt(stages, is_tied), config, persistence_threshold=0)
+            engine = engine_of(gpt(stages, **model), config, persistence_threshold=0)
             if load is not None:
                 path, state = engine.load_checkpoint(folder, load)
                 assert state == {"at": first}, (path, state)
@@ -39,16 +39,18 @@ class Saved(PipelineTest):
         return told, found
 
     def test_any_number_of_stages_goes_on_with_the_same_bits(self):
-        sizes = [(1, 1), (2, 1), (3, 2), (4, 1)]
-        for is_tied, precision in ((False, "fp32"), (True, "bf16")):
+        frozen = {"frozen": (2, 3), "drops": True}  # the second of four stages trains nothing
+        for model, precision in (({}, "fp32"), ({"is_tied": True}, "bf16"), (frozen, "fp32")):
+            # With dropout the processes of a stage draw by themselves.
+            sizes = [(1, 1), (2, 1), (3, 1 if "drops" in model else 2), (4, 1)]
             with tempfile.TemporaryDirectory() as folder:
-                more = (is_tied, precision)
+                more = (model, precision)
                 whole, ends = self.ends_of(1, run(1, 1, folder, 0, 4, *more))
                 for (stages, data), (others, others_data) in zip(sizes, sizes[1:] + sizes[:1]):
                     tag = f"of {stages}"
                     self.ends_of(stages * data, run(stages, data, folder, 0, 2, *more, save_as=tag))
                     found = self.ends_of(others * others_data, run(others, others_data, folder, 2, 2, *more, load=tag))
-                    with self.subTest(saved=stages, loaded=others, tied=is_tied):
+                    with self.subTest(saved=stages, loaded=others, **model):
                         self.assertEqual(repr(found), repr((whole[2:], ends)))
 
     def test_a_save_that_fails_leaves_the_one_before(self):

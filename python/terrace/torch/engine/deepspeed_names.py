@@ -398,7 +398,8 @@ class EngineNames:
 
     @property
     def device(self) -> torch.device:
-        return self._tracked[0].parameter.device
+        found = self._tracked[0].parameter if self._tracked else next(self.module.parameters(), None)
+        return torch.device("cpu") if found is None else found.device
 
     @property
     def stop_requested(self) -> bool:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ...store import Store
     from ...store.spec import Optimizer, UpdateResult
     from .optimizer import EngineOptimizer
+    from .parts import Parts
     from .passes.needs import Shortage
     from .placeholders import Placeholders, Tracked
     from .saved.averages import Average
@@ -109,6 +110,10 @@ class Engine(EngineNames, SavingNames):
         outside = OutsideReads(self._passes.are_running, self._values.read, log)
         for one in tracked:
             one.outside = outside
+
+    def join_parts(self, parts: Parts) -> None:
+        self.parts = parts
+        self._passes.has_other_parts = parts.all is not None
 
     # --- A training loop ---
 

@@ -160,8 +160,9 @@ def _prepare(parts: Parts, model: Any, given: Named) -> _Prepared:
     _require_all_values(model)
     device = choose_device(settings, given["device"], parts.everybody)
     _require_order(settings)
-    _require_trained_stage(model, parts)
-    groups, kind, defaults = groups_of(model, settings, given["optimizer"], given["model_parameters"])
+    groups, kind, defaults = groups_of(
+        model, settings, given["optimizer"], given["model_parameters"], may_be_empty=parts.parts > 1
+    )
     optimizer = EngineOptimizer(kind, groups, defaults)
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
     loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
@@ -176,21 +177,8 @@ def _made_engine(made: _Prepared, units: Any, resume: bool | str, more: Named) -
         options = options_of(made.parameters, made.optimizer.kind, made.groups, **more)
         made.parameters.copy_small()
         engine = _make(_planned(ranks, made, units, options), resume, made.optimizer.kinds)
-    engine.parts = made.parameters.parts
+    engine.join_parts(made.parameters.parts)
     return engine
-
-
-def _require_trained_stage(model: Any, parts: Parts) -> None:
-    followers: dict[str, nn.Module] = getattr(model, "followers", dict)()
-    known = {id(one) for layer in followers.values() for one in layer.parameters()}
-    if parts.parts > 1 and not any(one.requires_grad and id(one) not in known for one in model.parameters()):
-        raise ConfigError(
-            _WHAT,
-            f"part {parts.part + 1} of {parts.parts}",
-            "it has no layer that it trains"
-            + (", but a copy of one that an earlier stage trains" if followers else ""),
-            'divide the model into fewer stages, or otherwise: partition_method="type:CLASS" balances those layers alone',
-        )
 
 
 def _require_start(resume: object, parts: Parts) -> None:
@@ -290,9 +278,9 @@ _SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nes
 
 
 def groups_of(
-    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any
+    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any, may_be_empty: bool = False
 ) -> tuple[list[Named], str, Named]:
-    """(parameter groups, kind, torch's defaults)"""
+    """(parameter groups, kind, torch's defaults). Of a part of a model none may be trained."""
     own = config.optimizer
     followers = copies_in(model)
     parameters = (
@@ -311,16 +299,17 @@ def groups_of(
         cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
         return without(followers, optimizer.param_groups), kind_of(optimizer), dict(optimizer.defaults)
     parameters = list(parameters)
-    if not parameters:
+    if not parameters and not may_be_empty:
         raise ConfigError(
             "cannot train a model with Terrace",
             type(model).__name__,
             "no parameter is to be trained",
             "set requires_grad, or give model_parameters",
         )
-    if isinstance(parameters[0], (tuple, list)):
+    first = parameters[0] if parameters else None
+    if isinstance(first, (tuple, list)):
         parameters = [parameter for _, parameter in parameters]
-    groups = [dict(group) for group in parameters] if isinstance(parameters[0], dict) else [{"params": parameters}]
+    groups = [dict(group) for group in parameters] if isinstance(first, dict) else [{"params": parameters}]
     for group in groups:
         group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
     groups = without(followers, groups)

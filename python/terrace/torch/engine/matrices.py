@@ -58,6 +58,8 @@ def muon_groups(model: nn.Module, groups: list[Named], muon: Optimizer, rest: Op
         for one in group["params"]:
             divided[_is_by_muon(one, names.get(id(one), ""), tables)].append(one)
         found += [dict(group, params=ones, use_muon=is_by) for is_by, ones in divided.items() if ones]
+    if not found:  # nothing is trained in this part of the model
+        found = [dict(group, use_muon=False) for group in groups]
     for number, group in enumerate(found):
         _truth(group["use_muon"], f"parameter group {number}")
         settings, wanted = (muon, _OF_MUON) if group["use_muon"] else (rest, _OF_REST)

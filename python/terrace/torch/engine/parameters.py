@@ -92,6 +92,7 @@ class Parameters:
         # The same places in a commit wherever small ones are, so that any number of ranks goes on from it.
         types = list(dict.fromkeys(one.type for one in self.tracked))
         self.tracked.sort(key=lambda one: (types.index(one.type), one.is_matrix, one.is_small))
+        self.train_nothing = not any(one.is_trainable for one in self.tracked)  # as a part of a model may
         self.managed_of = {id(one.parameter): one for one in self.tracked if one.is_managed}
 
     def type_of(self, parameter: nn.Parameter) -> str:
@@ -142,6 +143,8 @@ class Parameters:
                     **memory,
                 )
             )
+        if self.train_nothing:
+            specs.append(Tensor(".idle", (1,), self.config.precision))
         return specs
 
     def _rounding_place(self, name: str) -> int:

@@ -69,7 +69,7 @@ class Planned:
         self.uses = expected_uses(
             parameters.model, self.chosen, config.gradient_accumulation_steps, parameters.managed_of
         )
-        device = self._device if parameters.managed_of else None
+        device = self._device if parameters.managed_of or parameters.train_nothing else None
         if isinstance(device, DeviceKind):
             device = device_that_holds_all(device, self.specs, self.uses, options)
         self.options = config.options_for(self.specs, device, self.uses, **options)

@@ -93,7 +93,7 @@ class Backward:
     def sums_of_losses(self, ranks: int) -> int:
         """How many times the mean over the ranks this step's gradients are: where the program itself went backward, each
         of them has the gradients of its own loss."""
-        if ranks == 1 or self.ways == {True}:
+        if ranks == 1 or self.ways <= {True}:
             return 1
         if len(self.ways) == 2:
             raise misuse(

@@ -110,9 +110,9 @@ class OpenStep:
             self._store.end_micro_batch()
             self.micro_batch += 1
 
-    def complete(self) -> bool:
-        """Before an update. False: there is nothing to update with."""
-        if not self.has_gradients:
+    def complete(self, without_gradients: bool = False) -> bool:
+        """Before an update, which there may be without any. False: there is nothing to update with."""
+        if not self.has_gradients and not without_gradients:
             return False
         self.end_all()
         return True

@@ -57,6 +57,7 @@ class Passes:
         shortage: Callable[..., Shortage],
     ) -> None:
         self.trainable = [one for one in tracked if one.is_trainable]
+        self.has_other_parts = False  # which update in every step, and wait for this one
         self.extensions = 0  # of units, by parameters that they had not been expected to read
         self.marks = Marks(self.trainable)
         self.step = OpenStep(store, accumulation_steps, self.marks, before_step)
@@ -251,7 +252,7 @@ class Passes:
         self._gradients.take_set()
         self._gradients.land()
         if not self._store.pulls:
-            return self.step.complete()
+            return self.step.complete(self.has_other_parts)
         return self._complete_together(cast("Ranks", self._store.ranks))
 
     def end_gradients(self, what: str) -> None:
@@ -270,9 +271,10 @@ class Passes:
     def _complete_together(self, ranks: Ranks) -> bool:
         vote = self._end_together(ranks, gives_up=False)
         self.backward.ways = vote.ways
-        if not vote.has_gradients:
+        updates = vote.has_gradients or self.has_other_parts
+        if not updates:
             self.step.abandon()
-        return vote.has_gradients
+        return updates
 
     def _end_together(self, ranks: Ranks, gives_up: bool) -> StepVote:
         """A rank may have nothing to go backward from where another one has. It says so before it waits for that one,
