@@ -13,6 +13,7 @@ MAY_KNOW = {
     "": {"store", "torch", "torch/__init__.py", "torch/dealt.py", "torch/engine", "torch/engine/saved"},
     "store": {""},
     "ops": {""},
+    "pipe": {"", "torch/engine", "torch/engine/saved"},
     "compat": set(),
     "compat/deepspeed": {"", "torch/engine", "torch/engine/saved"},
     "torch": {"", "store"},

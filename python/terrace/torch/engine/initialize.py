@@ -160,9 +160,7 @@ def _prepare(parts: Parts, model: Any, given: Named) -> _Prepared:
     _require_all_values(model)
     device = choose_device(settings, given["device"], parts.everybody)
     _require_order(settings)
-    groups, kind, defaults = groups_of(
-        model, settings, given["optimizer"], given["model_parameters"], may_be_empty=parts.parts > 1
-    )
+    groups, kind, defaults = groups_of(model, settings, given["optimizer"], given["model_parameters"], parts)
     optimizer = EngineOptimizer(kind, groups, defaults)
     scheduler = _scheduler(optimizer, settings, given["lr_scheduler"])
     loader = _dataloader(given["training_data"], settings, given["collate_fn"], ranks)
@@ -278,9 +276,9 @@ _SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nes
 
 
 def groups_of(
-    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any, may_be_empty: bool = False
+    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any, parts: Parts = Parts(None, None)
 ) -> tuple[list[Named], str, Named]:
-    """(parameter groups, kind, torch's defaults). Of a part of a model none may be trained."""
+    """(parameter groups, kind, torch's defaults). A part of a model may train nothing."""
     own = config.optimizer
     followers = copies_in(model)
     parameters = (
@@ -299,7 +297,7 @@ def groups_of(
         cast(Any, optimizer)._opt_called = True  # a scheduler of torch made for it asks for this
         return without(followers, optimizer.param_groups), kind_of(optimizer), dict(optimizer.defaults)
     parameters = list(parameters)
-    if not parameters and not may_be_empty:
+    if not parameters and parts.parts == 1:
         raise ConfigError(
             "cannot train a model with Terrace",
             type(model).__name__,
@@ -314,7 +312,9 @@ def groups_of(
         group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
     groups = without(followers, groups)
     if config.optimizer_of_rest is not None:
-        return muon_groups(model, groups, own, config.optimizer_of_rest), own.kind, defaults_of_muon(own)
+        are_alike = parts.parts > 1 or parts.block_of is not None
+        found = muon_groups(model, groups, own, config.optimizer_of_rest, are_alike)
+        return found, own.kind, defaults_of_muon(own)
     defaults = {name: getattr(own, name) for name in _SETTINGS}
     for group in groups:
         for name, value in defaults.items():

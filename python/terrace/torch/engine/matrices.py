@@ -44,9 +44,12 @@ def defaults_of_muon(muon: Optimizer) -> Named:
     return {name: getattr(muon, name) for name in _OF_MUON}
 
 
-def muon_groups(model: nn.Module, groups: list[Named], muon: Optimizer, rest: Optimizer) -> list[Named]:
+def muon_groups(
+    model: nn.Module, groups: list[Named], muon: Optimizer, rest: Optimizer, are_alike: bool = False
+) -> list[Named]:
     """Groups that say use_muon themselves are taken as they are, and each other one becomes one of matrices and one of
-    the rest, where there are any. What a group does not say it has of `muon` or `rest`."""
+    the rest, where there are any, or with `are_alike` in any case: so all parts of a model have the same groups. What a
+    group does not say it has of `muon` or `rest`."""
     names = {id(one): name for name, one in model.named_parameters()}
     tables = _tables_of(model)
     found: list[Named] = []
@@ -57,9 +60,7 @@ def muon_groups(model: nn.Module, groups: list[Named], muon: Optimizer, rest: Op
         divided: dict[bool, list[Any]] = {True: [], False: []}
         for one in group["params"]:
             divided[_is_by_muon(one, names.get(id(one), ""), tables)].append(one)
-        found += [dict(group, params=ones, use_muon=is_by) for is_by, ones in divided.items() if ones]
-    if not found:  # nothing is trained in this part of the model
-        found = [dict(group, use_muon=False) for group in groups]
+        found += [dict(group, params=ones, use_muon=is_by) for is_by, ones in divided.items() if ones or are_alike]
     for number, group in enumerate(found):
         _truth(group["use_muon"], f"parameter group {number}")
         settings, wanted = (muon, _OF_MUON) if group["use_muon"] else (rest, _OF_REST)

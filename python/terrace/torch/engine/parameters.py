@@ -10,8 +10,8 @@ import torch
 from ...errors import ConfigError
 from ...store.spec import Tensor
 from ..inner import inner_tensors, is_wrapper
+from ..local import local_of
 from ..mapped import MOST_IN_MEMORY, mapped_copy
-from ..optimizer.local import local_of
 from ..optimizer.settings import kind_of_group
 from .matrices import require_matrix
 from .others import kept_in_fp32
@@ -57,6 +57,8 @@ class Parameters:
         self.parts = parts or Parts(None, None)
         self.device = device
         self.group_count = len(groups)
+        # Of what is no matrix of Muon.
+        self._group_of_rest = next((n for n, group in enumerate(groups) if kind_of_group(kind, group) != "muon"), 0)
         self._kept_in_fp32 = kept_in_fp32(model, config)
         states_below = config.store_options["states"] != "device" and config.store_options["masters"] == "whole"
         has_small = states_below and device.type == "cpu" and self.parts.is_whole
@@ -144,7 +146,7 @@ class Parameters:
                 )
             )
         if self.train_nothing:
-            specs.append(Tensor(".idle", (1,), self.config.precision))
+            specs.append(Tensor(".idle", (1,), self.config.precision, group=self._group_of_rest))
         return specs
 
     def _rounding_place(self, name: str) -> int:

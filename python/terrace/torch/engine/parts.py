@@ -11,7 +11,7 @@ import torch
 
 from ...errors import ConfigError, PeerError
 from ...ranks import Ranks
-from ..optimizer.local import is_dtensor
+from ..local import is_dtensor
 from .alike import agree
 from .launched import free_place, join_ranks
 from .replicas import sum_of_ends

@@ -20,7 +20,7 @@ from ...errors import ConfigError, MisuseError
 from ..emptied import UNWRITTEN, holds_nothing
 from ..handed_over import HandedOver
 from ..inner import inner_tensors, is_wrapper, version_of
-from ..optimizer.local import is_dtensor, local_of
+from ..local import is_dtensor, local_of
 from ..overlap import overlapping
 from .away import AwayParameter
 from .words import Words, keeps_state

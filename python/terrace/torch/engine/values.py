@@ -14,8 +14,8 @@ from torch import nn
 from ...errors import CancelledError, ConfigError, CorruptError, Error, MisuseError, did_you_mean
 from ..emptied import UNWRITTEN
 from ..inner import version_of
+from ..local import as_spread, local_of, local_values
 from ..mapped import MOST_IN_MEMORY, mapped_empty
-from ..optimizer.local import as_spread, local_of, local_values
 from .alike import within
 from .away import AwayParameter
 from .layout import OWN_ATTRIBUTES

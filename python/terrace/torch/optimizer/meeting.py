@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from ...errors import ConfigError, MisuseError
+from ..local import is_dtensor
 from .agreement import agreed
 from .division import Division
 from .group import Group
-from .local import is_dtensor
 from .together import Alone, Sharded, Sharing, Step
 
 if TYPE_CHECKING:

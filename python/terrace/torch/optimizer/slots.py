@@ -10,9 +10,9 @@ import torch
 from ...errors import ConfigError, MisuseError
 from ...store.spec import Tensor
 from ..emptied import require_values
+from ..local import gradient_of, is_dtensor, local_of
 from ..overlap import overlapping
 from .division import Part
-from .local import gradient_of, is_dtensor, local_of
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -23,9 +23,9 @@ from ...optimizer_kinds import optimizer_kinds
 from ...store import Store, plan
 from ...store.spec import Tensor, UpdateResult
 from ...store.squares import SQUARES_LIMBS, gradient_squares
+from ..local import local_of, local_values
 from ..mapped import mapped_empty
 from .division import Division
-from .local import local_of, local_values
 from .slots import (
     MOMENTS,
     NOT_STORED,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...errors import ConfigError, MisuseError
-from .local import as_spread
+from ..local import as_spread
 from .slots import MOMENTS
 
 if TYPE_CHECKING:

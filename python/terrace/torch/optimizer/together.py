@@ -16,11 +16,11 @@ import torch
 from ...errors import ConfigError, MisuseError, PeerError
 from ...store.spec import UpdateResult
 from ...store.squares import SQUARES_LIMBS, norm_of
+from ..local import is_dtensor
 from .agreement import first_bytes
 from .division import Division
 from .gathering import Run, gather_runs
 from .group import Group, digest
-from .local import is_dtensor
 
 if TYPE_CHECKING:
     from ...store.spec import Optimizer

@@ -10,7 +10,7 @@ import torch
 
 from ...._lib import error_of, undeclared
 from ...handed_over import HandedOver
-from ...optimizer.local import gradient_of
+from ...local import gradient_of
 from ..placeholders import is_strange, why_strange
 from .landing import landing_for
 from .open_step import IDLE, misuse

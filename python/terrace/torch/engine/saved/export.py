@@ -14,8 +14,8 @@ from ....errors import ConfigError, MisuseError
 from ....optimizer_kinds import optimizer_kinds
 from ....system import failures
 from ...inner import is_wrapper
+from ...local import local_of
 from ...mapped import MOST_IN_MEMORY, mapped_empty
-from ...optimizer.local import local_of
 from ...optimizer.settings import settings_of
 from ...optimizer.state_view import parsed_state
 from ..alike import agree, within
