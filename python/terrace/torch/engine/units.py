@@ -29,8 +29,8 @@ _MOST_INTERVALS = 256
 class Unit:
     """A module and the tracked parameters that its forward pass reads."""
 
-    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "known_from", "_keys",
-                 "is_root")  # fmt: skip
+    __slots__ = ("name", "module", "tracked", "ids", "count", "use_stamp", "uses", "intervals", "known_from", "updates",
+                 "_keys", "is_root")  # fmt: skip
 
     def __init__(self, name: str, module: nn.Module, is_root: bool = False) -> None:
         self.name = name
@@ -43,15 +43,15 @@ class Unit:
         self.uses = 0
         # The clock when it was entered and left, of all uses since `known_from`: forward passes may be ahead of backward passes.
         self.intervals: list[tuple[int, int]] = []
-        self.known_from = 0
+        self.known_from = self.updates = 0  # how many updates had run then
         self._keys: list[tuple[bytes, bytes]] = []
 
-    def begin(self, stamp: int, clock: int) -> None:
-        """A micro-batch in which it has not been used."""
+    def begin(self, stamp: int, clock: int, updates: int) -> None:
+        """A micro-batch in which it has not been used. Nobody goes backward from before an update."""
         self.use_stamp = stamp
         self.uses = 0
-        if len(self.intervals) >= _MOST_INTERVALS:
-            self.intervals, self.known_from = [], clock
+        if updates != self.updates or len(self.intervals) >= _MOST_INTERVALS:
+            self.intervals, self.known_from, self.updates = [], clock, updates
 
     def keys(self, use: int) -> tuple[bytes, bytes]:
         """The keys of a use's leases, forward and backward; the same in every micro-batch."""

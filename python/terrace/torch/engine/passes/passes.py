@@ -157,7 +157,7 @@ class Passes:
         if self.step.phase is IDLE:
             self.step.begin_pass()
         if unit.use_stamp != self.step.stamp:
-            unit.begin(self.step.stamp, self._clock)
+            unit.begin(self.step.stamp, self._clock, self.step.updates)
         keys = unit.keys(unit.uses)
         unit.uses += 1
         self._clock += 1
