@@ -271,12 +271,13 @@ def _require_all_values(model: nn.Module) -> None:
         require_values(parameter, name, _WHAT)
 
 
+_WHOLE = Parts(None, None)
 # Of every optimizer but Muon.
 _SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "bias_correction")
 
 
 def groups_of(
-    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any, parts: Parts = Parts(None, None)
+    model: nn.Module, config: Config, optimizer: Any, model_parameters: Any, parts: Parts = _WHOLE
 ) -> tuple[list[Named], str, Named]:
     """(parameter groups, kind, torch's defaults). A part of a model may train nothing."""
     own = config.optimizer
