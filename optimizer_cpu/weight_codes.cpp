@@ -10,7 +10,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames = {"none", "nf4", "int8"};
 constexpr uint64_t kBlocksAtOnce = 64;
 
 // The numbers of both codes of a byte, which are found faster than one after the other.
@@ -71,16 +70,6 @@ void decode_block(WeightCode code, const std::byte* words, float* values) {
 }
 
 }  // namespace
-
-std::string_view name_of(WeightCode code) {
-  return kNames[static_cast<size_t>(code)];
-}
-
-std::optional<WeightCode> weight_code_from_name(std::string_view name) {
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<WeightCode>(found - kNames.begin());
-}
 
 void encode_weights(WeightCode code, std::span<const float> values, std::byte* words) {
   const uint64_t block_bytes = words_of_block(code) * sizeof(float);

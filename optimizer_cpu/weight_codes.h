@@ -19,6 +19,7 @@
 // nothing. A base is coded once, and its scales should lose nothing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -35,8 +36,15 @@ namespace terrace {
 // As what a weight is kept; none: as plain numbers.
 enum class WeightCode : uint8_t { none, nf4, int8 };
 
-std::string_view name_of(WeightCode code);
-std::optional<WeightCode> weight_code_from_name(std::string_view name);
+inline constexpr std::array<std::string_view, 3> kWeightCodeNames = {"none", "nf4", "int8"};
+constexpr std::string_view name_of(WeightCode code) {
+  return kWeightCodeNames[static_cast<size_t>(code)];
+}
+constexpr std::optional<WeightCode> weight_code_from_name(std::string_view name) {
+  for (size_t code = 0; code < kWeightCodeNames.size(); ++code)
+    if (kWeightCodeNames[code] == name) return static_cast<WeightCode>(code);
+  return std::nullopt;
+}
 
 inline constexpr uint64_t kCodedBlock = 64;  // weights
 
