@@ -142,6 +142,7 @@ class Tensors(RanksTest):
             torch.equal(deepspeed.utils.safe_get_full_optimizer_state(weight, "exp_avg"), torch.zeros(8, 96))
         )
         self.raised(terrace.MisuseError, deepspeed.utils.safe_get_full_grad, weight)  # its step is over
+        deepspeed.utils.safe_set_full_grad(nn.Parameter(torch.ones(2)), torch.ones(2))  # it has none, as before
         deepspeed.utils.safe_set_full_grad(plain.last.weight, torch.ones(8, 96))
         self.assertEqual(deepspeed.utils.safe_get_full_grad(plain.last.weight).sum(), 8 * 96)
 

@@ -113,7 +113,8 @@ def safe_set_full_grad(param: Any, value: torch.Tensor) -> None:
     """All ranks give the same values."""
     found = _engine_of(param)
     if found is None:
-        param.grad.copy_(value)
+        if param.grad is not None:
+            param.grad.copy_(value)
         return
     engine, one = found
     _require_all(one, value)
