@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 
 from ..errors import ConfigError, MisuseError, PeerError
-from ..torch.engine.deepspeed_names import require_whole_save
+from ..torch.engine.deepspeed_names import require_reduction, require_whole_save
 from ..torch.engine.engine import Engine
 from ..torch.engine.together import in_order_of_micro_batches
 from .boundary import Caught
@@ -187,8 +187,7 @@ class PipelineEngine(Engine):
             return super().eval_batch(
                 data_iter, return_logits, compute_loss, reduce_output, bcast_loss, num_micro_batches
             )
-        if reduce_output not in ("avg", None):
-            raise ConfigError("cannot evaluate", "reduce_output", f"it is {reduce_output!r}", 'give "avg" or None')
+        require_reduction(reduce_output)
         self._require_sound()
         was_training = self.module.training
         self.eval()

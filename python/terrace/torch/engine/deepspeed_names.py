@@ -101,6 +101,11 @@ def require_whole_load(folder: object, load_module_strict: bool, custom_load_fn:
         )
 
 
+def require_reduction(reduce_output: str | None) -> None:
+    if reduce_output not in ("avg", None):
+        raise ConfigError("cannot evaluate", "reduce_output", f"it is {reduce_output!r}", 'give "avg" or None')
+
+
 def require_no_mesh(mesh_param: object) -> None:
     if mesh_param is not None:
         raise ConfigError(
@@ -246,8 +251,7 @@ class EngineNames:
     ) -> Any:
         """Evaluates gradient_accumulation_steps micro-batches. Returns the mean of their losses; with
         return_logits (loss, outputs); without compute_loss the outputs."""
-        if reduce_output not in ("avg", None):
-            raise ConfigError("cannot evaluate", "reduce_output", f"it is {reduce_output!r}", 'give "avg" or None')
+        require_reduction(reduce_output)
         was_training = self.module.training
         self.eval()
         try:
