@@ -38,8 +38,8 @@ struct Request {
   terrace_log_fn log = nullptr;
   void* log_context = nullptr;
   terrace_ranks* ranks = nullptr;  // that the store is divided over; null: it is of one process
-  terrace_ranks* model_ranks =
-      nullptr;            // of all parts of a model, of which the store has one; null: it has all
+  // Of all parts of a model, where the store has one part; null: it has the model.
+  terrace_ranks* model_ranks = nullptr;
   std::string tier_name;  // as given: that of the options is this rank's
   // By which the store's ranks gather, and exchange gradients on GPUs; null: through host memory.
   std::shared_ptr<NcclExchange> nccl;

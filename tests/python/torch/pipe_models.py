@@ -3,6 +3,7 @@
 import tempfile
 
 import ranks_torch as _ranks
+from support_torch import Block as CausalBlock
 from support_torch import config_of, engine_of, masters, torch
 from terrace.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
@@ -20,16 +21,11 @@ class Embedding(nn.Embedding):
         return super().forward(tokens), mask
 
 
-class Block(nn.Module):
+class Block(CausalBlock):
     """Attention under a mask, and what follows it: numbers change, and the mask goes on."""
 
     def __init__(self, width=WIDTH):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.up = nn.Linear(width, 2 * width)
-        self.down = nn.Linear(2 * width, width)
+        super().__init__(width)
 
     def forward(self, given):
         x, mask = given
