@@ -116,7 +116,6 @@ def engine_steps(package, pipe, layers, width, micro_batches, **more):
         loss_fn=loss_of,
         seed_layers=True,
         base_seed=SEED,
-        seed_fn=torch.manual_seed,
         partition_method="type:Block",
     )
     config = {

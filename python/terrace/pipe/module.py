@@ -56,7 +56,7 @@ class PipelineModule(nn.Module):
         super().__init__()
         self.loss_fn = loss_fn
         self.seed_layers, self.base_seed = seed_layers, base_seed
-        self.seed_fn = torch.manual_seed if seed_fn is None else seed_fn
+        self.seed_fn, self._seed_pass = (torch.manual_seed, _seed_again) if seed_fn is None else (seed_fn, seed_fn)
         self._interval, self._again = activation_checkpoint_interval, activation_checkpoint_func
         self._checkpointable = None if checkpointable_layers is None else set(checkpointable_layers)
         self.seeded_passes = 0  # so far: each draws by seeds of its own, after a resume too
@@ -203,7 +203,7 @@ class PipelineModule(nn.Module):
     def _run(self, first: int, end: int, x: Any, run: int) -> Any:
         for place in range(first, end):
             if self.seed_layers:
-                self.seed_fn(self.base_seed * run + self.bounds[self.stage_id] + place)
+                self._seed_pass(self.base_seed * run + self.bounds[self.stage_id] + place)
             number, function = self._calls[place]
             if number is not None:
                 module = self._module(number)
@@ -211,6 +211,14 @@ class PipelineModule(nn.Module):
             elif function is not None:
                 x = function(x)
         return x
+
+
+def _seed_again(seed: int) -> None:
+    """As torch.manual_seed, where devices that are not used are left alone: for each of these it keeps the call and its place in
+    the program until they are, which takes time in each layer, and memory."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _layer_of(name: str) -> str:
