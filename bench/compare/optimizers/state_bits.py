@@ -35,6 +35,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=256, help="sequences")
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--products", choices=("fp32", "bf16"), default="fp32", help="their type, by torch's autocast")
     parser.add_argument("--vocabulary", type=int, default=BYTES)
     parser.add_argument("--text", type=pathlib.Path, default=pathlib.Path("/usr/share/common-licenses"))
     parser.add_argument("--files", default="*")
@@ -53,7 +54,8 @@ def main():
 
 
 def run(options, case, seed):
-    names = ("steps", "layers", "width", "heads", "context", "batch", "held_out", "rate", "vocabulary", "text", "files")
+    names = ("steps", "layers", "width", "heads", "context", "batch", "held_out", "rate")
+    names += ("products", "vocabulary", "text", "files")
     same = [word for name in names for word in (f"--{name.replace('_', '-')}", getattr(options, name))]
     command = [sys.executable, __file__, options.folder, *same, "--case", case, seed]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
@@ -123,8 +125,9 @@ def encoded(torch, text, vocabulary):
 def loss_of(torch, model, data, options, draw):
     starts = torch.randint(0, len(data) - options.context - 1, (options.batch,), generator=draw)
     rows = torch.stack([data[start : start + options.context + 1] for start in starts])
-    logits = model(rows[:, :-1])
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1))
+    with torch.autocast("cpu", torch.bfloat16, enabled=options.products == "bf16"):
+        logits = model(rows[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
 
 
 def gpt(torch, options):
