@@ -378,6 +378,7 @@ void Offloader::fetch_for_use(OpenUse& use) {
     begin_change();
     begin_early_update();
   }
+  if (!r.fetches.are_there(use)) r.gradients->ask();
   r.fetches.pin(use);
   bool is_open = false;
   try {

@@ -67,6 +67,10 @@ class GradientStore final : public GradientSource {
   void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now);
   // Finishes the landings whose copies are over, while their bytes are still in a cache; never waits.
   void poll();
+  // As RankSum, before this rank waits for others.
+  void ask() {
+    if (pulled_ == nullptr) parts_.staging->ask();
+  }
   // Ends the open micro-batches (GradientPlace::finish, give_up).
   void finish_micro_batch(bool ends_step);
   void give_up(bool ends_step);

@@ -242,10 +242,16 @@ void ExchangeByHosts::sum_what_is_there() {
 }
 
 void ExchangeByHosts::sum_up_to(size_t index) {
-  while (!parts_[index].is_summed) {
-    parts_[next_to_sum_].inside.wait_done(ranks_.watch);
-    sum_what_is_there();
-  }
+  while (!parts_[index].is_summed) sum_next();
+}
+
+void ExchangeByHosts::ask() {
+  while (!parts_[next_to_sum_].is_summed) sum_next();
+}
+
+void ExchangeByHosts::sum_next() {
+  parts_[next_to_sum_].inside.wait_done(ranks_.watch);
+  sum_what_is_there();
 }
 
 bool ExchangeByHosts::has_arrived(const StagedLanding& staged) {

@@ -7,7 +7,8 @@
 // A landing goes three ways: from the ranks of the host to the ranks that sum (`hosts` exchanges, one for the
 // owners of each host), between the hosts (one exchange for each group that a host can have in a round), and
 // to the accumulator. The step thread asks for the second when it looks and the first is over, in the order
-// of landings, so that all ranks ask for the same.
+// of landings, so that all ranks ask for the same. Ranks hand landings on at different times, as their shares
+// and what they have written to nvme say. So each asks for all before it waits for parameters (ask()).
 //
 // Sums that are rounded (StepRounds::gradient_bits) cross as codes. They are rounded when they join the sum
 // of the step, wherever they come from, so codes lose nothing.
@@ -46,6 +47,7 @@ class ExchangeByHosts final : public RankSum {
 
   bool has_others() const override { return true; }
   void send(const StagedLanding& staged) override;
+  void ask() override;
   bool has_arrived(const StagedLanding& staged) override;
   void add(const StagedLanding& staged, Add add) override;
   GradientLanding own_part(const GradientLanding& landing) override { return own_.of(landing); }
@@ -68,6 +70,7 @@ class ExchangeByHosts final : public RankSum {
   void send_inside(size_t slot, uint32_t host);
   // Asks for the exchanges between hosts of all landings up to this one, which it waits for on the host; or
   // of those that are there, without waiting.
+  void sum_next();
   void sum_up_to(size_t slot);
   void sum_what_is_there();
   void send_between(size_t slot);

@@ -63,6 +63,7 @@ class GradientStaging {
   void poll(FunctionRef<bool(ChunkId)> can_add, Add add);
 
   // As RankSum.
+  void ask() { sum_->ask(); }
   GradientLanding own_part(const GradientLanding& landing) { return sum_->own_part(landing); }
   RankBytes moved() const { return sum_->moved(); }
   uint64_t d2h_bytes() const { return d2h_bytes_ + sum_->d2h_bytes(); }

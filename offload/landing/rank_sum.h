@@ -49,6 +49,9 @@ class RankSum {
   virtual bool takes_from_device() const { return false; }
   // Sends the landing behind its copies. It stays as it is until add().
   virtual void send(const StagedLanding& staged) = 0;
+  // Asks for all exchanges of what was sent that have not been asked for yet. Other ranks may wait for them
+  // before they ask for what this one is about to wait for.
+  virtual void ask() {}
   // True if add() would not wait.
   virtual bool has_arrived(const StagedLanding& staged) = 0;
   // Waits for all parts of the landing, and adds them.

@@ -88,6 +88,14 @@ void ParameterFetches::unpin(const OpenUse& use) {
   for (const ChunkId chunk : use.chunks) cache_.unpin_param(chunk);
 }
 
+bool ParameterFetches::are_there(const OpenUse& use) const {
+  return std::ranges::all_of(use.chunks, [&](ChunkId chunk) {
+    const DeviceCopy* const arriving = cache_.arriving(chunk);
+    return !updates_.is_unsettled(chunk) && cache_.param_state(chunk) != ChunkState::absent &&
+           (arriving == nullptr || arriving->done());
+  });
+}
+
 void ParameterFetches::wait_for_chunks(const OpenUse& use) {
   const uint64_t start = clock_.now_ns();
   const bool on_device = run_.params_stay_on_device();

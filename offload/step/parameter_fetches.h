@@ -35,6 +35,8 @@ class ParameterFetches {
   void unpin(const OpenUse& use);
   // Fetches the chunks of a pinned use that are neither on the device nor on their way.
   void fetch_missing(OpenUse& use, const EvictionContext& now);
+  // True if wait_for_chunks() would not wait.
+  bool are_there(const OpenUse& use) const;
   // Waits until all chunks of the use are on the device.
   void wait_for_chunks(const OpenUse& use);
   // Takes a slot for the `role` of a use, as in "parameters". Throws ShortageError with the device budget

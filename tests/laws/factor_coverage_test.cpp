@@ -63,7 +63,7 @@ const Standings& standing_of_options() {
       {"lock_host_memory", Reason{"the kernel's, and often refused in a container"}},
       {"micro_batches", kAccumulation},
       {"layer_major", kOrder},
-      {"model_ranks", Reason{"one norm of several runs: tests/offload/parts_of_a_model_test.cpp has it"}},
+      {"model_ranks", kPart},
       {"holds_gradients", Reason{"a budget is refused with it, or it changes nothing"}},
       {"gradients", kGradients},
       {"unused_gradients", kUnused},

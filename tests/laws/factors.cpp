@@ -119,6 +119,9 @@ constexpr std::array<std::string_view, 4> kRoundings = {"none", "gradients", "pa
 // What the offloader is told of the first step. "otherwise": uses go backward in another order than that.
 constexpr std::array<std::string_view, 2> kTraces = {"as told", "otherwise"};
 
+// Of the model: "one of two" has its norm with another part (other_part.h).
+constexpr std::array<std::string_view, 2> kPartsOfModel = {"all", "one of two"};
+
 // "handed_over_on_device" is handed_over where what ranks exchange does not go from device to device.
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -174,6 +177,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"compute", kComputes},
     {"rounding", kRoundings},
     {"trace", kTraces},
+    {"part", kPartsOfModel},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

@@ -55,6 +55,7 @@ enum FactorIndex : size_t {
   kCompute,
   kRounding,
   kTrace,
+  kPart,
   kFactorCount,
 };
 

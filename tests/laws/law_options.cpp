@@ -9,6 +9,7 @@
 #include <terrace/offload/activations/saved_disk.h>
 
 #include "laws/law_training.h"
+#include "laws/other_part.h"
 #include "laws/saved_inputs.h"
 #include "support/offloaders.h"
 
@@ -237,6 +238,7 @@ Training training_of(const Combination& c) {
   training.gradients = gradients_of(c);
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
   training.callers = callers_of(c);
+  if (level_of(c, kPart) == "one of two") training.squares_elsewhere = kSquaresElsewhere;
   training.moment_type = static_cast<MomentType>(c[kMoments]);
   training.products = static_cast<ProductType>(c[kCompute]);
   training.gradient_bits = gradient_bits_of(c);

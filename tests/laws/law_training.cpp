@@ -85,6 +85,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   held_ = testing::held_in(dry.trace);
   if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, held_);
   options_ = options_of(c_, space_, dry, surroundings);
+  if (training_.squares_elsewhere > 0) options_.hooks.model_ranks = &other_part_.emplace(surroundings.ranks);
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{.budget_bytes = options_.device_budget_bytes,
                              .strict = level_of(c_, kStrict) == "on",

@@ -19,6 +19,7 @@
 #include <terrace/reference/model/transformer/model.h>
 
 #include "laws/factors.h"
+#include "laws/other_part.h"
 #include "laws/plain_training.h"
 #include "laws/saved_inputs.h"
 #include "support/changing_threads.h"
@@ -109,6 +110,7 @@ class LawTraining {
   Workers workers_;
   MemoryLog log_;
   OffloadOptions options_;
+  std::optional<OtherPart> other_part_;
   std::unique_ptr<SimulatedDevice> device_;
   std::unique_ptr<Offloader> offloader_;
   // The ways to the offloader, the last one that of the model.

@@ -165,19 +165,13 @@ Outcome PlacementLaw::train_rank(const Combination& c, Communicator* ranks) {
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
   const Training training = training_of(c);
-  const ReferenceKey key = {c[kPrecision],
-                            c[kAccumulation],
-                            c[kGroup],
-                            c[kAccumulationType],
-                            c[kClipping],
-                            c[kModel],
-                            c[kOptimizer],
-                            c[kMoments],
-                            c[kGradients],
-                            c[kUnused],
-                            c[kCompute],
-                            c[kRounding],
-                            static_cast<uint8_t>(training.callers)};
+  const ReferenceKey key = {c[kPrecision], c[kAccumulation],
+                            c[kGroup],     c[kAccumulationType],
+                            c[kClipping],  c[kModel],
+                            c[kOptimizer], c[kMoments],
+                            c[kGradients], c[kUnused],
+                            c[kCompute],   c[kRounding],
+                            c[kPart],      static_cast<uint8_t>(training.callers)};
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   return references_.emplace(key, train_plainly(*make_law_model(c), training)).first->second;

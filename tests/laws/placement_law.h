@@ -45,7 +45,7 @@ class PlacementLaw {
   uint64_t writing_runs() const { return writing_runs_; }
 
  private:
-  using ReferenceKey = std::array<uint8_t, 13>;
+  using ReferenceKey = std::array<uint8_t, 14>;
   Outcome train_rank(const Combination& combination, Communicator* ranks);
 
   std::filesystem::path folder_;

@@ -155,6 +155,26 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   }
 }
 
+// Ranks hand on landings when their own shares of a chunk are complete, so one of them may wait for sums of
+// others that wait for parameters by then.
+TEST(PlacementLaw, HoldsWhereRanksOfHostsSpillWhatTheyAreHanded) {
+  const ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  const std::vector<Combination> list = covering_array(Strength::pairs, {{kRanks, {"3"}},
+                                                                         {kHosts, {"3"}},
+                                                                         {kParameters, {"divided", "cpu"}},
+                                                                         {kStates, {"nvme"}},
+                                                                         {kHost, {"spilling"}},
+                                                                         {kChunk, {"4096"}},
+                                                                         {kModel, {"qwen3"}},
+                                                                         {kOptimizer, {"muon"}},
+                                                                         {kTrace, {"otherwise"}},
+                                                                         {kAccumulation, {"3", "8"}},
+                                                                         {kRounding, {"gradients", "both"}},
+                                                                         {kGradients, {"handed_over"}}});
+  for (size_t i = 0; i < list.size(); i += testing::kSanitized ? 4 : 1) expect_holds(law, list[i]);
+}
+
 // Copies to a device keep their order, and one of parameters waits for their update: it is not to be before
 // the states of a chunk that the device updates, whatever the step before says of uses to come.
 TEST(PlacementLaw, HoldsWhereTheDeviceUpdatesAsStepsGoBackwardOtherwise) {

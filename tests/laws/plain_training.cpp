@@ -171,8 +171,9 @@ void round_plainly(std::span<float> values, DataType type, uint32_t bits) {
   }
 }
 
-double norm_of(const std::vector<float>& gradient) {
+double norm_of(const std::vector<float>& gradient, double squares_elsewhere) {
   testing::BitSum sum;
+  sum.add(squares_elsewhere);
   for (size_t block = 0; block < gradient.size(); block += 4096) {
     std::array<double, 16> lanes{};
     for (size_t i = 0; i < 4096; ++i) {
@@ -325,7 +326,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
           add(state.gradient[first + e], joining[e], m < training.group);
       }
     }
-    const double norm = norm_of(state.gradient) / loss_scale;
+    const double norm = norm_of(state.gradient, training.squares_elsewhere) / loss_scale;
     outcome.gradient_norms.push_back(std::isfinite(norm) ? std::bit_cast<uint64_t>(norm) : 0);
     if (!std::isfinite(norm)) continue;
     const double clip = training.clip_norm > 0 ? std::min(1.0, training.clip_norm / (norm + 1e-6)) : 1.0;

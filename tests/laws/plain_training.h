@@ -40,6 +40,7 @@ struct Training {
   uint32_t gradient_bits = 0;                // above 0: of what joins the sum of the step
   uint32_t parameter_bits = 0;               // the same of trained parameters of 16 bits
   GradientOrigin gradients = GradientOrigin::leases;
+  double squares_elsewhere = 0;  // of another part's gradients, which belong to the norm
   UnusedGradients unused = UnusedGradients::zero;
   testing::Callers callers = testing::Callers::none;  // the norm's sums are in the order of the flat space
 
