@@ -17,6 +17,7 @@
 #include <terrace/runtime/checkpoint/internal/tensor_list.h>
 #include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/checkpoint/load_steps.h>
+#include <terrace/runtime/checkpoint/moments_as.h>
 #include <terrace/runtime/saved/block_file.h>
 
 namespace terrace {
@@ -56,17 +57,17 @@ Manifest read_manifest_of(const std::filesystem::path& folder) {
                "it was moved here: resume from another checkpoint"});
 }
 
-void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
-                         const RecordLayout& mine) {
-  if (saved == mine) return;
-  throw Error(
-      ErrorKind::config,
-      {"cannot resume from the checkpoint", where.string(),
-       fmt::format("its optimizer states are {}, and those of this run's optimizer are {}", text_of(saved),
-                   text_of(mine)),
-       "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
-       "anew from its weights (`terrace export`, then " +
-           Option::weights + ")"});
+void require_same_moments(const std::filesystem::path& where, const RecordLayout& saved,
+                          const RecordLayout& mine) {
+  if (saved.moment_count == mine.moment_count) return;
+  throw Error(ErrorKind::config,
+              {"cannot resume from the checkpoint", where.string(),
+               fmt::format("its optimizer states are {}, and those of this run's optimizer are {}",
+                           text_of(saved), text_of(mine)),
+               "resume with the optimizer of the run that saved it, or begin anew from its weights (`terrace "
+               "export`, "
+               "then " +
+                   Option::weights + ")"});
 }
 
 void require_lengths(const std::filesystem::path& folder, const Manifest& manifest, uint64_t states_bytes,
@@ -115,9 +116,9 @@ Manifest require_loadable(const std::filesystem::path& folder, std::string_view 
                      "in the other: the moments of one mean nothing to the other",
                      name),
          "let the same tensors be matrices of Muon, or begin anew from the weights"});
-  checkpoint::require_same_layout(folder, manifest.layout, layout);
+  checkpoint::require_same_moments(folder, manifest.layout, layout);
   const SpaceLayout tensors = checkpoint::placed(manifest.tensors.empty() ? mine : manifest.tensors, folder);
-  const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(tensors, layout);
+  const auto [states_bytes, frozen_bytes] = checkpoint::data_bytes(tensors, manifest.layout);
   checkpoint::require_lengths(folder, manifest, states_bytes, frozen_bytes);
   return manifest;
 }
@@ -146,7 +147,7 @@ class OwnParts {
   bool is_behind_ = false;  // the reader stands where bytes were skipped
 };
 
-// Every byte of the data files as it lies there.
+// Every byte of the data files as it lies there, but for moments of another type.
 void load_streams(const std::filesystem::path& folder, const Manifest& manifest, Offloader& offloader,
                   Log& log) {
   // Both are there and of the right size before the first byte of the state changes.
@@ -168,7 +169,11 @@ void load_streams(const std::filesystem::path& folder, const Manifest& manifest,
       progress.add(bytes);
     };
   };
-  offloader.state().import_records(from(states), over(states));
+  MomentsAs records(manifest.layout, offloader.plan().record_layout.canonical());
+  const auto read_states = from(states);
+  const auto skip_states = over(states);
+  offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read_states); },
+                                   [&](uint64_t bytes) { skip_states(records.saved_bytes(bytes)); });
   TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
   if (frozen) {
     offloader.state().import_frozen(from(*frozen), over(*frozen));
@@ -226,6 +231,8 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
   const Manifest manifest =
       require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
 
+  if (manifest.layout != offloader.plan().record_layout.canonical())
+    log.info(text_of_conversion(manifest.layout, offloader.plan().record_layout));
   const bool count_their_own = !offloader.state().tensor_steps().empty();
   const std::vector<uint64_t> steps = tensor_steps(folder, manifest, space, count_their_own);
   if (lies_alike(manifest, space)) {

@@ -13,10 +13,10 @@ namespace terrace::checkpoint {
 // `folder` is one checkpoint's. Throws Error(io), and as parse_manifest() does.
 Manifest read_manifest_of(const std::filesystem::path& folder);
 
-// Throws Error(config) unless the states saved in `where` have the layout of this run's optimizer, both with
-// whole masters.
-void require_same_layout(const std::filesystem::path& where, const RecordLayout& saved,
-                         const RecordLayout& mine);
+// Throws Error(config) unless the states saved in `where` have as many moments as this run's optimizer. Their
+// type may be another (MomentsAs).
+void require_same_moments(const std::filesystem::path& where, const RecordLayout& saved,
+                          const RecordLayout& mine);
 
 // Throws Error(corrupt) unless the files have the length that follows from their tensors.
 void require_lengths(const std::filesystem::path& folder, const Manifest& manifest, uint64_t states_bytes,

@@ -20,6 +20,7 @@
 #include <terrace/runtime/checkpoint/commit_info.h>
 #include <terrace/runtime/checkpoint/internal/set_streams.h>
 #include <terrace/runtime/checkpoint/load_steps.h>
+#include <terrace/runtime/checkpoint/moments_as.h>
 #include <terrace/runtime/config/tier_paths.h>
 
 namespace terrace {
@@ -76,8 +77,9 @@ std::optional<uint64_t> run_of(const std::vector<ShardPaths>& shards) {
 void require_fit(const SetStreams& streams, const fs::path& where, uint64_t states_bytes,
                  uint64_t frozen_bytes, Offloader& offloader) {
   const RecordLayout mine = offloader.plan().record_layout.canonical();
-  checkpoint::require_same_layout(where, streams.layout().canonical(), mine);
-  const bool has_bytes = states_bytes == offloader.state().record_tile_count() * mine.tile_bytes() &&
+  const RecordLayout saved = streams.layout().canonical();
+  checkpoint::require_same_moments(where, saved, mine);
+  const bool has_bytes = states_bytes == offloader.state().record_tile_count() * saved.tile_bytes() &&
                          frozen_bytes == offloader.state().frozen_bytes();
   if (!has_bytes)
     throw Error(ErrorKind::corrupt, {kGoOn, where.string(),
@@ -113,7 +115,13 @@ std::string load_shards(const StateSet& set, uint64_t commit, const fs::path& wh
       progress.add(bytes);
     };
   };
-  offloader.state().import_records(from(states), over(states));
+  const RecordLayout& layout = offloader.plan().record_layout;
+  if (streams.layout() != layout) log.info(text_of_conversion(streams.layout(), layout));
+  MomentsAs records(streams.layout().canonical(), layout.canonical());
+  const auto read_states = from(states);
+  const auto skip_states = over(states);
+  offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read_states); },
+                                   [&](uint64_t bytes) { skip_states(records.saved_bytes(bytes)); });
   if (frozen.bytes() > 0) offloader.state().import_frozen(from(frozen), over(frozen));
   if (!streams.tensor_steps().empty()) offloader.state().set_tensor_steps(streams.tensor_steps());
   return streams.info();
