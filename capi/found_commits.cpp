@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -29,19 +31,22 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kUnreadable = std::numeric_limits<uint64_t>::max();
 
-// What a number of ranks has left, as one rank sees it.
+// What is left in one place, as one rank sees it.
 struct ShownState {
-  uint32_t ranks = 0;  // 0: nothing
+  TierPlace place{0};  // of 0 ranks: nothing
   bool has_commits = false, in_use = false, is_early = false;
-  uint64_t commit = 0;  // 0: none is whole
-  uint64_t number = 0;  // CommitText::number of the newest; kUnreadable where nobody can know
+  uint64_t commit = 0;       // 0: none is whole
+  RecordLayout layout = {};  // of its records, where it is whole
+  uint64_t number = 0;       // CommitText::number of the newest; kUnreadable where nobody can know
   std::array<char, 240> trouble{};
 };
 
 struct Found {
-  std::vector<fs::path> paths;   // of all ranks
-  std::vector<StateSet> others;  // as this process sees them
+  std::vector<fs::path> paths;  // of all ranks
+  // Of the two places of as many ranks, that with the further state.
   ShownState own;
+  std::optional<StateSet> own_set;             // what is there, as this process sees it
+  std::vector<StateSet> others;                // the same in other places
   std::vector<std::vector<ShownState>> shown;  // `others` by rank
 };
 
@@ -60,7 +65,7 @@ void add_newest(ShownState& shown, const ShardPaths& shard, uint64_t commit) {
 }
 
 ShownState shown_of(const StateSet& set) {
-  ShownState shown{.ranks = static_cast<uint32_t>(set.shards.size()),
+  ShownState shown{.place = set.place(),
                    .has_commits = set.contents.has_commits,
                    .in_use = set.contents.in_use,
                    .commit = set.contents.commit};
@@ -71,9 +76,16 @@ ShownState shown_of(const StateSet& set) {
   return shown;
 }
 
-ShownState own_state(const Request& request, const std::vector<fs::path>& folders) {
-  ShownState own{.ranks = request.options.ranks};
-  if (own.ranks > 1) {
+std::string tier_name_in(const Request& request, const TierPlace& place) {
+  return tier_name_of({request.options.rank, place.ranks, place.is_second}, request.tier_name);
+}
+
+ShownState own_state(const Request& request, const TierPlace& place) {
+  OffloadOptions there = request.options;
+  there.tier_name = tier_name_in(request, place);
+  const std::vector<fs::path> folders = tier_folders(there);
+  ShownState own{.place = place};
+  if (place.ranks > 1) {
     const CommonTier common = common_tier(folders, *request.options.hooks.communicator);
     own.has_commits = common.has_commits;
     own.commit = common.commit;
@@ -83,6 +95,7 @@ ShownState own_state(const Request& request, const std::vector<fs::path>& folder
     own.commit = tier.whole ? tier.commit : 0;
   }
   if (own.has_commits) add_newest(own, folders, own.commit);
+  if (own.commit > 0) own.layout = look_at_tier(folders, own.commit).newest.layout;
   const RankVotes votes(request.options.hooks.communicator);
   own.number = std::ranges::max(votes.of_all(own.number));
   return own;
@@ -136,14 +149,30 @@ auto asked(const Request& request, Act act) {
   }
 }
 
+// Of the two places of as many ranks, that with the further state.
+ShownState further_state(const Request& request) {
+  const ShownState first = own_state(request, {request.options.ranks});
+  const ShownState second = own_state(request, {request.options.ranks, true});
+  const auto rank_of = [](const ShownState& state) {
+    return std::tuple(state.commit > 0, state.number, state.has_commits);
+  };
+  return rank_of(second) > rank_of(first) ? second : first;
+}
+
 Found find(const Request& request) {
   const RankVotes votes(request.options.hooks.communicator);
-  const std::vector<fs::path> folders = tier_folders(request.options);
+  static_cast<void>(tier_folders(request.options));  // refuses a name before the others are asked
   return asked(request, [&] {
     Found found;
     found.paths = paths_of_all(votes, request.options);
-    found.own = own_state(request, folders);
-    found.others = find_state_sets(found.paths, request.options.ranks, request.tier_name);
+    found.own = further_state(request);
+    for (StateSet& set : find_state_sets(found.paths, {}, request.tier_name)) {
+      if (set.place() == found.own.place) {
+        found.own_set = std::move(set);
+      } else {
+        found.others.push_back(std::move(set));
+      }
+    }
     std::vector<ShownState> mine;
     for (const StateSet& set : found.others) mine.push_back(shown_of(set));
     found.shown = lists_of_all(votes, std::move(mine));
@@ -166,22 +195,25 @@ std::string trouble_on(const ShownState* shown, const ShownState& first) {
   return "";
 }
 
-std::map<uint32_t, OtherState> others_of(const Found& found) {
-  std::map<uint32_t, OtherState> others;
-  std::map<uint32_t, const ShownState*> first;
+using OtherStates = std::map<TierPlace, OtherState>;
+
+OtherStates others_of(const Found& found) {
+  OtherStates others;
+  std::map<TierPlace, const ShownState*> first;
   for (const std::vector<ShownState>& of_rank : found.shown) {
     for (const ShownState& shown : of_rank) {
-      OtherState& other = others[shown.ranks];
+      if (shown.place.ranks == 0) continue;
+      OtherState& other = others[shown.place];
       other.has_commits = other.has_commits || shown.has_commits;
       other.in_use = other.in_use || shown.in_use;
       other.number = std::max(other.number, shown.number);
-      if (shown.has_commits) first.try_emplace(shown.ranks, &shown);
+      if (shown.has_commits) first.try_emplace(shown.place, &shown);
     }
   }
-  for (auto& [ranks, other] : others) {
+  for (auto& [place, other] : others) {
     for (size_t r = 0; r < found.shown.size() && other.has_commits && other.trouble.empty(); ++r) {
-      const auto shown = std::ranges::find(found.shown[r], ranks, &ShownState::ranks);
-      other.trouble = trouble_on(shown != found.shown[r].end() ? &*shown : nullptr, *first.at(ranks));
+      const auto shown = std::ranges::find(found.shown[r], place, &ShownState::place);
+      other.trouble = trouble_on(shown != found.shown[r].end() ? &*shown : nullptr, *first.at(place));
       if (!other.trouble.empty() && found.shown.size() > 1)
         other.trouble = fmt::format("on rank {}: {}", r, other.trouble);
     }
@@ -209,23 +241,49 @@ std::map<uint32_t, OtherState> others_of(const Found& found) {
              Option::discard_commits);
 }
 
-// The number of ranks whose commit is the furthest; none: as many as there are here, if any.
-std::optional<uint32_t> furthest(const Found& found, const std::map<uint32_t, OtherState>& others) {
-  std::optional<uint32_t> best;
+// The other place whose commit is the furthest; none: it is in the ranks' own place, if anywhere.
+std::optional<TierPlace> furthest(const Found& found, const OtherStates& others) {
+  std::optional<TierPlace> best;
   bool is_whole = found.own.commit > 0;
   uint64_t number = is_whole ? found.own.number : 0;
-  for (const auto& [ranks, other] : others) {
+  for (const auto& [place, other] : others) {
     if (!other.has_commits || !other.trouble.empty() || (is_whole && other.number <= number)) continue;
-    best = ranks, number = other.number, is_whole = true;
+    best = place, number = other.number, is_whole = true;
   }
   // What is further, and not whole here, must not be passed over.
-  for (const auto& [ranks, other] : others) {
+  for (const auto& [place, other] : others) {
     if (other.has_commits && !other.trouble.empty() && (!is_whole || other.number > number))
-      refuse_unseen(found, ranks, other);
+      refuse_unseen(found, place.ranks, other);
   }
   const bool own_is_damaged = found.own.has_commits && found.own.commit == 0;
   if (own_is_damaged && found.own.number > number) return std::nullopt;  // the store says what is wrong
   return best;
+}
+
+// Whether this store has to read the commit in its own place, because its records have another layout.
+// Every rank needs the shards of all.
+bool converts(const Request& request, const Found& found) {
+  const RecordLayout& mine = request.options.record_layout;
+  if (found.own.commit == 0 || found.own.is_early || found.own.layout == mine ||
+      found.own.layout.moment_count != mine.moment_count)
+    return false;
+  const bool is_seen = found.own_set && found.own_set->contents.commit == found.own.commit;
+  if (RankVotes(request.options.hooks.communicator).any(!is_seen))
+    refuse_unseen(found, request.options.ranks, {.trouble = "its records have another layout"});
+  return true;
+}
+
+// The store reads the commit that is in its own place, and begins in the other one. What is left there goes.
+void begin_in_other_place(Request& request, Found& found) {
+  request.set = found.own_set;
+  const TierPlace other{found.own.place.ranks, !found.own.place.is_second};
+  request.options.tier_name = tier_name_in(request, other);
+  request.options.tier_start = TierStart::fresh;
+  std::erase_if(found.others, [&](const StateSet& set) {
+    if (set.place() != other) return false;
+    request.options.discard_commits |= set.contents.has_commits;
+    return true;
+  });
 }
 
 }  // namespace
@@ -242,32 +300,37 @@ void settle_start(Request& request) {
   OffloadOptions& options = request.options;
   if (!is_on_nvme(options)) return;
   Found found = find(request);
-  const std::map<uint32_t, OtherState> others = others_of(found);
+  const OtherStates others = others_of(found);
+  options.tier_name = tier_name_in(request, found.own.place);
   const bool resumes = options.tier_start == TierStart::resume, discards = options.discard_commits;
+  bool is_converted = false;
   uint64_t greatest = found.own.number == kUnreadable ? 0 : found.own.number;
-  for (const auto& [ranks, other] : others) {
-    if (other.in_use && (options.durable || other.has_commits)) refuse_use(found, ranks);
-    if (other.has_commits && !resumes && !discards) refuse_loss(found, ranks);
+  for (const auto& [place, other] : others) {
+    if (other.in_use && (options.durable || other.has_commits)) refuse_use(found, place.ranks);
+    if (other.has_commits && !resumes && !discards) refuse_loss(found, place.ranks);
     if (other.number != kUnreadable) greatest = std::max(greatest, other.number);
   }
   request.commit_number = greatest + 1;
   if (resumes) {
-    if (const std::optional<uint32_t> best = furthest(found, others)) {
-      request.set = *std::ranges::find_if(found.others,
-                                          [&](const StateSet& set) { return set.shards.size() == *best; });
+    if (const std::optional<TierPlace> best = furthest(found, others)) {
+      request.set = *std::ranges::find(found.others, *best, &StateSet::place);
       options.tier_start = TierStart::fresh;
       options.discard_commits = options.discard_commits || found.own.has_commits;
+    } else if (converts(request, found)) {
+      begin_in_other_place(request, found);
+      is_converted = true;
     }
   }
   if (options.rank != 0) return;
   // What an earlier Terrace made may be of another run. A store without commits of its own takes the place of
   // none, and may run beside another job.
   std::erase_if(found.others, [&](const StateSet& set) {
-    const OtherState& other = others.at(static_cast<uint32_t>(set.shards.size()));
+    const OtherState& other = others.at(set.place());
     if (options.durable) return resumes && other.has_commits && other.number == 0;
     return other.in_use || (other.has_commits && !discards);
   });
   request.passed = std::move(found.others);
+  if (is_converted) request.passed.push_back(*std::move(found.own_set));
 }
 
 }  // namespace terrace::c

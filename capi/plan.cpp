@@ -7,6 +7,7 @@
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/runtime/config/tier_paths.h>
 
 namespace terrace::c {
 namespace {
@@ -14,7 +15,12 @@ namespace {
 // The size of chunks of the commit that is to be resumed; 0 where there is none to see, which the Offloader
 // says in its own words.
 uint64_t chunk_elements_of_commit(const Request& request) {
-  const FoundTier found = look_at_tier(tier_folders(request.options));
+  OffloadOptions options = request.options;
+  FoundTier found = look_at_tier(tier_folders(options));
+  if (!found.has_manifests) {
+    options.tier_name = tier_name_of({options.rank, options.ranks, true}, request.tier_name);
+    found = look_at_tier(tier_folders(options));
+  }
   return read_commit_text(found.newest.info).chunk_elements;
 }
 

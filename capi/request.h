@@ -44,8 +44,8 @@ struct Request {
   // By which the store's ranks gather, and exchange gradients on GPUs; null: through host memory.
   std::shared_ptr<NcclExchange> nccl;
   // settle_start() says these three.
-  std::optional<StateSet> set;   // what another number of ranks has committed, to go on from
-  std::vector<StateSet> passed;  // what other numbers of ranks have left, on the first rank
+  std::optional<StateSet> set;   // what is in another place (TierPlace), to go on from
+  std::vector<StateSet> passed;  // what is left in other places, on the first rank
   uint64_t commit_number = 1;    // CommitText::number of the next commit
 };
 

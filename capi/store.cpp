@@ -159,9 +159,9 @@ terrace_store::terrace_store(const c::Request& request)
     if (served != nullptr) served->serve(offloader->watch());
 }
 
-// What another number of ranks has committed.
+// What another number of ranks has committed, or a store whose records have another layout.
 void terrace_store::go_on_from(const StateSet& set) {
-  constexpr const char* kGoOn = "cannot go on from the state of other ranks";
+  constexpr const char* kGoOn = "cannot go on from the state of another run";
   const std::string where = set.shards.front().front().string();
   if (!offloader->commits().are_kept())
     c::refuse(ErrorKind::config, kGoOn, where, offloader->commits().why_not_kept(),

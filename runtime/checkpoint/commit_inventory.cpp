@@ -43,18 +43,23 @@ std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
   return result;
 }
 
-// The set of so many ranks in these paths, if it is there.
-std::optional<StateSet> set_of(std::span<const fs::path> paths, uint32_t ranks) {
+// The commit lies in folders of its ranks, and not in the paths themselves.
+bool is_in_set(const SavedState& commit) {
+  return TierPlace{commit.ranks, commit.is_second} != TierPlace{};
+}
+
+// The set that the commit is of, if it is there.
+std::optional<StateSet> set_of(std::span<const fs::path> paths, const SavedState& commit) {
   for (StateSet& set : find_state_sets(paths)) {
-    if (set.shards.size() == ranks) return std::move(set);
+    if (set.place() == TierPlace{commit.ranks, commit.is_second}) return std::move(set);
   }
   return std::nullopt;
 }
 
 // Of a running job, a commit goes when the next one is there.
 bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
-  if (commit.ranks > 1) {
-    const std::optional<StateSet> set = set_of(paths, commit.ranks);
+  if (is_in_set(commit)) {
+    const std::optional<StateSet> set = set_of(paths, commit);
     return !set || (set->newest() != nullptr && !std::ranges::count(set->contents.whole, commit.commit));
   }
   const FoundTier now = look_at_tier(paths);
@@ -62,9 +67,9 @@ bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
                       [&](const CommitFile& file) { return file.commit == commit.commit; });
 }
 
-// The sets of several ranks in these paths that hold a commit.
+// The sets in these paths, but that of one rank in its first place, that hold a commit.
 std::vector<StateSet> sets_of_ranks(std::span<const fs::path> paths) {
-  std::vector<StateSet> sets = find_state_sets(paths, 1);
+  std::vector<StateSet> sets = find_state_sets(paths, TierPlace{});
   std::erase_if(sets, [](const StateSet& set) { return !set.contents.has_commits; });
   return sets;
 }
@@ -96,6 +101,7 @@ SavedState state_of(const StateSet& set, uint64_t number) {
   }
   if (state.commit == 0) state.kind = SavedState::Kind::commit;
   state.ranks = static_cast<uint32_t>(set.shards.size());
+  state.is_second = set.is_second;
   return state;
 }
 
@@ -129,7 +135,7 @@ SavedState damaged_state(std::span<const fs::path> paths, const StateSet& set) {
       ++there;
       continue;
     }
-    const std::string folders = missing_folders(paths, {r, state.ranks});
+    const std::string folders = missing_folders(paths, {r, state.ranks, state.is_second});
     missing += (missing.empty() ? "" : ", ") +
                (folders.empty() ? fmt::format("another nvme path of rank {}", r) : folders);
   }
@@ -190,9 +196,9 @@ struct Shard {
   fs::path manifest;
 };
 std::vector<Shard> shards_of(std::span<const fs::path> paths, const SavedState& commit) {
-  if (commit.ranks == 1) return {{{paths.begin(), paths.end()}, commit.path}};
+  if (!is_in_set(commit)) return {{{paths.begin(), paths.end()}, commit.path}};
   std::vector<Shard> shards;
-  const std::optional<StateSet> set = set_of(paths, commit.ranks);
+  const std::optional<StateSet> set = set_of(paths, commit);
   if (!set) return shards;
   for (const ShardPaths& own : set->shards) {
     const FoundTier found = look_at_tier(own, commit.commit);

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 // Takes up what the newest commit says of its run.
 void add_newest(TierContents& contents, const FoundTier& tier) {
   contents.commit = tier.commit;
+  contents.layout = tier.newest.layout;
   SavedState newest = saved_commit(tier.commits.back());
   newest.is_latest = true;
   try {

@@ -27,6 +27,7 @@ struct TierContents {
   uint64_t commit_count = 0;         // with the retained ones, and of several ranks the damaged one
   std::vector<uint64_t> whole;       // of several ranks: CommonTier::whole
   uint64_t commit = 0;               // number of the newest where it is whole, whichever program's
+  RecordLayout layout = {};          // of its records
   bool paths_fit = false;            // the given paths are all those of one run
   std::optional<SavedState> newest;  // set if a run can go on from it, as far as manifests say
   bool is_of_other_program =

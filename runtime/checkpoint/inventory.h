@@ -23,6 +23,7 @@ struct SavedState {
   std::filesystem::file_time_type time;
   uint64_t commit = 0;     // the commit's number; 0 for a checkpoint
   uint32_t ranks = 1;      // a commit has a shard of each of them; `path` is the manifest of the first there
+  bool is_second = false;  // a commit is in the second place of its ranks (TierPlace)
   CheckpointInfo run;      // of a damaged state, as much as is known
   uint64_t bytes = 0;      // of the state
   bool is_latest = false;  // a run would resume from this one

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kGoOn = "cannot go on from the state of other ranks";
+constexpr const char* kGoOn = "cannot go on from the state of another run";
 
 // The folders of a shard in these paths.
 ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard, std::string_view store) {
@@ -37,26 +37,26 @@ ShardPaths paths_of(std::span<const fs::path> paths, const TierOfRank& shard, st
   for (const fs::path& path : paths) {
     const fs::path folder[] = {name.empty() ? path : path / name};
     // A path of its own that another rank has now may hold nothing of one rank.
-    if (shard.ranks == 1 ? look_at_tier(folder).present : io::is_folder(folder[0]))
+    if (shard.place() == TierPlace{} ? look_at_tier(folder).present : io::is_folder(folder[0]))
       folders.push_back(folder[0]);
   }
   return folders;
 }
 
-// The numbers of ranks that have left a tier in these paths, and always one.
-std::set<uint32_t> counts_in(std::span<const fs::path> paths, std::string_view store) {
-  std::set<uint32_t> counts = {1};
+// The places in these paths where ranks have left a tier, and always the first of one rank.
+std::set<TierPlace> places_in(std::span<const fs::path> paths, std::string_view store) {
+  std::set<TierPlace> places = {TierPlace{}};
   for (const fs::path& path : paths) {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
       const std::optional<TierOfRank> rank = parse_tier_name(entry.path().filename().string(), store);
-      if (rank) counts.insert(rank->ranks);
+      if (rank) places.insert(rank->place());
     }
     if (error && error != std::errc::no_such_file_or_directory)
       throw Error(ErrorKind::io, {"cannot look for states in", path.string(), system_reason(error.value()),
                                   "see that the path may be read"});
   }
-  return counts;
+  return places;
 }
 
 // What the first shard says whose commit can be read.
@@ -115,9 +115,7 @@ std::string load_shards(const StateSet& set, uint64_t commit, const fs::path& wh
       progress.add(bytes);
     };
   };
-  const RecordLayout& layout = offloader.plan().record_layout;
-  if (streams.layout() != layout) log.info(text_of_conversion(streams.layout(), layout));
-  MomentsAs records(streams.layout().canonical(), layout.canonical());
+  MomentsAs records(streams.layout().canonical(), offloader.plan().record_layout.canonical());
   const auto read_states = from(states);
   const auto skip_states = over(states);
   offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read_states); },
@@ -133,28 +131,30 @@ std::string text_of_rank_count(uint64_t ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
-std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, uint32_t but_of,
+std::vector<StateSet> find_state_sets(std::span<const fs::path> paths, std::optional<TierPlace> but,
                                       std::string_view store) {
   std::vector<StateSet> sets;
   if (paths.empty()) return sets;
-  for (const uint32_t count : counts_in(paths, store)) {
-    if (count == but_of) continue;
+  for (const auto& [count, is_second] : places_in(paths, store)) {
+    if (but == TierPlace{count, is_second}) continue;
     StateSet set;
     set.store = store;
+    set.is_second = is_second;
     for (uint32_t shard = 0; shard < count; ++shard)
-      set.shards.push_back(paths_of(paths, {shard, count}, store));
-    if (count == 1 && set.shards.front().empty()) continue;
-    set.contents = count == 1 ? look_for_commit(set.shards.front())
-                              : contents_of(common_tier(set.shards), set.shards.front());
+      set.shards.push_back(paths_of(paths, {shard, count, is_second}, store));
+    const bool is_apart = set.place() != TierPlace{};
+    if (!is_apart && set.shards.front().empty()) continue;
+    set.contents = is_apart ? contents_of(common_tier(set.shards), set.shards.front())
+                            : look_for_commit(set.shards.front());
     if (set.newest() != nullptr) {
       set.run_id = set.newest()->run.run_id;
     } else if (set.contents.has_commits) {
       set.run_id = run_of(set.shards);
       const auto lost = std::ranges::find_if(set.shards, &ShardPaths::empty);
       if (lost != set.shards.end())
-        set.contents.trouble =
-            fmt::format("there is no folder {} in them",
-                        tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count}, store));
+        set.contents.trouble = fmt::format(
+            "there is no folder {} in them",
+            tier_name_of({static_cast<uint32_t>(lost - set.shards.begin()), count, is_second}, store));
     }
     sets.push_back(std::move(set));
   }
@@ -179,6 +179,8 @@ std::string load_state_set(const StateSet& set, FunctionRef<void(const std::stri
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
   const fs::path& path = set.shards.front().front();
+  const RecordLayout& layout = offloader.plan().record_layout;
+  if (set.contents.layout != layout) log.info(text_of_conversion(set.contents.layout, layout));
   std::string text = load_shards(set, set.contents.commit, path, require, offloader, log);
   log.info(fmt::format("resumed from commit {} of {} ({} in {})", set.contents.commit,
                        text_of_rank_count(set.shards.size()), path.string(),

@@ -1,6 +1,6 @@
 // StateSet: the committed state of a run of any number of ranks, on nvme paths that this process sees. Each
 // rank has a shard in folders of its own in every path, or in the path itself where there is one rank. A run
-// with another number of ranks reads it, and then it goes.
+// with another number of ranks, or with records of another layout, reads it, and then it goes.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/checkpoint/found_commit.h>
+#include <terrace/runtime/config/tier_paths.h>
 
 namespace terrace {
 
@@ -26,18 +27,20 @@ struct StateSet {
   TierContents contents;           // `newest` is set where the state is whole
   std::optional<uint64_t> run_id;  // of a commit, of that of some shard where none is whole
   std::string store = {};          // its name, where several stores share the paths
+  bool is_second = false;          // TierPlace
   const SavedState* newest() const { return contents.newest ? &*contents.newest : nullptr; }
-  bool has_own_folders() const { return shards.size() > 1 || !store.empty(); }
+  TierPlace place() const { return {static_cast<uint32_t>(shards.size()), is_second}; }
+  bool has_own_folders() const { return place() != TierPlace{} || !store.empty(); }
 };
 
 // "1 rank", "4 ranks".
 std::string text_of_rank_count(uint64_t ranks);
 
-// The sets in these paths, with a commit or without, those of fewer ranks first, but not that of as many
-// ranks as `but_of`; those of `store` where several share the paths. Changes nothing. Throws Error(io) when a
-// folder cannot be read.
-std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths, uint32_t but_of = 0,
-                                      std::string_view store = {});
+// The sets in these paths, with a commit or without, those of fewer ranks first, but not that of the place
+// `but`; those of `store` where several share the paths. Changes nothing. Throws Error(io) when a folder
+// cannot be read.
+std::vector<StateSet> find_state_sets(std::span<const std::filesystem::path> paths,
+                                      std::optional<TierPlace> but = {}, std::string_view store = {});
 
 // Sets the state of `offloader`, which is between two steps, to that of `set`, whose newest commit is whole;
 // every rank reads what is its own. Throws as load_checkpoint() does, before anything changes where manifest
@@ -46,7 +49,8 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
                     Log& log);
 
 // The same for what a program that embeds the memory manager has committed. `require` is told the text of the
-// commit, and throws where its tensors are not those of `offloader`. Returns the text.
+// commit, and throws where its tensors are not those of `offloader`. Says what becomes of records of another
+// layout, which a run says at its beginning. Returns the text.
 std::string load_state_set(const StateSet& set, FunctionRef<void(const std::string& text)> require,
                            Offloader& offloader, Log& log);
 

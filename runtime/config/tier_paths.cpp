@@ -143,8 +143,9 @@ std::vector<fs::path> own_tier_paths(const PlacementConfig& placement) {
 }
 
 std::string tier_name_of(const TierOfRank& rank, std::string_view store) {
-  if (rank.ranks == 1) return std::string(store);
-  return fmt::format("{}{}terrace-rank-{}-of-{}", store, store.empty() ? "" : "-", rank.rank, rank.ranks);
+  if (rank.place() == TierPlace{}) return std::string(store);
+  return fmt::format("{}{}terrace-{}rank-{}-of-{}", store, store.empty() ? "" : "-",
+                     rank.is_second ? "second-" : "", rank.rank, rank.ranks);
 }
 
 std::optional<TierOfRank> parse_tier_name(std::string_view name, std::string_view store) {
@@ -153,13 +154,14 @@ std::optional<TierOfRank> parse_tier_name(std::string_view name, std::string_vie
     name.remove_prefix(store.size() + 1);
   }
   TierOfRank rank;
+  rank.is_second = name.starts_with("terrace-second-");
   const std::string text(name);
+  const char* const form = rank.is_second ? "terrace-second-rank-%9" SCNu32 "-of-%9" SCNu32 "%c"
+                                          : "terrace-rank-%9" SCNu32 "-of-%9" SCNu32 "%c";
   char behind = 0;
-  if (std::sscanf(text.c_str(), "terrace-rank-%9" SCNu32 "-of-%9" SCNu32 "%c", &rank.rank, &rank.ranks,
-                  &behind) != 2)
-    return std::nullopt;
+  if (std::sscanf(text.c_str(), form, &rank.rank, &rank.ranks, &behind) != 2) return std::nullopt;
   // No other spelling of the numbers is one of ours.
-  if (rank.ranks < 2 || rank.rank >= rank.ranks || tier_name_of(rank) != name) return std::nullopt;
+  if (rank.rank >= rank.ranks || tier_name_of(rank) != name) return std::nullopt;
   return rank;
 }
 

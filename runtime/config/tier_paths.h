@@ -32,14 +32,25 @@ void take_paths_of(const RankSeat& seat, NvmeShare share, PlacementConfig& place
 // The paths in which states of any ranks may lie: those of this rank first.
 std::vector<std::filesystem::path> paths_of_all_ranks(const PlacementConfig& placement);
 
+// Where so many ranks have their tiers in the paths. There are two such places: a run whose records have
+// another layout than those of a commit begins in the other one and reads the commit.
+struct TierPlace {
+  uint32_t ranks = 1;
+  bool is_second = false;
+  auto operator<=>(const TierPlace&) const = default;
+};
+
 // Which of how many ranks a tier is of.
 struct TierOfRank {
   uint32_t rank = 0;
   uint32_t ranks = 1;
+  bool is_second = false;  // TierPlace
   bool operator==(const TierOfRank&) const = default;
+  TierPlace place() const { return {ranks, is_second}; }
 };
-// "terrace-rank-2-of-4"; empty where there is one rank. Tiers of different numbers of ranks lie side by side.
-// Where several stores share the paths their name stands before it: "model-terrace-rank-2-of-4", and "model".
+// "terrace-rank-2-of-4", or "terrace-second-rank-2-of-4"; empty where there is one rank in the first place.
+// Tiers of different places lie side by side. Where several stores share the paths their name stands before
+// it: "model-terrace-rank-2-of-4", and "model".
 std::string tier_name_of(const TierOfRank& rank, std::string_view store = {});
 // Nothing where the name is no such name of that store, or that of one rank.
 std::optional<TierOfRank> parse_tier_name(std::string_view name, std::string_view store = {});

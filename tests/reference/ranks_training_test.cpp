@@ -205,6 +205,73 @@ TEST_P(RanksGoOn, InPlaceFromWhatAnotherNumberOfRanksHasCommitted) {
   }
 }
 
+// --- In place, in another layout of records ---
+
+constexpr const char* kForms[][2] = {  // terrace.compact_state, terrace.state_type
+    {"false", "fp32"},
+    {"true", "int8"},
+    {"true", "bf16"},
+    {"false", "int8"}};
+
+RunOptions run_in_form(const fs::path& folder, uint32_t ranks, size_t form, Communicator* communicator) {
+  RunOptions options = run_of({.compact = kForms[form][0]}, folder, ranks);
+  options.durable = "true";
+  options.communicator = communicator;
+  options.more.push_back({"terrace.state_type", kForms[form][1], "a test"});
+  return options;
+}
+
+// Trains to `steps` and gives the state; where a commit is there, it goes on from it in the second place.
+std::vector<std::byte> convert_in_place(const fs::path& folder, uint64_t steps, uint32_t ranks, size_t form) {
+  std::vector<std::byte> state;
+  const auto train = [&](Communicator* communicator) {
+    RunOptions options = run_in_form(folder, ranks, form, communicator);
+    const auto sets = find_state_sets(tier_paths(options_of(options).config.placement));
+    options.is_in_second_place = !sets.empty();
+    TrainerRun run(options);
+    if (!sets.empty()) run.trainer->resume(sets.back());
+    run.train(steps - run.trainer->completed_steps());
+    run.trainer->begin_commit();
+    EXPECT_EQ(run.trainer->finish_commit().commit_step, steps);
+    std::vector<std::byte> found = run.state();
+    if (communicator == nullptr || communicator->rank() == 0) state = std::move(found);
+  };
+  if (ranks == 1) {
+    train(nullptr);
+    return state;
+  }
+  ThreadWorld world({.ranks = ranks});
+  for (const std::string& failure : testing::on_every_rank(world, [&](Communicator& rank) { train(&rank); }))
+    EXPECT_EQ(failure, "") << ranks;
+  return state;
+}
+
+// Each of four layouts from each of them, as one rank does it through a checkpoint.
+TEST(RanksTraining, GoesOnInPlaceWithRecordsOfAnotherLayout) {
+  for (size_t before = 0; before < std::size(kForms); ++before) {
+    const ScratchFolder saved;
+    {
+      TrainerRun run(run_in_form(saved.path(), 1, before, nullptr));
+      run.train(1);
+      run.trainer->begin_save(run.saves_in(saved.path() / "saves"));
+      run.trainer->finish_save();
+    }
+    for (const uint32_t ranks : {1u, 3u}) {
+      const ScratchFolder first;
+      convert_in_place(first.path(), 1, ranks, before);
+      for (size_t after = 0; after < std::size(kForms); ++after) {
+        SCOPED_TRACE(fmt::format("{} ranks, form {}, then {}", ranks, before, after));
+        const ScratchFolder second, through;
+        fs::copy(first.path(), second.path(), fs::copy_options::recursive);
+        TrainerRun expected(run_in_form(through.path(), 1, after, nullptr));
+        expected.trainer->resume(saved.path() / "saves");
+        expected.train(kSteps - 1);
+        EXPECT_TRUE(convert_in_place(second.path(), kSteps, ranks, after) == expected.state());
+      }
+    }
+  }
+}
+
 // In the step that has come to it, whichever step of the process that is.
 TEST(RanksTraining, NamesTheStepInWhichParametersChangedOnTheirWay) {
   const ScratchFolder before;

@@ -85,8 +85,12 @@ TrainerOptions options_of(const RunOptions& run) {
   options.compute = run.compute;
   options.communicator = run.communicator;
   options.config.placement.update_rates = run.update_rates;
-  if (run.communicator != nullptr)
-    options.config.placement.tier_name = tier_name_of({run.communicator->rank(), run.communicator->size()});
+  TierOfRank seat{.is_second = run.is_in_second_place};
+  if (run.communicator != nullptr) {
+    seat.rank = run.communicator->rank();
+    seat.ranks = run.communicator->size();
+  }
+  options.config.placement.tier_name = tier_name_of(seat);
   if (run.communicator != nullptr && run.start == TierStart::resume)
     options.commit =
         require_commit(options.config, look_for_commit(options.config.placement, run.communicator)).commit;

@@ -54,6 +54,7 @@ struct RunOptions {
   std::vector<ConfigOverride> more = {};
   const ComputeDevice* compute = nullptr;  // null: the simulated device
   Communicator* communicator = nullptr;    // of one of several ranks
+  bool is_in_second_place = false;         // TierPlace
   bool reads_past_host = false;            // parameters on nvme, by the device itself
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   // Takes the place of the model that the configuration makes.

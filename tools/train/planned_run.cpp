@@ -128,6 +128,7 @@ void PlannedRun::gather_by_nccl() {
 void PlannedRun::choose_where_to_begin() {
   start_ = choose_start(flags_, options_.config, options_.communicator, console_);
   keep_gradient_group(start_, options_.config.batch);
+  options_.config.placement.tier_name = start_.tier_name;
   options_.tier_start = start_.commit ? TierStart::resume : TierStart::fresh;
   options_.commit = start_.commit ? start_.commit->commit : 0;
   options_.discard_commits = !start_.commit && start_.discard_commits;

@@ -211,7 +211,7 @@ std::string model_text(const TrainFlags& flags, const TrainerOptions& options, c
 }
 
 std::string weights_text(const TrainerOptions& options, const RunStart& start) {
-  if (start.commit) return "those of the state on nvme that is gone on from";
+  if (start.commit || start.set) return "those of the state on nvme that is gone on from";
   if (!start.checkpoints.empty())
     return fmt::format("those of the checkpoint that is gone on from, {}",
                        start.checkpoints.front().string());
@@ -292,6 +292,7 @@ std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOpt
   };
   add("model", model_text(flags, options, plan));
   add("weights", weights_text(options, start));
+  if (!start.conversion.empty()) add("conversion", start.conversion);
   const std::string trained = trained_text(options, plan);
   if (!trained.empty()) add("trained", trained);
   add("data", data.description());

@@ -9,6 +9,8 @@
 #include <terrace/base/error.h>
 #include <terrace/comm/agreement/rank_votes.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/moments_as.h>
+#include <terrace/runtime/config/parameter_groups.h>
 #include <terrace/runtime/config/run_settings.h>
 #include <terrace/runtime/config/tier_paths.h>
 
@@ -86,8 +88,10 @@ std::string described(const SavedState& commit) {
 // What the nvme paths of a run hold.
 struct Found {
   std::vector<fs::path> paths;
-  TierContents own;              // of as many ranks as the run has
-  std::vector<StateSet> others;  // of other numbers of ranks
+  TierOfRank seat;                  // the place of this rank's tier: of two the one with the further state
+  TierContents own;                 // what is there
+  std::optional<StateSet> own_set;  // the same of all ranks, where this process sees it
+  std::vector<StateSet> others;     // in other places
   // Of as many ranks, with commits, and not where this run's ranks have theirs, which have none.
   std::optional<StateSet> elsewhere;
 
@@ -103,30 +107,51 @@ struct Found {
   }
 };
 
-const TierContents& Found::furthest() const {
-  const TierContents* best = &own;
+bool is_further(const TierContents& one, const TierContents& other) {
   const auto rank_of = [](const TierContents& contents) {
     const bool is_whole = contents.newest.has_value();
     return std::tuple(is_whole, is_whole ? contents.newest->run.step : 0, contents.has_commits);
   };
+  return rank_of(one) > rank_of(other);
+}
+
+const TierContents& Found::furthest() const {
+  const TierContents* best = &own;
   for (const StateSet& set : others) {
-    if (rank_of(set.contents) > rank_of(*best)) best = &set.contents;
+    if (is_further(set.contents, *best)) best = &set.contents;
   }
   return *best;
+}
+
+TierContents look_in(const TierOfRank& seat, const TrainConfig& config, Communicator* ranks) {
+  PlacementConfig placement = config.placement;
+  placement.tier_name = tier_name_of(seat);
+  return look_for_commit(placement, ranks);
 }
 
 Found find_states(const TrainConfig& config, Communicator* ranks) {
   Found found;
   found.paths = paths_of_all_ranks(config.placement);
-  found.own = look_for_commit(config.placement, ranks);
-  const uint32_t ranks_of_run = config.batch.ranks;
-  const bool may_be_elsewhere = ranks_of_run > 1 && !found.own.has_commits;
-  found.others = find_state_sets(found.paths, may_be_elsewhere ? 0 : ranks_of_run);
-  const auto as_many = std::ranges::find_if(
-      found.others, [&](const StateSet& set) { return set.shards.size() == ranks_of_run; });
-  if (as_many == found.others.end()) return found;
-  if (as_many->contents.has_commits) found.elsewhere = std::move(*as_many);
-  found.others.erase(as_many);
+  found.seat = {ranks != nullptr ? ranks->rank() : 0, config.batch.ranks};
+  TierOfRank second = found.seat;
+  second.is_second = true;
+  found.own = look_in(found.seat, config, ranks);
+  TierContents other = look_in(second, config, ranks);
+  if (is_further(other, found.own)) {
+    std::swap(found.own, other);
+    found.seat = second;
+  }
+  const bool may_be_elsewhere = found.seat.ranks > 1 && !found.own.has_commits;
+  for (StateSet& set : find_state_sets(found.paths)) {
+    const bool is_of_as_many = set.shards.size() == found.seat.ranks;
+    if (is_of_as_many && may_be_elsewhere && set.contents.has_commits) {
+      found.elsewhere = std::move(set);
+    } else if (set.place() == found.seat.place()) {
+      found.own_set = std::move(set);
+    } else if (!is_of_as_many || set.contents.has_commits == other.has_commits) {
+      found.others.push_back(std::move(set));
+    }
+  }
   return found;
 }
 
@@ -184,7 +209,7 @@ void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpo
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
-// States of several numbers of ranks replace each other as well.
+// States in several places replace each other as well.
 void require_one_run(const Found& found) {
   const TierContents& best = found.furthest();
   const auto require = [&](const TierContents& other) {
@@ -195,17 +220,34 @@ void require_one_run(const Found& found) {
   for (const StateSet& set : found.others) require(set.contents);
 }
 
+// The run reads the commit that is in its ranks' own place. What is left in the other one goes.
+void begin_in_other_place(RunStart& start, Found& found) {
+  start.set = found.own_set;
+  found.seat.is_second = !found.seat.is_second;
+  const auto left = std::ranges::find(found.others, found.seat.place(), &StateSet::place);
+  if (left != found.others.end()) {
+    start.discard_commits = left->contents.has_commits;
+    found.others.erase(left);
+  }
+  found.others.push_back(*found.own_set);
+}
+
 // The state on nvme that is furthest; it must be whole.
-void take_furthest(RunStart& start, const Found& found, const TrainConfig& config) {
+void take_furthest(RunStart& start, Found& found, const TrainConfig& config) {
   require_one_run(found);
   const TierContents& best = found.furthest();
   const SavedState newest = require_commit(config, best);
+  const RecordLayout mine = record_layout(config);
   if (const StateSet* const set = found.set_of(best)) {
     start.set = *set;
     start.discard_commits = found.own.has_commits;
+  } else if (found.own_set && found.own_set->newest() != nullptr && best.layout != mine &&
+             best.layout.moment_count == mine.moment_count) {
+    begin_in_other_place(start, found);
   } else {
     start.commit = newest;
   }
+  if (start.set && best.layout != mine) start.conversion = text_of_conversion(best.layout, mine);
 }
 
 // A checkpoint or a new start must not remove older commits, which may be better.
@@ -218,8 +260,8 @@ void take_furthest(RunStart& start, const Found& found, const TrainConfig& confi
                            names_of(paths))});
 }
 
-RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const Found& found, Log& log) {
-  const TierContents& tier = found.furthest();
+RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, Found& found, Log& log) {
+  const TierContents tier = found.furthest();
   const std::vector<fs::path>& paths = found.paths;
   RunStart start;
   start.checkpoints = readable_checkpoints(flags.save, log);
@@ -306,8 +348,7 @@ RunStart choose_from(Found& found, const TrainFlags& flags, const TrainConfig& c
     take_furthest(start, found, config);
     const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
     if (!saved.empty())
-      require_one_run(found.furthest().newest->run, read_checkpoint_info(saved.front()), saved.front(),
-                      paths);
+      require_one_run(*run_of(start), read_checkpoint_info(saved.front()), saved.front(), paths);
     return start;
   }
   const bool is_named = !flags.resume.empty() && flags.resume != kResumeAuto;
@@ -362,6 +403,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Commun
   }
   require_own_places(found);
   RunStart start = choose_from(found, flags, config, log);
+  start.tier_name = tier_name_of(found.seat);
   const std::optional<CheckpointInfo> run = run_of(start);
   require_none_passed_over(flags, config, run);
   for (StateSet& set : found.others) {
@@ -387,8 +429,9 @@ std::map<std::string, std::string> facts_of(const RunStart& start) {
   std::string commit = "none";
   if (start.commit) commit = fmt::format("{} of step {}", start.commit->commit, start.commit->run.step);
   if (start.set)
-    commit = fmt::format("{} of step {} of {} ranks", start.set->newest()->commit,
-                         start.set->newest()->run.step, start.set->shards.size());
+    commit =
+        fmt::format("{} of step {} of {} ranks{}", start.set->newest()->commit, start.set->newest()->run.step,
+                    start.set->shards.size(), start.set->is_second ? ", in their second place" : "");
   return {{"commit to go on from", commit},
           {"checkpoints to go on from", start.checkpoints.empty() ? "none" : names_of(start.checkpoints)}};
 }

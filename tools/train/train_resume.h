@@ -1,5 +1,5 @@
 // Chooses where `terrace train` goes on from: the commit on its nvme paths, of as many ranks or of another
-// number of them, a checkpoint, or the beginning.
+// number of them, with records of the same layout or of another, a checkpoint, or the beginning.
 // It also decides whether an existing commit may go. It must never give up a commit without being told to,
 // except one that is older than the checkpoint of the same run that is taken instead.
 #pragma once
@@ -21,14 +21,17 @@
 namespace terrace {
 
 struct RunStart {
-  std::optional<SavedState> commit;                // tried first: it is taken up where it lies
-  std::optional<StateSet> set;                     // or this: what another number of ranks has committed
+  std::optional<SavedState> commit;  // tried first: it is taken up where it lies
+  // Or this: what another number of ranks has committed, or a run whose records have another layout.
+  std::optional<StateSet> set;
+  std::string conversion;  // what becomes of records of another layout, for people; empty: they have this one
+  std::string tier_name;   // of the place of this rank's tier
   std::vector<std::filesystem::path> checkpoints;  // tried next, the best first
   bool discard_commits = false;                    // set if the run begins without `commit`
   // What becomes of a state that is not gone on from, for people; empty: nothing. It is so once there is a
   // trainer, and not where the run is refused before.
   std::string given_up;
-  // What other numbers of ranks have left on the paths; it goes when this run has a commit.
+  // What lies in other places on the paths; it goes when this run has a commit.
   std::vector<StateSet> passed;
 
   bool is_resumed() const { return commit || set || !checkpoints.empty(); }

@@ -26,6 +26,21 @@ std::vector<fs::path> paths_of(const RankSeat& seat, NvmeShare share, std::vecto
   return placement.state_paths;
 }
 
+TEST(TierPaths, HaveTwoNamesForEachRankThatNoOtherSpellingMeans) {
+  EXPECT_EQ(tier_name_of({}), "");
+  EXPECT_EQ(tier_name_of({0, 1, true}), "terrace-second-rank-0-of-1");
+  EXPECT_EQ(tier_name_of({2, 4, true}, "model"), "model-terrace-second-rank-2-of-4");
+  for (const char* const store : {"", "model"}) {
+    for (const TierOfRank& rank : {TierOfRank{2, 4}, TierOfRank{2, 4, true}, TierOfRank{0, 1, true}})
+      EXPECT_EQ(parse_tier_name(tier_name_of(rank, store), store), rank);
+  }
+  for (const char* const name : {"terrace-rank-0-of-1", "terrace-rank-4-of-4", "terrace-second-rank-4-of-4",
+                                 "terrace-second-rank-00-of-1", "terrace-second-rank-0-of-1 ",
+                                 "terrace-second-second-rank-0-of-1", "second-rank-0-of-2"})
+    EXPECT_EQ(parse_tier_name(name), std::nullopt) << name;
+  EXPECT_EQ(parse_tier_name("terrace-second-rank-0-of-1", "model"), std::nullopt);
+}
+
 TEST(TierPaths, AreAllOfAHostOrThoseOfARanksPlace) {
   const std::vector<fs::path> four = {"/a", "/b", "/c", "/d"};
   const RankSeat second{.rank = 5, .local_rank = 1, .ranks_on_host = 2};
