@@ -148,8 +148,13 @@ terrace_store::terrace_store(const c::Request& request)
       tensors(c::hash_of_streams(space)),
       commit_number(request.commit_number),
       passed(request.passed, log) {
-  offloader =
-      std::make_unique<Offloader>(space, request.options, request.trace, *device.device, workers, log);
+  try {
+    offloader =
+        std::make_unique<Offloader>(space, request.options, request.trace, *device.device, workers, log);
+  } catch (const ShortageError& shortage) {
+    if (request.set) throw_shortage_beside(shortage);
+    throw;
+  }
   offloader->set_update_mode(request.update_mode);
   is_filled = request.options.tier_start == TierStart::resume;
   taken_up_text = c::read_commit_text(offloader->commits().taken_up_info()).text;

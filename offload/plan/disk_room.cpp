@@ -49,8 +49,8 @@ DiskNeed disk_need(const MemoryPlan& plan, const OffloadOptions& options, uint32
   for (const PathShare& share : share_disk(plan, options)) {
     struct stat folder;
     if (stat(share.path.c_str(), &folder) != 0) return {};
-    need.held += TierFolder::bytes_at(share.path);
-    if (!options.tier_name.empty()) need.held += TierFolder::bytes_at(share.path / options.tier_name);
+    // What lies beside a run's own folder stays until the run has a commit.
+    need.held += TierFolder::bytes_at(share.path / options.tier_name);
     if (std::ranges::find(devices, folder.st_dev) != devices.end()) continue;
     devices.push_back(folder.st_dev);
     try {

@@ -188,6 +188,18 @@ std::string load_state_set(const StateSet& set, FunctionRef<void(const std::stri
   return text;
 }
 
+void throw_shortage_beside(const ShortageError& failure) {
+  const TierShortage& first = failure.tiers().front();
+  if (first.tier != "nvme") throw failure;
+  ErrorParts parts = failure.parts();
+  parts.advice =
+      "free " + format_bytes(first.missing_bytes()) +
+      " there: the state that is gone on from stays until this run has a commit of its own; or save a "
+      "checkpoint of it with the settings of the run that made it, and go on from that with " +
+      Option::discard_commits;
+  throw ShortageError(std::move(parts), failure.tiers());
+}
+
 HeldSet::HeldSet(const StateSet& set, Log& log) : set_(set), log_(log) {
   for (const ShardPaths& paths : set_.shards) {
     for (const fs::path& path : paths) {

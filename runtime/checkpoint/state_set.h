@@ -17,6 +17,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/runtime/checkpoint/found_commit.h>
 #include <terrace/runtime/config/tier_paths.h>
 
@@ -53,6 +54,10 @@ void load_state_set(const StateSet& set, std::string_view model, const FlatSpace
 // layout, which a run says at its beginning. Returns the text.
 std::string load_state_set(const StateSet& set, FunctionRef<void(const std::string& text)> require,
                            Offloader& offloader, Log& log);
+
+// Throws the failure of a run that reads a set: where the drives are what is too small, it says that the set
+// stays until the run has a commit.
+[[noreturn]] void throw_shortage_beside(const ShortageError& failure);
 
 // Holds the locks of a set's folders, so that no other job begins there. Throws Error(io) where one has them.
 class HeldSet {

@@ -45,7 +45,7 @@ void require_room_on_disks(const TrainerOptions& options, const TrainingSetup& s
 }
 
 // The error of a run that does not fit says how it would fit.
-TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
+TrainingSetup plan_or_refuse(const TrainerOptions& options, const RunStart& start, Log& log) {
   try {
     PlanningWatch watch(log);
     TrainingSetup setup = plan_training(options, &watch.progress());
@@ -53,6 +53,7 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options, Log& log) {
     return setup;
   } catch (const ShortageError& reason) {
     if (options.tier_start == TierStart::resume) throw;
+    if (start.set && reason.tiers().front().tier == "nvme") throw_shortage_beside(reason);
     const TierShortage& first = reason.tiers().front();
     if (options.communicator != nullptr && first.tier == "nvme") {
       ErrorParts parts = reason.parts();
@@ -136,7 +137,7 @@ void PlannedRun::choose_where_to_begin() {
 }
 
 void PlannedRun::make_plan() {
-  setup_ = plan_or_refuse(options_, console_);
+  setup_ = plan_or_refuse(options_, start_, console_);
   plan_ = setup_->plan;
   const std::string sides = update_sides_text(options_.config, *setup_);
   if (!sides.empty()) console_.info(sides);
