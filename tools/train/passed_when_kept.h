@@ -14,6 +14,8 @@ class PassedWhenKept final : public RunObserver {
   void state_kept(const KeptState& kept) override {
     if (kept.commit_step) sets_.commit_kept();
   }
+  // The run is complete and saved.
+  void commits_removed() override { sets_.commit_kept(); }
 
  private:
   PassedSets& sets_;

@@ -53,10 +53,10 @@ void RunSaves::finish_update() {
 void RunSaves::keep_last(bool complete) {
   Offloader& offloader = trainer_.offloader();
   const uint64_t step = trainer_.completed_steps();
-  if (has_trained() || trainer_.durable_step() == step) save();
+  if (has_new_state() || trainer_.durable_step() == step) save();
   note(trainer_.finish_save());
   if (!offloader.commits().are_kept()) return;
-  if (has_trained()) note(trainer_.begin_commit());
+  if (has_new_state()) note(trainer_.begin_commit());
   note(trainer_.finish_commit());
   // The first rank has written the checkpoint, and knows for all of them.
   if (!trainer_.first_rank(complete && is_saved(step))) return;

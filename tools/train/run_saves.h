@@ -23,6 +23,9 @@ class RunSaves {
   RunSaves(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
            const CheckpointFolder* folder, std::span<RunObserver* const> observers, Console& console);
 
+  // The run has read its state from another place, where it goes once this run has kept it, also where
+  // nothing is left to train.
+  void take_over() { is_taken_over_ = true; }
   // Brings up to date the weights of a job that died between its checkpoint and its weights.
   void begin();
   // Begins, between two steps, what is due, and notes what has become durable.
@@ -45,6 +48,7 @@ class RunSaves {
 
  private:
   bool has_trained() const { return trainer_.completed_steps() > first_step_; }
+  bool has_new_state() const { return has_trained() || is_taken_over_; }
   bool is_saved(uint64_t step) const;
   void save_now();
   void save();
@@ -58,6 +62,7 @@ class RunSaves {
   const std::span<RunObserver* const> observers_;
   Console& console_;
   const uint64_t first_step_;  // the completed steps when the run began
+  bool is_taken_over_ = false;
   bool failed_ = false;
   bool is_asked_ = false;                      // by a request that the other ranks have not heard of
   std::optional<uint64_t> saving_step_;        // the step of the checkpoint that was begun last

@@ -98,6 +98,7 @@ int Train::train(const RunRanks& ranks, RunReport& report) {
   const FollowedRun followed(
       {flags_, run, *trainer, report, passed_when_kept, signals, ranks.watch(), console_});
   RunSaves saves(flags_, run.options(), *trainer, run.save_folder(), followed.observers(), console_);
+  if (run.start().set) saves.take_over();
   TrainingRun training(
       {flags_, *trainer, saves, followed.observers(), signals, followed.control(), ranks.watch(), console_});
   training.run();
