@@ -35,13 +35,14 @@ class Chain:
         self.chance = chance
         self.log = folder / "log.jsonl"
         self.saved = folder / "saved"
-        self.flags = setting.flags(folder) + ["--save", str(self.saved), "--log", str(self.log), "--resume", "auto"]
+        more = ["--save", str(self.saved), "--log", str(self.log), "--resume", "auto"]
+        self.forms = [one.flags(folder) + more for one in setting.forms()]
         self.start_seconds = 0.06
         self.whole_seconds = 1.0
         (folder / "runtime").mkdir(mode=0o700)
 
     def tier_is_committing(self):
-        return any(path.name.endswith((".new", ".partial")) for path in self.folder.glob("nvme*/terrace-tier/*"))
+        return any(path.name.endswith((".new", ".partial")) for path in self.folder.glob("nvme*/**/terrace-tier/*"))
 
     def checkpoint_is_saved(self):
         try:
@@ -100,7 +101,7 @@ class Chain:
         with open(self.folder / f"stderr-{number}", "w") as stderr:
             begin = time.monotonic()
             run = subprocess.Popen(
-                self.flags,
+                self.chance.choice(self.forms),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -158,7 +159,7 @@ class Kills(Group):
         ends, commands = [], []
         try:
             chain = Chain(setting, folder, self.chance)
-            commands.append(chain.flags)
+            commands.extend(chain.forms)
             number = 0
             for number in range(min(most_kills, self.chance.randint(2, 8))):
                 signals = self.chance.choice(self.campaign.options.signals)

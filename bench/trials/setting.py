@@ -134,6 +134,13 @@ class Setting:
         self.choice = choice
         self.known_budgets = None
 
+    def forms(self):
+        """Itself, and the same training with masters in the other form, which a commit may change to and back."""
+        if self.choice["precision"] != "bf16":
+            return [self]
+        other = "plain" if self.choice["states"] == "compact" else "compact"
+        return [self, Setting(self.terrace, self.text, self.steps, {**self.choice, "states": other})]
+
     def values(self):
         return [FACTORS[factor][value] for factor, value in self.choice.items()]
 

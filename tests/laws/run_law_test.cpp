@@ -12,6 +12,8 @@
 
 #include <terrace/reference/data/token_cache.h>
 #include <terrace/reference/trainer.h>
+#include <terrace/runtime/checkpoint/state_set.h>
+#include <terrace/runtime/config/tier_paths.h>
 
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
@@ -222,6 +224,35 @@ TEST_P(RunLaw, ABreakAfterEveryStepChangesNothing) {
     if (step > 1) trainer.resume(checkpoints);
     train(trainer, step, broken);
     trainer.save({checkpoints, log_});
+    if (step == kRunSteps) finish(trainer, broken);
+  }
+  EXPECT_EQ(broken.losses, whole.losses);
+  EXPECT_TRUE(broken.parameters == whole.parameters);
+  EXPECT_TRUE(broken.records == whole.records);
+}
+
+// Each step by a trainer of its own, which reads the commit of the one before in the other of two places.
+TEST_P(RunLaw, ACommitThatGoesOnInTheOtherFormAfterEveryStepChangesNothing) {
+  Trace whole;
+  {
+    Trainer trainer(options(kOnDevice), *data_, log_);
+    train(trainer, kRunSteps, whole);
+    finish(trainer, whole);
+  }
+  Trace broken;
+  for (uint64_t step = 1; step <= kRunSteps; ++step) {
+    const bool is_second = step % 2 == 0;
+    TrainerOptions given =
+        options(kPlacings[is_second ? 1 : 3]);  // the one of plain, the other of compact state
+    given.config.placement.tier_name = tier_name_of({.is_second = is_second});
+    const std::vector<StateSet> sets = find_state_sets(tier_paths(given.config.placement));
+    ASSERT_EQ(sets.size(), step > 1 ? 1u : 0u);
+    Trainer trainer(given, *data_, log_);
+    if (step > 1) trainer.resume(sets.front());
+    train(trainer, step, broken);
+    trainer.begin_commit();
+    ASSERT_EQ(trainer.finish_commit().commit_step, step);
+    if (step > 1) HeldSet(sets.front(), log_).remove();
     if (step == kRunSteps) finish(trainer, broken);
   }
   EXPECT_EQ(broken.losses, whole.losses);
