@@ -102,14 +102,32 @@ class Conversions(EngineTest):
             second = "terrace-second-rank-0-of-1/" if number % 2 else ""
             self.assertEqual(tier_files(folder), [f"{second}terrace-tier/commit-{1:016}.manifest"])
         # What is there is found wherever it lies.
-        for refused in (False,):
-            with self.assertRaises(terrace.ConfigError) as failure:
-                engine_on(folder, FROM, resume=refused)
-            self.assert_four_parts(failure.exception)
+        with self.assertRaises(terrace.ConfigError) as failure:
+            engine_on(folder, FROM)
+        self.assert_four_parts(failure.exception)
         with engine_of(seeded(Mlp, 40), config(folder, FROM), discard_commits=True) as engine:
             train(engine, 1)
             commit(engine)
         self.assertEqual(len(tier_files(folder)), 1)
+
+    @isolated
+    def test_the_average_of_a_commit_goes_on(self):
+        folder = self.scratch()
+
+        def values(average):
+            return {name: value.tolist() for name, value in average.named_parameters()}
+
+        with engine_on(folder, FROM) as engine:
+            average = engine.averaged(0.9)
+            train(engine, 2)
+            commit(engine)
+            ends = values(average)
+        for form in (TO, FROM):
+            with engine_on(folder, form, resume=True) as engine:
+                average = engine.averaged(0.9)
+                self.assertEqual((engine.global_steps, average.n_averaged, values(average)), (2, 2, ends))
+                commit(engine)
+            self.assertEqual(len(tier_files(folder)), 1)
 
     @isolated
     def test_the_commit_stays_where_the_converted_state_has_no_commit(self):
