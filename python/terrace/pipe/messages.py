@@ -62,6 +62,8 @@ def _layout(value: Any, tensors: list[torch.Tensor]) -> Any:
                 return ("tensor", number)
         if value.layout != torch.strided:
             raise _refused("a tensor of the layout", value.layout)
+        if hasattr(value, "placements"):  # so that torch's DTensor need not be loaded
+            raise _refused("a tensor that is divided,", type(value).__name__)
         tensors.append(value)
         return ("tensor", len(tensors) - 1)
     if type(value) in (tuple, list):

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ConfigError
 from ..torch.engine.launched import join_ranks
-from ..torch.engine.parts import Parts, divide
+from ..torch.engine.parts import Parts, copies_of, divide
 from .layers import Layer, LayerSpec, TiedLayerSpec, numbered, partition_of
 from .topology import PipeDataParallelTopology, PipelineParallelGrid, ProcessTopology
 
@@ -30,8 +30,8 @@ class PipelineModule(nn.Module):
     """Calls its layers one after the other: modules, functions and specs. engine.train_batch(iterator) takes batches of
     (inputs, labels) and `loss_fn(outputs, labels)`.
 
-    Of `num_stages` stages each process has one: rank r of D * num_stages has stage r // D, or where `topology` places it. The
-    names of parameters are those of one stage.
+    Of `num_stages` stages each process has one: rank r of D * num_stages has stage r // D, or where `topology` places it, which
+    may also say how many processes divide the tensors of a stage. The names of parameters are those of one stage.
 
     activation_checkpoint_interval: so many layers are computed again together in the backward pass; 0: none.
     seed_layers: each layer is made, and runs, with a seed of its own, so that the stages do not change what is drawn.
@@ -73,8 +73,21 @@ class PipelineModule(nn.Module):
             self._found = numbered(sources)
             first, end = self.bounds[self.stage_id : self.stage_id + 2]
             self._calls = self._made(self._found[first:end])
-        whole = Parts(None, ranks) if ranks is None or self.num_stages == 1 else divide(ranks, self.stage_id)
-        self.parts = whole._replace(block_of=_layer_of)
+        shared = self._grid.slice_parallel_size
+        whole = Parts(None, ranks)
+        if ranks is not None and self.num_stages * shared > 1:
+            whole = divide(ranks, self.stage_id * shared + self._grid.slice_parallel_id)
+        self._parts = whole._replace(block_of=_layer_of)
+
+    @property
+    def parts(self) -> Parts:
+        """What this process trains. Of a layer whose tensors are divided, the norm counts what is not as the first one has it."""
+        return self._parts._replace(copies=copies_of(self) if self._grid.slice_parallel_id else frozenset())
+
+    @property
+    def alike(self) -> str:
+        """The same for all processes whose parameters begin alike, but for shards."""
+        return f"stage {self.stage_id}"
 
     @property
     def engine_class(self) -> type[PipelineEngine]:
@@ -250,19 +263,4 @@ def _placed(num_stages: int | None, topology: ProcessTopology | None) -> tuple[P
             f"it is {num_stages}, and the topology has {topology.get_dim('pipe')} stages",
             "give one of the two",
         )
-    if topology.get_dim("pipe") < 1 or topology.world_size() != world:
-        raise ConfigError(
-            _WHAT,
-            "topology",
-            f"it has {topology.world_size()} processes, and {world} train",
-            'give an axis "pipe", and as many processes as train',
-        )
-    others = [axis for axis in topology.get_axis_names() if axis not in ("pipe", "data") and topology.get_dim(axis) > 1]
-    if others:
-        raise ConfigError(
-            _WHAT,
-            f"the axis {others[0]!r} of the topology",
-            "tensors are not divided by hand",
-            "leave it out: parameters that do not fit are on cpu or nvme, as offload_param says",
-        )
-    return PipelineParallelGrid(topology, 0 if ranks is None else ranks.rank), ranks
+    return PipelineParallelGrid(topology), ranks

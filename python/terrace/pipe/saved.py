@@ -4,6 +4,9 @@ FOLDER/TAG/stages.json names the folder of the states, FOLDER/TAG/SAVE/stage-1-o
 docs/checkpoint_format.md has it. It is replaced when all states of a save have been written, and what it named before goes after
 that: so a save that is cut short leaves the last one whole. Whoever loads takes each tensor by its name from the state that has
 it, and the number of stages may be another one.
+
+Where processes divide the tensors of a stage, each of them has a state, FOLDER/TAG/SAVE/stage-1-of-2-shard-1-of-2/state, and
+reads those of the same shard.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ from ..torch.engine.saved.saved_checkpoint import SavedCheckpoint, saved_checkpo
 from ..torch.engine.together import on_all
 
 if TYPE_CHECKING:
-    from .._types import Path
+    from .._types import Named, Path
     from ..ranks import Ranks
     from .stages import PipelineEngine
+    from .topology import PipelineParallelGrid
 
 _SAVE, _LOAD = "cannot save a checkpoint", "cannot load a checkpoint"
 _STAGES, _FORMAT, _VERSION = "stages.json", "terrace-stages", 1
+_VERSION_OF_SHARDS = 2  # which a program that knows no shards refuses
 _STATE = "state"  # in a folder of the stage, since one job alone writes to a folder
 
 
@@ -46,11 +51,27 @@ def save_stages(engine: PipelineEngine, save_dir: Path, tag: Any, client_state: 
         name = ranks.of_first(os.urandom(4).hex().encode()).decode()
         sets = os.path.join(place, name)
         on_all(ranks, _SAVE, lambda: _begin(place, sets) if ranks.is_first else None)
-        own = os.path.join(sets, f"stage-{engine.stage_id + 1}-of-{engine.num_stages}")
+        grid = engine.grid
+        own = os.path.join(sets, _folder_of(grid.stage_id, engine.num_stages, _shard_of(grid)))
         on_all(ranks, _SAVE, lambda: engine.save_part(own, _STATE, client_state))
-        on_all(
-            ranks, _SAVE, lambda: _end(folder, tag, name, engine.num_stages, save_latest) if ranks.is_first else None
-        )
+        facts = _facts_of(name, engine.num_stages, grid.slice_parallel_size)
+        on_all(ranks, _SAVE, lambda: _end(folder, tag, facts, save_latest) if ranks.is_first else None)
+
+
+def _shard_of(grid: PipelineParallelGrid) -> tuple[int, int]:
+    """The number of this process among those that divide the tensors of its stage, and theirs."""
+    return grid.slice_parallel_id, grid.slice_parallel_size
+
+
+def _folder_of(stage: int, stages: int, shard: tuple[int, int]) -> str:
+    number, shards = shard
+    return f"stage-{stage + 1}-of-{stages}" + (f"-shard-{number + 1}-of-{shards}" if shards > 1 else "")
+
+
+def _facts_of(name: str, stages: int, shards: int) -> Named:
+    """What stages.json says. Whole tensors are said as they were before there was anything else."""
+    facts: Named = {"format": _FORMAT, "version": _VERSION, "stages": stages, "states": name}
+    return facts if shards == 1 else {**facts, "version": _VERSION_OF_SHARDS, "shards": shards}
 
 
 def _begin(place: str, sets: str) -> None:
@@ -74,16 +95,15 @@ def _is_save(place: str) -> bool:
     return len(name) == 8 and set(name) <= set("0123456789abcdef") and os.path.isdir(place)
 
 
-def _end(folder: str, tag: str, name: str, stages: int, save_latest: bool) -> None:
+def _end(folder: str, tag: str, facts: Named, save_latest: bool) -> None:
     """All states are whole: from now on they are the checkpoint."""
     place = os.path.join(folder, tag)
     with failures(_SAVE, place):
-        facts = {"format": _FORMAT, "version": _VERSION, "stages": stages, "states": name}
         _replace(os.path.join(place, _STAGES), json.dumps(facts))
         if save_latest:
             _replace(os.path.join(folder, "latest"), tag)
         for other in os.listdir(place):
-            if other != name and _is_save(os.path.join(place, other)):
+            if other != facts["states"] and _is_save(os.path.join(place, other)):
                 shutil.rmtree(os.path.join(place, other))
 
 
@@ -101,17 +121,37 @@ def _replace(path: str, text: str) -> None:
         os.close(folder)
 
 
-class StagedState:
-    """The states of all stages as one that is read."""
+def _require_shards(place: str, there: int, here: int) -> None:
+    if there != here:
+        whole, parts = "its tensors are whole", f"{there} processes have divided its tensors"
+        raise ConfigError(
+            _LOAD,
+            place,
+            f"{whole if there == 1 else parts}, and {here} {'divide' if here > 1 else 'process has'} them here",
+            f"load it with num_mp={there}; the numbers of stages and of data ranks may be others",
+        )
 
-    def __init__(self, place: str) -> None:
+
+class StagedState:
+    """The states of all stages as one that is read: where tensors are divided, those of one shard."""
+
+    def __init__(self, place: str, shard: tuple[int, int]) -> None:
         self.path = place
         facts = _facts_in(place)
-        count = facts["stages"]
+        _require_shards(place, facts.get("shards", 1), shard[1])
         folder = os.path.join(place, facts["states"])
-        folders = [os.path.join(folder, f"stage-{stage + 1}-of-{count}") for stage in range(count)]
-        self.states = [StateReader(own, _STATE, (), is_checkpoint=True) for own in folders]
-        self.facts = json.dumps([facts, [zlib.crc32(state.facts.encode()) for state in self.states]])
+        found = [self._of_shard(folder, facts["stages"], (number, shard[1])) for number in range(shard[1])]
+        self.states = found[shard[0]]
+        sums = [zlib.crc32(state.facts.encode()) for states in found for state in states]
+        self.facts = json.dumps([facts, sums])  # the same for all processes
+        for states in found:
+            for state in states if states is not self.states else []:
+                state.__exit__()
+
+    @staticmethod
+    def _of_shard(folder: str, stages: int, shard: tuple[int, int]) -> list[StateReader]:
+        folders = [os.path.join(folder, _folder_of(stage, stages, shard)) for stage in range(stages)]
+        return [StateReader(own, _STATE, (), is_checkpoint=True) for own in folders]
 
     def __enter__(self) -> StagedState:
         return self
@@ -163,7 +203,7 @@ def _facts_in(place: str) -> dict[str, Any]:
         text = file.read(1 << 16)
     try:
         facts: dict[str, Any] = json.loads(text)
-        is_known = facts["format"] == _FORMAT and facts["version"] == _VERSION
+        is_known = facts["format"] == _FORMAT and facts["version"] in (_VERSION, _VERSION_OF_SHARDS)
         if not is_known or not isinstance(facts["stages"], int) or not _is_save(os.path.join(place, facts["states"])):
             raise ValueError("it names no states that are there")
         return facts
@@ -185,8 +225,11 @@ class StagedFolder(CheckpointFolder):
     def _open(self, folder: str, tag: str | None) -> Any:
         named = latest_in(folder) if tag is None else tag
         if named is not None and is_there(os.path.join(folder, named, _STAGES)):
-            return StagedState(os.path.join(folder, named))
-        return super()._open(folder, tag)
+            return StagedState(os.path.join(folder, named), _shard_of(self._engine.grid))
+        state = super()._open(folder, tag)
+        if state is not None:
+            _require_shards(state.path, 1, self._engine.grid.slice_parallel_size)
+        return state
 
     def _saved_in(self, state: Any) -> SavedCheckpoint:
         own = set(self._exports.names())

@@ -76,7 +76,9 @@ class PipelineEngine(Engine):
     def is_data_parallel(self) -> bool:
         return self.grid.data_parallel_size > 1
 
-    is_model_parallel = False
+    @property
+    def is_model_parallel(self) -> bool:
+        return self.grid.slice_parallel_size > 1
 
     def is_first_stage(self) -> bool:
         return self.grid.is_first_stage()
@@ -96,7 +98,7 @@ class PipelineEngine(Engine):
 
     @property
     def everybody(self) -> Ranks:
-        """All processes of a pipeline of several stages."""
+        """All processes of a model in several parts."""
         return cast("Ranks", self.parts.everybody)
 
     def close(self, keep_values: bool = False, failure: BaseException | None = None) -> None:
@@ -239,15 +241,15 @@ class PipelineEngine(Engine):
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """As SavingNames.save_checkpoint. Each stage writes its own state, and all of them count when the last is whole."""
-        if self.num_stages == 1:
+        """As SavingNames.save_checkpoint. Each part writes its own state, and all of them count when the last is whole."""
+        if self.parts.parts == 1:
             return super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
         require_whole_save(save_dir, exclude_frozen_parameters)
         save_stages(self, save_dir, tag, client_state or {}, save_latest)
         return True
 
     def save_part(self, folder: str, name: str, client_state: Any) -> None:
-        """The state of this stage."""
+        """The state of what this process trains."""
         super().save_checkpoint(folder, name, client_state, save_latest=False)
 
     def load_checkpoint(self, load_dir: Path, *given: Any, **named: Any) -> tuple[str | None, Any]:
@@ -386,8 +388,7 @@ class PipelineEngine(Engine):
             numbers = torch.stack(losses).detach().double().cpu()
             text = marshal.dumps((str(losses[0].dtype).removeprefix("torch."), numbers.numpy().tobytes()))
         every = self.everybody.texts_of_all(text)
-        last = self.grid.pipe_parallel_size - 1
-        return [marshal.loads(every[rank]) for rank in self.grid.topology().get_axis_list("pipe", last)]
+        return [marshal.loads(every[rank]) for rank in self.grid.tellers()]
 
     def _mean(self, every: list[tuple[str, bytes]]) -> torch.Tensor:
         found = in_order_of_micro_batches([one for _, one in every])

@@ -1,5 +1,4 @@
-"""Where each process of a pipeline is: coordinates on named axes, with DeepSpeed's names and order. Nothing here asks any
-process."""
+"""Where each process of a pipeline is: coordinates on named axes, with DeepSpeed's names and order."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
+from .groups import Place, place_in
 
 _WHAT = "cannot lay out the processes of a pipeline"
 
@@ -107,26 +107,32 @@ class PipeDataParallelTopology(ProcessTopology):
 
 
 class PipeModelDataParallelTopology(ProcessTopology):
-    """As PipeDataParallelTopology, with `num_mp` ranks for each part of a tensor. PipelineModule takes 1 of these."""
+    """As PipeDataParallelTopology, where each stage of each part of the data has `num_mp` ranks, which divide its tensors."""
 
     def __init__(self, num_pp: int, num_mp: int, num_dp: int) -> None:
         super().__init__(["pipe", "data", "model"], [num_pp, num_dp, num_mp])
 
 
 class PipelineParallelGrid:
-    """This process in a topology, as DeepSpeed's programs ask for it (engine.grid, module.mpu())."""
+    """This process in a topology, as DeepSpeed's programs ask for it (engine.grid, module.mpu()).
 
-    def __init__(self, topology: ProcessTopology, rank: int) -> None:
+    Without `rank` it is the one that calls. All processes do so at the same time then, and where the axis "model" is longer than
+    1 torch's groups are made, for layers that are made after it."""
+
+    def __init__(self, topology: ProcessTopology, rank: int | None = None) -> None:
         self._topology = topology
+        rank, self._groups = place_in(topology) if rank is None else Place(rank, None)
         self.global_rank = rank
         self.world_size = topology.world_size()
         coord = topology.get_coord(rank)
         self.stage_id: int = coord.pipe
         self.data_parallel_id: int = getattr(coord, "data", 0)
+        self.slice_parallel_id: int = getattr(coord, "model", 0)
         self.pipe_parallel_size = max(topology.get_dim("pipe"), 1)
         self.data_parallel_size = max(topology.get_dim("data"), 1)
         self.model_parallel_size = self.slice_parallel_size = max(topology.get_dim("model"), 1)
         self.pp_group = self.stages_of(self.data_parallel_id)
+        self.slice_group = topology.filter_match(**self._beside(("model",)))
         self.dp_group = topology.filter_match(pipe=self.stage_id, **self._beside(("pipe", "data")))
 
     def _beside(self, without: Sequence[str]) -> dict[str, int]:
@@ -137,9 +143,14 @@ class PipelineParallelGrid:
     def stages_of(self, data_parallel_id: int) -> list[int]:
         """The ranks that have the stages of one part of the data, from the first stage on."""
         where = self._beside(("pipe", "data"))
-        if "data" in self._topology.axes:
+        if self._has_data:
             where["data"] = data_parallel_id
         return self._topology.filter_match(**where)
+
+    def tellers(self) -> list[int]:
+        """The rank of each part of the data that says its losses: of the last stage the first of those that divide tensors."""
+        where = {"model": 0} if "model" in self._topology.axes else {}
+        return self._topology.filter_match(pipe=self.pipe_parallel_size - 1, **where)
 
     def topology(self) -> ProcessTopology:
         return self._topology
@@ -183,11 +194,32 @@ class PipelineParallelGrid:
         """Its ranks: no group of torch.distributed is made."""
         return self.dp_group
 
+    # As with DeepSpeed "slice" means those that divide tensors, and "model" all that share a copy of the model, stages too.
+
+    def get_slice_parallel_rank(self) -> int:
+        return self.slice_parallel_id
+
+    def get_slice_parallel_world_size(self) -> int:
+        return self.slice_parallel_size
+
+    def get_slice_parallel_group(self) -> Any:
+        """torch's group of the processes that divide the tensors of this stage; None where tensors are whole."""
+        return None if self._groups is None else self._groups.slice
+
     def get_model_parallel_rank(self) -> int:
-        return 0
+        return self._copy_group.index(self.global_rank)
 
     def get_model_parallel_world_size(self) -> int:
-        return self.model_parallel_size
+        return len(self._copy_group)
 
-    get_slice_parallel_rank = get_model_parallel_rank
-    get_slice_parallel_world_size = get_model_parallel_world_size
+    def get_model_parallel_group(self) -> Any:
+        """torch's group of all processes that share a copy of the model; None where tensors are whole."""
+        return None if self._groups is None else self._groups.copy
+
+    @property
+    def _copy_group(self) -> list[int]:
+        return sorted(self._topology.filter_match(**({"data": self.data_parallel_id} if self._has_data else {})))
+
+    @property
+    def _has_data(self) -> bool:
+        return "data" in self._topology.axes

@@ -34,7 +34,8 @@ _kept: list[Any] = []  # groups in which a thread may still wait
 
 
 class Line:
-    """The stages that one part of the data goes through. Every process of the run makes it at the same time.
+    """The stages that one part of the data goes through; where tensors are divided, the processes with one number among those
+    that divide them. Every process of the run makes it at the same time.
 
     `is_patient(seconds)` is told now and then how long a wait lasts, and raises where that is too long."""
 
@@ -50,7 +51,7 @@ class Line:
         self._store = names.TCPStore(
             host, int(port), is_master=ranks.is_first, wait_for_workers=False, timeout=datetime.timedelta(seconds=300)
         )
-        store = names.PrefixStore(f"line {grid.data_parallel_id}", self._store)
+        store = names.PrefixStore(f"line {grid.data_parallel_id}.{grid.slice_parallel_id}", self._store)
         count = grid.pipe_parallel_size
         self._heads = names.ProcessGroupGloo(names.PrefixStore("gloo", store), self.stage, count, _NEVER)
         self._bodies = self._heads

@@ -8,8 +8,8 @@ import unittest
 
 from ranks_torch import RanksTest, config_of, engine_of, masters, seeded, terrace, together
 from support_torch import isolated, torch
+from tensor_layers import Copy, Sum, shard
 from torch import nn
-from torch.distributed import ReduceOp
 from torch.nn import functional as F
 
 MICRO_BATCHES, STEPS, WIDTH = 4, 3, 64
@@ -114,37 +114,6 @@ class PartsTest(RanksTest):
 # --- Tensor parallelism, as Megatron has it ---
 
 
-class _Copy(torch.autograd.Function):
-    """To all processes forward, the sum of their gradients backward."""
-
-    @staticmethod
-    def forward(context, x, group):
-        context.group = group
-        return x
-
-    @staticmethod
-    def backward(context, gradient):
-        return _summed(gradient, context.group), None
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x, group):
-        return _summed(x, group)
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient, None
-
-
-def _summed(x, group):
-    if group is None:
-        return x
-    x = x.clone()
-    torch.distributed.all_reduce(x, ReduceOp.SUM, group)
-    return x
-
-
 class Net(nn.Module):
     """Layers whose columns and rows are divided, and norms that all processes have."""
 
@@ -155,19 +124,14 @@ class Net(nn.Module):
         self.columns, self.rows = nn.ModuleList(), nn.ModuleList()
         for _ in range(2):
             up, down = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
-            self.columns.append(self._shard(up, 0, place, count))
-            self.rows.append(self._shard(down, 1, place, count))
-
-    def _shard(self, layer, dimension, place, count):
-        if count > 1:
-            layer.weight = nn.Parameter(layer.weight.detach().chunk(count, dimension)[place].contiguous())
-            layer.weight.tensor_model_parallel = True
-        return layer
+            up.weight, down.weight = shard(up.weight, 0, place, count), shard(down.weight, 1, place, count)
+            self.columns.append(up)
+            self.rows.append(down)
 
     def forward(self, x):
         for norm, column, row in zip(self.norms, self.columns, self.rows):
-            y = F.gelu(column(_Copy.apply(norm(x), self.group)))
-            x = x + _Sum.apply(row(y), self.group)
+            y = F.gelu(column(Copy.apply(norm(x), self.group)))
+            x = x + Sum.apply(row(y), self.group)
         return x.float().square().mean()
 
 

@@ -165,7 +165,9 @@ class Topology(unittest.TestCase):
         self.assertEqual((grid.pp_group, grid.dp_group), ([1, 3, 5], [2, 3]))
         self.assertEqual((grid.stage_to_global(2), grid.stage_to_global(0, data=0)), (5, 0))
         self.assertEqual((grid.is_first_stage(), grid.is_last_stage()), (False, False))
-        self.assertEqual((grid.get_pipe_parallel_world_size(), grid.get_model_parallel_world_size()), (3, 1))
+        self.assertEqual((grid.get_pipe_parallel_world_size(), grid.get_slice_parallel_world_size()), (3, 1))
+        self.assertIsNone(grid.get_slice_parallel_group())
+        self.assertEqual((grid.get_model_parallel_world_size(), grid.get_model_parallel_rank()), (3, 1))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import unittest
 
 from pipe_models import MICRO_BATCHES, STEPS, PipelineTest, batches, gpt, layers_of, loss_of, together, train
 from support_torch import config_of, engine_of, terrace, torch
-from terrace.pipe import PipelineModule, PipeModelDataParallelTopology
+from terrace.pipe import PipelineModule, PipeModelDataParallelTopology, ProcessTopology
 
 
 class Spoilt(torch.nn.Module):
@@ -99,7 +99,8 @@ class Calls(PipelineTest):
             said = []
             for call in (
                 lambda: gpt(3),
-                lambda: PipelineModule(layers_of(False), topology=PipeModelDataParallelTopology(1, 2, 1)),
+                lambda: PipelineModule(layers_of(False), topology=ProcessTopology(["pipe", "expert"], [1, 2])),
+                lambda: PipelineModule(layers_of(False), topology=PipeModelDataParallelTopology(2, 2, 1)),
                 lambda: engine_of(gpt(2), config_of(), resume="auto"),
             ):
                 try:
@@ -109,7 +110,7 @@ class Calls(PipelineTest):
             return said
 
         for said in self.on_ranks(2, body):
-            self.assertEqual(said, ["num_stages", "the axis 'model' of the topology", "resume='auto'"])
+            self.assertEqual(said, ["num_stages", "the axis 'expert' of the topology", "topology", "resume='auto'"])
 
     def test_a_stage_that_fails_or_is_killed_is_named_on_all(self):
         for act, wanted in (

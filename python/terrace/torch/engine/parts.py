@@ -4,6 +4,8 @@ whole model. The gradient norm, and whether a step is left out, are those of the
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -18,6 +20,9 @@ from .replicas import sum_of_ends
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_WHAT = "cannot divide a model among processes"
 
 
 class Parts(NamedTuple):
@@ -54,13 +59,14 @@ def parts_of(model: nn.Module, group: Any, size: int | None, mpu: Any) -> Parts:
     of_model = getattr(model, "parts", None)
     ranks = join_ranks()
     if isinstance(of_model, Parts):
-        if group is not None or size is not None:
-            raise _refused("data_parallel_group", "the model says itself which of its parts each process has")
+        _require_own_division(model, group, size, mpu)
+        if of_model.all is not None:
+            _require_alike_among(of_model.all, model, copies_of(model))
         return of_model
     colour = _colour_of(ranks, group, size, mpu)
     if ranks is None or colour is None:
         return Parts(None, ranks)
-    parts, copies = divide(ranks, colour), _copies_of(model)
+    parts, copies = divide(ranks, colour), copies_of(model)
     if parts.parts > 1:
         _require_alike(ranks, model, copies)
     return parts._replace(copies=copies if parts.part > 0 else frozenset())
@@ -80,31 +86,69 @@ def _colour_of(ranks: Ranks | None, group: Any, size: int | None, mpu: Any) -> i
         group = mpu.get_data_parallel_group()
     if group is None or ranks is None:
         return None
-    members = sorted(torch.distributed.get_process_group_ranks(group))
+    members = sorted(group if isinstance(group, list) else torch.distributed.get_process_group_ranks(group))
     return None if len(members) == ranks.count else members[0]
+
+
+def _require_own_division(model: nn.Module, group: Any, size: int | None, mpu: Any) -> None:
+    """A model that says itself which of its parts each process has may be told so once more."""
+    grid = cast(Any, model).mpu()
+    shared = grid.get_slice_parallel_world_size()
+    of_mpu = getattr(mpu, "get_slice_parallel_world_size", getattr(mpu, "get_tensor_model_parallel_world_size", None))
+    told = {"model_parallel_size": size, "mpu": None if of_mpu is None else of_mpu()}
+    advice = "give PipelineModule topology=PipeModelDataParallelTopology(num_pp=, num_mp=, num_dp=), and nothing here"
+    for what, number in told.items():
+        if number not in (None, shared):
+            reason = (
+                f"it says that {number} processes divide the tensors of a stage, and the model was made for {shared}"
+            )
+            raise ConfigError(_WHAT, what, reason, advice)
+    if group is not None:
+        raise ConfigError(
+            _WHAT, "data_parallel_group", "the model says itself which of its parts each process has", advice
+        )
 
 
 def _refused(what: str, reason: str) -> ConfigError:
     return ConfigError(
-        "cannot divide a model among processes",
+        _WHAT,
         what,
         reason,
         "give model_parallel_size, the processes that share one copy of the model; or mpu, or data_parallel_group",
     )
 
 
-def _copies_of(model: nn.Module) -> frozenset[str]:
+def copies_of(model: nn.Module) -> frozenset[str]:
     """What all processes of a copy of the model have whole, as Megatron and DeepSpeed mark the rest."""
     return frozenset(name for name, one in model.named_parameters() if not is_shard(one))
 
 
 def _require_alike(ranks: Ranks, model: nn.Module, copies: frozenset[str]) -> None:
     facts = {f"values of {name}": sum_of_ends(one) for name, one in model.named_parameters() if name in copies}
-    advice = (
-        "let all processes of a copy begin with the same values, and set tensor_model_parallel = True on each parameter that "
-        "is a shard or is in one part alone"
-    )
-    agree(ranks, facts, "cannot divide a model among processes", advice)
+    agree(ranks, facts, _WHAT, _ALIKE)
+
+
+_ALIKE = (
+    "let all processes of a copy begin with the same values, and set tensor_model_parallel = True on each parameter that "
+    "is a shard or is in one part alone"
+)
+
+
+def _require_alike_among(ranks: Ranks, model: nn.Module, copies: frozenset[str]) -> None:
+    """As _require_alike, of the processes whose models say that they are alike: others have other parameters."""
+    names = [name for name, _ in model.named_parameters() if name in copies]
+    sums = [zlib.crc32(f"{name} {sum_of_ends(model.get_parameter(name))}".encode()) for name in names]
+    own = _SUM.pack(zlib.crc32(str(cast(Any, model).alike).encode())) + b"".join(map(_SUM.pack, sums))
+    for rank, other in enumerate(ranks.texts_of_all(own)):
+        if other[: _SUM.size] != own[: _SUM.size] or other == own:
+            continue
+        if len(other) != len(own):
+            there = len(other) // _SUM.size - 1
+            what, reason = "its parameters", f"rank {ranks.rank} has {len(names)} whole, and rank {rank} has {there}"
+        else:
+            place = next(n for n, one in enumerate(sums) if _SUM.unpack_from(other, (n + 1) * _SUM.size)[0] != one)
+            what, reason = f"values of {names[place]}", f"they are others on rank {ranks.rank} and on rank {rank}"
+        raise ConfigError(_WHAT, what, reason, _ALIKE)
 
 
 def is_shard(parameter: torch.Tensor) -> bool:
@@ -113,6 +157,7 @@ def is_shard(parameter: torch.Tensor) -> bool:
     return any(getattr(parameter, name, False) for name in ("tensor_model_parallel", "model_parallel"))
 
 
+_SUM = struct.Struct("<I")
 _met: dict[tuple[int, ...], Parts] = {}
 
 
@@ -130,7 +175,7 @@ def _meet(ranks: Ranks, colours: tuple[int, ...]) -> Parts:
     members = [rank for rank, one in enumerate(colours) if one == colours[ranks.rank]]
     if any(colours.count(one) != len(members) for one in numbered):
         raise PeerError(
-            "cannot divide a model among processes",
+            _WHAT,
             "its parts",
             f"they have {', '.join(str(colours.count(one)) for one in numbered)} processes",
             "let each part have as many processes as the others",
