@@ -42,7 +42,11 @@ class Chain:
         (folder / "runtime").mkdir(mode=0o700)
 
     def tier_is_committing(self):
-        return any(path.name.endswith((".new", ".partial")) for path in self.folder.glob("nvme*/**/terrace-tier/*"))
+        places = ("nvme*/terrace-tier/*", "nvme*/terrace-second-*/terrace-tier/*")
+        try:
+            return any(path.name.endswith((".new", ".partial")) for one in places for path in self.folder.glob(one))
+        except FileNotFoundError:  # a folder that went meanwhile
+            return False
 
     def checkpoint_is_saved(self):
         try:
