@@ -218,7 +218,8 @@ void HeldSet::remove() {
         fmt::format("the state that this run went on from stays: {}", failure.in(log_.door())));
   }
   for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(false);
-  folders_.clear();
+  // The first path of a shard goes last: without it the others would be taken for a part of another run.
+  while (!folders_.empty()) folders_.pop_back();
   if (!set_.has_own_folders()) return;
   for (const ShardPaths& paths : set_.shards) {
     for (const fs::path& path : paths) {
