@@ -15,6 +15,8 @@ struct RecordedEvent {
     begin_use,        // a use begins; number: the use in the step
     ready,            // the tensors of the use have arrived: it computes
     end_use,          // the use has computed
+    end_forward,      // of a stage of a pipeline: micro-batch `number` has gone forward,
+    begin_backward,   // and it goes backward from here
     end_micro_batch,  // the wait for the micro-batch's gradients begins
     begin_update,     // every micro-batch is over
     end_step,

@@ -181,6 +181,25 @@ void DryTraining::run_together() {
   offloader_.end_micro_batch();
 }
 
+void DryTraining::run_stage(const UpdateSettings* announced) {
+  const std::vector<std::string> prefixes = micro_batch_prefixes(config_.batch);
+  std::vector<MicroBatchRun> runs;
+  for (const std::string& prefix : prefixes)
+    runs.push_back({dry_micro_batch(config_, setup_.model->config()), prefix});
+  RecordingAccess access(offloader_, record_, uses_);
+  const auto at = [&](StageMoment moment, uint32_t micro_batch) {
+    if (moment == StageMoment::forward_is_over) record_.add({Kind::end_forward, micro_batch});
+    if (moment == StageMoment::backward_begins) {
+      if (announced != nullptr && micro_batch + 1 == runs.size()) offloader_.announce_update(*announced);
+      record_.add({Kind::begin_backward, micro_batch});
+    }
+    if (moment != StageMoment::backward_is_over) return;
+    record_.add({Kind::end_micro_batch, micro_batch});
+    offloader_.end_micro_batch();
+  };
+  setup_.model->train_stage(*ops_, access, arena_, runs, at, offloader_.activations());
+}
+
 OffloadCounters DryTraining::step() {
   const OffloadCounters before = offloader_.report().counters();
   const UpdateSettings settings = {groups_, ++steps_, config_.gradient_clipping, loss_scale_};
@@ -188,7 +207,9 @@ OffloadCounters DryTraining::step() {
   uses_ = 0;
   offloader_.begin_step();
   const bool announces = may_announce_update(config_, settings);
-  if (config_.batch.layer_major) {
+  if (setup_.model->config().part) {
+    run_stage(announces ? &settings : nullptr);
+  } else if (config_.batch.layer_major) {
     if (announces) offloader_.announce_update(settings);
     run_together();
   } else {

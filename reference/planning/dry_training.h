@@ -42,6 +42,8 @@ class DryTraining {
  private:
   void run_micro_batch(uint32_t micro_batch);
   void run_together();
+  // `announced`: the update that follows may be told beforehand; null: it may not.
+  void run_stage(const UpdateSettings* announced);
 
   const TrainConfig& config_;
   const TrainingSetup& setup_;

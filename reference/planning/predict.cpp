@@ -42,6 +42,7 @@ void add_times(const StepSeconds& seconds, const MachineRates& rates, const Trai
   prediction.update_seconds = seconds.update;
   prediction.step_seconds = seconds.total();
   prediction.ranks = seconds.ranks;
+  prediction.pass_seconds = seconds.passes;
   prediction.links = rank_links(rates, config);
   prediction.step.time = seconds.parts;
   prediction.step.h2d_busy_ns = in_ns(seconds.copy_in_busy);

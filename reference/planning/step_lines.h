@@ -34,6 +34,14 @@ struct LinkLine {
   double busy = 0;
 };
 
+// What takes so long alone, where the other direction is busy for `overlap` seconds more.
+inline double beside_other(const LinkRates& link, double seconds, double overlap) {
+  const double alone = std::min(link.to_device, link.to_host);
+  const double share = alone > 0 && link.each_way > 0 ? std::min(link.each_way / alone, 1.0) : 1.0;
+  if (overlap <= 0) return seconds;
+  return seconds <= overlap * share ? seconds / share : overlap + seconds - overlap * share;
+}
+
 // True if the event copies out of the device what has come there of other ranks, behind the end of the slot
 // that has left for them.
 template <typename Events>

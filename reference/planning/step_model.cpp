@@ -7,6 +7,7 @@
 
 #include <terrace/memory/space/chunk_shards.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/reference/planning/step_disk.h>
 #include <terrace/reference/planning/step_lines.h>
 #include <terrace/reference/planning/training_schedule.h>
 
@@ -14,23 +15,6 @@ namespace terrace {
 namespace {
 
 using Kind = RecordedEvent::Kind;
-
-// The disk's part of an update, both directions; `passes_read_bytes` were read before it began.
-uint64_t update_disk_bytes(const OffloadCounters& moved, uint64_t passes_read_bytes) {
-  const uint64_t reads = moved.param_read_bytes + moved.gradient_read_bytes;
-  return moved.record_read_bytes + moved.record_write_bytes + moved.param_write_bytes + reads -
-         std::min(reads, passes_read_bytes);
-}
-
-constexpr uint32_t kNoEngine = UINT32_MAX;
-
-// The engine through which the passes read and write, as OffloadHooks::decorate_engine numbers them.
-uint32_t engine_of_passes(const TrainingSetup& setup) {
-  const MemoryPlan& plan = setup.plan.memory;
-  if (setup.offload.parameters == Placement::nvme) return 1;
-  if (plan.spilled_chunks == 0 && plan.nvme_activation_entries == 0) return kNoEngine;
-  return plan.keeps_commits ? 2 : 1;
-}
 
 }  // namespace
 
@@ -119,21 +103,13 @@ class StepModel::Replay {
     if (!in_update_ || in_.setup.offload.parameters != Placement::none) return now_;
     return device_ != nullptr ? update_began_ : phase_began_;
   }
-  // What takes so long alone, where the other direction is busy for `overlap` seconds more.
-  double beside_other(double seconds, double overlap) const {
-    const LinkRates& link = device_->link;
-    const double alone = std::min(link.to_device, link.to_host);
-    const double share = alone > 0 && link.each_way > 0 ? std::min(link.each_way / alone, 1.0) : 1.0;
-    if (overlap <= 0) return seconds;
-    return seconds <= overlap * share ? seconds / share : overlap + seconds - overlap * share;
-  }
   double copy(LinkLine& link, const LinkLine& other, uint64_t bytes, double earliest) {
     double seconds = quotient(static_cast<double>(bytes), link.rate);
     const double begin = std::max({asked_at(), link.free_at, earliest});
     if (device_ == nullptr) {
       beside_ += seconds;
     } else {
-      seconds = beside_other(seconds, other.free_at - begin);
+      seconds = beside_other(device_->link, seconds, other.free_at - begin);
     }
     link.free_at = begin + seconds;
     link.busy += seconds;
@@ -201,6 +177,10 @@ class StepModel::Replay {
         return read(event);
       case Kind::write:
         return write(event);
+      case Kind::end_forward:
+        return end_forward();
+      case Kind::begin_backward:
+        return begin_backward();
       case Kind::end_micro_batch:
         return end_micro_batch();
       case Kind::begin_update:
@@ -215,10 +195,25 @@ class StepModel::Replay {
     compute_rest();
     land_what_is_there();
     if (in_.setup.dry.trace[use].kind != UseKind::backward || in_backward_) return;
+    turn_backward();
+  }
+  void turn_backward() {
     in_backward_ = true;
     loss_known_at_ = operations_end_;
     wait_until(update_ends_at_, TimeCause::update);  // gradients are about to land
     seconds_.forward += end_phase();
+  }
+  // The passes of a stage, whose order is not that of one micro-batch after the other.
+  void end_forward() {
+    compute_rest();
+    seconds_.passes.push_back(end_phase());
+    seconds_.forward += seconds_.passes.back();
+  }
+  void begin_backward() {
+    const double before = seconds_.forward;
+    turn_backward();
+    // What it has waited for is a part of its own time.
+    backward_waited_ = seconds_.forward - before;
   }
   // What follows a use and needs no tensors.
   void compute_rest() {
@@ -331,7 +326,10 @@ class StepModel::Replay {
     const bool adds_up = in_.config.batch.micro_batches > 1;
     if (rests_on_device() && adds_up)
       operate(quotient(trainable_elements_, device_->accumulate_elements), TimeCause::compute);
-    seconds_.backward += end_phase();
+    const double backward = end_phase();
+    seconds_.backward += backward;
+    if (in_.setup.model->config().part)
+      seconds_.passes.push_back(backward + std::exchange(backward_waited_, 0.0));
     in_backward_ = false;
   }
   // Gradients and states are where the device computes, and no thread of the host touches them.
@@ -474,6 +472,7 @@ class StepModel::Replay {
   double operations_end_ = 0;  // of those that a device has been asked for
   double charged_until_ = 0;
   double loss_known_at_ = 0;
+  double backward_waited_ = 0;  // before it began
   double update_began_ = 0;
   double disk_free_at_ = 0;
   bool reads_pending_ = false;  // the next copy comes behind them

@@ -39,6 +39,8 @@ struct StepSeconds {
   double copy_out_busy = 0;
   double disk_busy = 0;
   RankUse ranks;
+  std::vector<double>
+      passes;  // of a stage of a pipeline: each pass, in the order in which they are gone through
   // Set if a device computes beside the host: the computing time of each.
   double device_busy = 0;
   double processor_busy = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 
 #include <terrace/base/units.h>
 #include <terrace/offload/plan/budget_shortage.h>
@@ -11,13 +13,30 @@
 namespace terrace {
 namespace {
 
+// A stage has only some of the weights that patterns of groups name.
+void take_groups_of_whole(const TrainConfig& config, const ModelConfig& part, const ModelOptions& options,
+                          std::span<TensorSpec> tensors) {
+  std::vector<TensorSpec> whole = make_model(whole_of(part), options)->tensors();
+  resolve_parameter_groups(config, whole);
+  std::unordered_map<std::string_view, const TensorSpec*> by_name;
+  for (const TensorSpec& tensor : whole) by_name[tensor.name] = &tensor;
+  for (TensorSpec& tensor : tensors) {
+    const TensorSpec& known = *by_name.at(tensor.name);
+    tensor.group = known.group, tensor.by_matrix = known.by_matrix;
+  }
+}
+
 TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const ModelOptions& options,
                      Workers& workers, const ComputeDevice* compute) {
   TrainingSetup setup;
   setup.compute = compute;
   setup.model = make_model(model, options);
   setup.tensors = setup.model->tensors();
-  resolve_parameter_groups(config, setup.tensors);
+  if (model.part) {
+    take_groups_of_whole(config, model, options, setup.tensors);
+  } else {
+    resolve_parameter_groups(config, setup.tensors);
+  }
   setup.dry = run_dry(*setup.model, config, workers, compute);
   setup.offload = offload_options(config, setup.dry);
   setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
@@ -41,7 +60,10 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers,
   const std::vector<std::string> prefixes = micro_batch_prefixes(config.batch);
   std::vector<MicroBatchRun> runs;
   for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({batch, prefixes[m]});
-  if (config.batch.layer_major) {
+  if (model.config().part) {
+    model.train_stage(
+        ops, recorder, arena, runs, [](StageMoment, uint32_t) {}, store);
+  } else if (config.batch.layer_major) {
     model.train_layer_major(ops, recorder, arena, runs, 1.0f, store);
   } else {
     for (uint32_t m = 0; m < accumulation; ++m) {
@@ -50,7 +72,7 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers,
     }
   }
   UseRecorder evaluation;
-  model.evaluate(ops, evaluation, arena, batch, "");
+  if (!model.config().part) model.evaluate(ops, evaluation, arena, batch, "");
   return {recorder.take_trace(),
           round_up(arena.peak_bytes(), 4096),
           activations.entry_count(),

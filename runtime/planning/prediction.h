@@ -45,7 +45,8 @@ struct PlanPrediction {
   double backward_seconds = 0;
   double update_seconds = 0;  // time of the update while nothing else computes
   double step_seconds = 0;
-  RankUse ranks;  // what is exchanged with other ranks, beside all else
+  std::vector<double> pass_seconds;  // of a stage of a pipeline, in the order of its passes
+  RankUse ranks;                     // what is exchanged with other ranks, beside all else
   RankLinks links;
   Resource binding = Resource::processor;
   std::optional<ComputeUse> compute = std::nullopt;  // set if a device computes beside the processor

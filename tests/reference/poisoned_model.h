@@ -84,6 +84,12 @@ class PoisonedModel final : public Model {
                          ActivationStore* store) const override {
     model_->train_layer_major(ops, access, arena, runs, loss_scale, store);
   }
+  void train_stage(const Ops& ops, ParameterAccess& access, StackArena& arena,
+                   std::span<const MicroBatchRun> runs,
+                   FunctionRef<void(StageMoment moment, uint32_t micro_batch)> at,
+                   ActivationStore* store) const override {
+    model_->train_stage(ops, access, arena, runs, at, store);
+  }
   float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view prefix) const override {
     if (!poison_.in_evaluation) return model_->evaluate(ops, access, arena, batch, prefix);

@@ -36,8 +36,10 @@
 #include "flags/train_flags.h"
 #include "inspect/plan_placement.h"
 #include "inspect/plan_report.h"
+#include "inspect/plan_stages.h"
 #include "inspect/rank_flags.h"
 #include "inspect/rank_outlook.h"
+#include "inspect/stage_flags.h"
 #include "measure/tune_measure.h"
 #include "train/drive_wear.h"
 #include "train/planning_watch.h"
@@ -98,6 +100,9 @@ class Plan final : public Subcommand {
   // What the ranks of a host share.
   void take_ranks(TrainConfig& config) const;
   // Plans for another machine: budgets that are too small are raised to the least that do, and said.
+  // Stages of pipelines in the place of a run.
+  int plan_in_stages(const TrainerOptions& options, Workers& workers);
+  void require_sense(const TrainConfig& config) const;
   int plan_elsewhere(TrainerOptions options, Workers& workers);
   bool is_elsewhere() const { return disk_bytes_ > 0; }
   std::optional<ReferenceMachine> elsewhere(const TrainConfig& config) const;
@@ -118,6 +123,7 @@ class Plan final : public Subcommand {
   std::string endurance_, disk_, disk_read_, disk_write_, disk_mixed_;
   uint64_t disk_bytes_ = 0;  // of another machine; 0: the plan is for this one
   RankFlags ranks_;
+  StageFlags stages_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
   bool no_time_ = false;
@@ -141,6 +147,7 @@ void Plan::add_own_flags(Command& command) {
   group.text("--disk-write", "SIZE", disk_write_, "Bytes that they write in a second");
   group.text("--disk-mixed", "SIZE", disk_mixed_, "Bytes that they read and write in a second, half of each");
   ranks_.add_to(command);
+  stages_.add_to(command);
   group.yes("--best", best_, "Try every placement within the budgets, and say which is the fastest");
   group.yes("--no-time", no_time_, "Say nothing of time, and measure nothing for it");
 }
@@ -266,16 +273,17 @@ std::optional<ReferenceMachine> Plan::elsewhere(const TrainConfig& config) const
 int Plan::run() {
   if (wants_configuration(flags_)) return show_configuration(flags_, console_);
   require_values();
+  stages_.take_ranks(flags_);
   std::optional<DataChoice> data;
   if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
   const std::optional<uint32_t> vocabulary = data ? data->vocabulary() : std::nullopt;
   TrainerOptions options = resolve_training(flags_, vocabulary);
   if (data) require_training_data(flags_, *data, options);
-  ranks_.require_sense(options.config.batch.ranks, !no_time_);
+  require_sense(options.config);
   if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   const ComputeChoice compute(options.config, console_);
   Workers workers = make_compute_threads(options.config.terrace);
-  if (is_elsewhere() && leaves_placement_open(options.config)) {
+  if (is_elsewhere() && !stages_.are_given() && leaves_placement_open(options.config)) {
     const PlacementSearch search{vocabulary, compute.device(), disk_bytes_};
     console_.info(choose_placement(search, workers, flags_));
     options = resolve_training(flags_, vocabulary);
@@ -289,6 +297,7 @@ int Plan::run() {
   if (!is_elsewhere()) require_no_files(nvme_paths(options.config));
   options.compute = compute.device();
   options.config = compute.settle(options.config, console_);
+  if (stages_.are_given()) return plan_in_stages(options, workers);
   try {
     return is_elsewhere() ? plan_elsewhere(options, workers) : plan(options, workers);
   } catch (const ShortageError& shortage) {
@@ -317,6 +326,41 @@ void Plan::take_ranks(TrainConfig& config) const {
   if (!batch.gradient_group) batch.gradient_group = batch.new_gradient_group();
   take_paths_of({.ranks_on_host = ranks_.ranks_per_host(), .host = own_place().host_name},
                 config.terrace.nvme_share, config.placement);
+}
+
+void Plan::require_sense(const TrainConfig& config) const {
+  const uint32_t stages = std::max(stages_.stages(), 1u);
+  ranks_.require_sense(config.batch.ranks * stages, !no_time_);
+  if (!stages_.are_given()) return;
+  const char* const flag = stages_.compares() ? "--best-stages" : "--stages";
+  if (stages_.compares() && config.batch.ranks == 1)
+    refuse(flag, "one rank is nothing to divide", "say with --ranks how many there are");
+  if (best_) refuse("--best", std::string(flag) + " is a plan of other things", "leave one of the two out");
+  if (ranks_.jitter() > 0 || ranks_.mtbf_seconds() > 0)
+    refuse(ranks_.jitter() > 0 ? "--jitter" : "--mtbf",
+           std::string("a plan with ") + flag + " has no such time", "leave it out, or plan without stages");
+  if (is_elsewhere() && leaves_placement_open(config))
+    refuse(flag, "nothing says where parameters and states of a stage are",
+           "give --offload-param and --offload-optimizer");
+}
+
+int Plan::plan_in_stages(const TrainerOptions& options, Workers& workers) {
+  const auto machine = [&](const TrainConfig& config, const TrainingSetup& setup) {
+    return measure(config, setup, workers);
+  };
+  const StagesQuestion question{options, workers, elsewhere(options.config), ranks_.ranks_per_host(),
+                                machine};
+  const auto no_times = [&] { return unmeasured_.empty() ? "" : "not known: " + unmeasured_; };
+  if (stages_.compares()) {
+    StagesComparison comparison = compare_stages(question);
+    comparison.no_times = no_times();
+    print_result(flags_.json ? comparison_json(comparison) : comparison_text(comparison));
+    return kDone;
+  }
+  StagesReport report = plan_stages(question, stages_.stages());
+  report.no_times = no_times();
+  print_result(flags_.json ? stages_json(report) : stages_text(report));
+  return kDone;
 }
 
 int Plan::plan_elsewhere(TrainerOptions options, Workers& workers) {

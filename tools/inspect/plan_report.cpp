@@ -20,28 +20,6 @@
 namespace terrace {
 namespace {
 
-std::string memory_table(const PlanReport& report) {
-  TextTable table({"memory at its peak", "budget", "planned"});
-  for (const PredictedTier& tier : report.prediction.tiers) {
-    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
-               format_bytes(tier.peak_bytes)});
-    for (const TierUse& use : tier.uses) table.add({"  " + use.purpose, "", format_bytes(use.bytes)});
-  }
-  return table.text();
-}
-
-std::string link_table(const PlanReport& report) {
-  TextTable table({"moved in a step", "bytes", ""});
-  bool moves = false;
-  for (const CounterEntry& link : kLinks) {
-    const uint64_t bytes = report.prediction.step.*link.value;
-    if (bytes == 0) continue;
-    table.add({std::string(link.name), grouped(bytes), format_bytes(bytes)});
-    moves = true;
-  }
-  return moves ? table.text() : "nothing is moved in a step: all of it stays where it is used\n";
-}
-
 std::string free_text(const std::filesystem::path& path) {
   try {
     return fmt::format(", where {} are free", format_bytes(io::free_bytes_at(path)));
@@ -158,18 +136,6 @@ std::string time_text(const PlanReport& report) {
   return text + fmt::format("operations: {}\n", report.operations);
 }
 
-void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
-  json.begin_list("tiers", JsonLayout::lines);
-  for (const PredictedTier& tier : prediction.tiers) {
-    json.begin_object().member("tier", tier.name);
-    json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
-    json.member("peak_bytes", tier.peak_bytes);
-    write_json(json.key("uses"), tier.uses);
-    json.end();
-  }
-  json.end();
-}
-
 void write_time(JsonWriter& json, const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
   if (!prediction.has_times) {
@@ -230,12 +196,55 @@ std::string in_flags(std::span<const ChangedOption> changes) {
 
 }  // namespace
 
+std::string memory_table(const PlanPrediction& prediction) {
+  TextTable table({"memory at its peak", "budget", "planned"});
+  for (const PredictedTier& tier : prediction.tiers) {
+    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
+               format_bytes(tier.peak_bytes)});
+    for (const TierUse& use : tier.uses) table.add({"  " + use.purpose, "", format_bytes(use.bytes)});
+  }
+  return table.text();
+}
+
+std::string link_table(const PlanPrediction& prediction) {
+  TextTable table({"moved in a step", "bytes", ""});
+  bool moves = false;
+  for (const CounterEntry& link : kLinks) {
+    const uint64_t bytes = prediction.step.*link.value;
+    if (bytes == 0) continue;
+    table.add({std::string(link.name), grouped(bytes), format_bytes(bytes)});
+    moves = true;
+  }
+  return moves ? table.text() : "nothing is moved in a step: all of it stays where it is used\n";
+}
+
+void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
+  json.begin_list("tiers", JsonLayout::lines);
+  for (const PredictedTier& tier : prediction.tiers) {
+    json.begin_object().member("tier", tier.name);
+    json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
+    json.member("peak_bytes", tier.peak_bytes);
+    write_json(json.key("uses"), tier.uses);
+    json.end();
+  }
+  json.end();
+}
+
+void write_links(JsonWriter& json, const PlanPrediction& prediction) {
+  json.list(
+      "links", kLinks,
+      [&](const CounterEntry& link) {
+        json.object({{"link", link.key}, {"bytes_per_step", prediction.step.*link.value}});
+      },
+      JsonLayout::lines);
+}
+
 std::string plan_text(const PlanReport& report) {
   std::string text = fmt::format(
       "{}: {} parameters, {} trained; chunks of {} elements, {}; the update runs {}\n", report.model,
       grouped(report.plan.parameter_count), grouped(report.plan.trainable_count),
       grouped(report.plan.chunk_elements), report.plan.chunk_origin, name_of(report.prediction.update_mode));
-  text += "\n" + memory_table(report) + "\n" + link_table(report);
+  text += "\n" + memory_table(report.prediction) + "\n" + link_table(report.prediction);
   text += fmt::format("from step {} on; {} chunk fetches, {} of them on demand, {} evictions\n\n",
                       report.prediction.repeats_from_step, grouped(report.prediction.step.fetch_count),
                       grouped(report.prediction.step.demand_fetch_count),
@@ -256,12 +265,7 @@ std::string plan_json(const PlanReport& report) {
   json.member("chunk_elements", report.plan.chunk_elements);
   json.member("update", name_of(prediction.update_mode));
   write_tiers(json, prediction);
-  json.list(
-      "links", kLinks,
-      [&](const CounterEntry& link) {
-        json.object({{"link", link.key}, {"bytes_per_step", prediction.step.*link.value}});
-      },
-      JsonLayout::lines);
+  write_links(json, prediction);
   json.member("repeats_from_step", prediction.repeats_from_step);
   json.member("fetches", prediction.step.fetch_count);
   json.member("demand_fetches", prediction.step.demand_fetch_count);

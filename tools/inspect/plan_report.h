@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/reference/planning/predict.h>
 #include <terrace/reference/planning/ways_out.h>
 
@@ -42,6 +43,12 @@ struct PlanReport {
   std::string config_file;            // that trains with a placement which the plan has chosen; else empty
   std::vector<TierShortage> missing;  // what the machine of --disk lacks: the plan is for one that has it
 };
+// The peaks of the tiers and the bytes of the links, as tables and as members of an object.
+std::string memory_table(const PlanPrediction& prediction);
+std::string link_table(const PlanPrediction& prediction);
+void write_tiers(JsonWriter& json, const PlanPrediction& prediction);
+void write_links(JsonWriter& json, const PlanPrediction& prediction);
+
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
 // Returns the error of a run that does not fit: `reason`, with the ways out as its advice if there are any.

@@ -46,12 +46,12 @@ void write_latency(JsonWriter& json, std::string_view key, const io::LatencyHist
 void write_direction(JsonWriter& json, std::string_view key, const io::StreamDirection& direction,
                      const IoReport& report) {
   const double bytes_per_second = per_second(static_cast<double>(direction.bytes), report);
-  const uint64_t milliseconds = direction.operations == 0 ? 0 : report.outcome.result.elapsed_ns / 1'000'000;
+  const uint64_t runtime_ms = direction.operations == 0 ? 0 : report.outcome.result.elapsed_ns / 1'000'000;
   json.begin_object(key).member("io_bytes", direction.bytes).member("io_kbytes", direction.bytes / kKiB);
   json.member("bw_bytes", json_fixed(bytes_per_second, 0))
       .member("bw", json_fixed(bytes_per_second / kKiB, 0));
   json.member("iops", json_fixed(per_second(static_cast<double>(direction.operations), report), 6));
-  json.members({{"runtime", milliseconds}, {"total_ios", direction.operations}});
+  json.members({{"runtime", runtime_ms}, {"total_ios", direction.operations}});
   write_latency(json, "slat_ns", direction.submission, false);
   write_latency(json, "clat_ns", direction.completion, true);
   write_latency(json, "lat_ns", direction.total, false);

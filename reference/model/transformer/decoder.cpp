@@ -9,6 +9,7 @@
 #include <terrace/reference/model/transformer/internal/decoder.h>
 #include <terrace/reference/model/transformer/internal/decoder_pass.h>
 #include <terrace/reference/model/transformer/internal/layer_major_pass.h>
+#include <terrace/reference/model/transformer/internal/stage_pass.h>
 
 namespace terrace {
 namespace decoder {
@@ -110,6 +111,15 @@ void Decoder::train_layer_major(const Ops& ops, ParameterAccess& access, StackAr
   LayerMajorPass({config_, options_, tensors_, ops, access, arena, first, "", store}, runs).train(loss_scale);
 }
 
+void Decoder::train_stage(const Ops& ops, ParameterAccess& access, StackArena& arena,
+                          std::span<const MicroBatchRun> runs,
+                          FunctionRef<void(StageMoment moment, uint32_t micro_batch)> at,
+                          ActivationStore* store) const {
+  TERRACE_ASSERT(config_.part && ops.is_dry_run() && !runs.empty(), "a stage of a pipeline is run dry alone");
+  StagePass({config_, options_, tensors_, ops, access, arena, runs.front().batch, "", store}, runs, at)
+      .train();
+}
+
 float Decoder::evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                         std::string_view operation_prefix) const {
   check_batch(config_, batch, ops.is_dry_run());
@@ -133,7 +143,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions&
                     "its weights would be trained, and codes cannot be", "train adapters beside it");
   auto model = std::make_unique<decoder::Decoder>(completed(config), options);
   const std::vector<TensorSpec> tensors = model->tensors();
-  if (std::none_of(tensors.begin(), tensors.end(), [](const TensorSpec& t) { return t.trainable; })) {
+  // Of a pipeline another stage may be the one that trains.
+  if (!config.part &&
+      std::none_of(tensors.begin(), tensors.end(), [](const TensorSpec& t) { return t.trainable; })) {
     decoder::refuse("frozen weights", "nothing is left to train", "freeze fewer weights");
   }
   return model;

@@ -143,7 +143,7 @@ void DecoderPass::layer_backward(uint32_t layer, std::span<const float> x, const
 // Whether anything is trained in the layer's attention or further down.
 bool DecoderPass::below_attention_is_trained(uint32_t layer) const {
   const LayerTensors& own = tensors.layers[layer];
-  return embedding_is_trainable() || layer > lowest_backward_layer() ||
+  return trains_below_layers() || layer > lowest_backward_layer() ||
          tensors.any_trainable(own.first, own.mlp_norm.weight);
 }
 

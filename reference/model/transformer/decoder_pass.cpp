@@ -15,8 +15,12 @@ bool DecoderPass::embedding_is_trainable() const {
          (tensors.positions && tensors.trainable(*tensors.positions));
 }
 
+bool DecoderPass::trains_below_layers() const {
+  return embedding_is_trainable() || (config.part && !config.part->has_embedding);
+}
+
 uint32_t DecoderPass::lowest_backward_layer() const {
-  if (embedding_is_trainable()) return 0;
+  if (trains_below_layers()) return 0;
   uint32_t layer = 0;
   while (layer < config.layers &&
          !tensors.any_trainable(tensors.layers[layer].first, tensors.layers[layer].end)) {

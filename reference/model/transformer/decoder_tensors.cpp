@@ -41,9 +41,12 @@ class Builder {
   AdapterTensors add_adapter(const std::string& module, const LinearTensors& linear);
   TensorId add_adapter_matrix(std::string name, std::vector<uint64_t> shape, float bound);
   void freeze();
-  DecoderTensors finish();
+  // `tokens` is the name of the token table.
+  DecoderTensors finish(const char* tokens);
 
   TensorId next() const { return TensorId{static_cast<uint32_t>(list_.specs.size())}; }
+  ModelPart part() const { return config_.part.value_or(ModelPart()); }
+  uint32_t layer_end() const { return part().first_layer + config_.layers; }
   uint32_t tied_uses() const { return config_.tied_embeddings && !options_.late_head_gradient ? 2 : 1; }
 
   const ModelConfig& config_;
@@ -154,12 +157,15 @@ void Builder::add_gpt2_layer(uint32_t layer) {
 }
 
 DecoderTensors Builder::gpt2() {
-  list_.tokens = add_table("transformer.wte.weight", tied_uses());
-  list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f, config_.init_std,
-                        options_.type);
-  for (uint32_t layer = 0; layer < config_.layers; ++layer) add_gpt2_layer(layer);
-  list_.final_norm = add_norm("transformer.ln_f", config_.width, true);
-  return finish();
+  constexpr const char* kTokens = "transformer.wte.weight";
+  if (part().has_embedding) {
+    list_.tokens = add_table(kTokens, tied_uses());
+    list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f,
+                          config_.init_std, options_.type);
+  }
+  for (uint32_t layer = part().first_layer; layer < layer_end(); ++layer) add_gpt2_layer(layer);
+  if (part().has_norm) list_.final_norm = add_norm("transformer.ln_f", config_.width, true);
+  return finish(kTokens);
 }
 
 void Builder::add_llama_layer(uint32_t layer) {
@@ -189,21 +195,33 @@ void Builder::add_llama_layer(uint32_t layer) {
 }
 
 DecoderTensors Builder::llama() {
-  list_.tokens = add_table("model.embed_tokens.weight", tied_uses());
-  for (uint32_t layer = 0; layer < config_.layers; ++layer) add_llama_layer(layer);
-  list_.final_norm = add_norm("model.norm", config_.width, false);
-  return finish();
+  constexpr const char* kTokens = "model.embed_tokens.weight";
+  if (part().has_embedding) list_.tokens = add_table(kTokens, tied_uses());
+  for (uint32_t layer = part().first_layer; layer < layer_end(); ++layer) add_llama_layer(layer);
+  if (part().has_norm) list_.final_norm = add_norm("model.norm", config_.width, false);
+  return finish(kTokens);
 }
 
-DecoderTensors Builder::finish() {
-  list_.head = config_.tied_embeddings ? list_.tokens : add_table("lm_head.weight", 1);
+DecoderTensors Builder::finish(const char* tokens) {
+  if (config_.tied_embeddings) {
+    list_.head = list_.tokens;
+  } else if (part().has_head) {
+    list_.head = add_table(part().ties_across ? tokens : "lm_head.weight", 1);
+  }
   freeze();
+  // The first stage trains the table, and the one with the head computes with a copy.
+  if (part().ties_across && part().has_head) {
+    for (uint32_t p = 0; p < list_.head.part_count; ++p)
+      list_.specs[index_of(list_.head.part(p))].trainable = false;
+  }
   return std::move(list_);
 }
 
 void Builder::freeze() {
-  const std::string& linear = list_.specs[index_of(list_.layers.front().qkv.front().weight)].name;
-  targets_.check(linear.substr(0, linear.rfind('.')));
+  if (!config_.part) {  // what fits nothing here may fit in another stage
+    const std::string& linear = list_.specs[index_of(list_.layers.front().qkv.front().weight)].name;
+    targets_.check(linear.substr(0, linear.rfind('.')));
+  }
   if (options_.lora) {
     for (const WeightSpec& weight : list_.weights) {
       for (const TensorId part : weight.parts) list_.specs[index_of(part)].trainable = false;
@@ -216,7 +234,7 @@ void Builder::freeze() {
       fits = true;
       for (const TensorId part : weight.parts) list_.specs[index_of(part)].trainable = false;
     }
-    if (fits) continue;
+    if (fits || config_.part) continue;
     throw Error(ErrorKind::config,
                 {"cannot freeze weights", pattern, "no weight of the model has such a name",
                  fmt::format("names look like \"{}\"; * stands for anything", list_.weights[1].name)});

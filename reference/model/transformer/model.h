@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/memory/host/stack_arena.h>
 #include <terrace/memory/space/tensor.h>
 #include <terrace/offload/lease/activation_store.h>
@@ -66,6 +67,9 @@ struct MicroBatchRun {
   float loss = 0;  // the mean over its tokens, unscaled; 0 after a dry run
 };
 
+// Where a stage of a pipeline is in its step, which is the moment at which a message comes or goes.
+enum class StageMoment : uint8_t { forward_is_over, backward_begins, backward_is_over };
+
 // A tensor as weight files have it, row-major. Its parts lie one after the other along dimension 0.
 struct WeightSpec {
   std::string name;  // as save_pretrained writes it: "transformer.h.0.attn.c_attn.weight"
@@ -113,6 +117,14 @@ class Model {
   virtual void train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                  std::span<MicroBatchRun> runs, float loss_scale,
                                  ActivationStore* store = nullptr) const = 0;
+  // Runs the micro-batches of a step dry as a stage of a pipeline does (1F1B): it goes forward with as many
+  // as there are stages behind it, and from then on backward after each forward pass. Keys are those of
+  // train_micro_batch(). What it gets from other stages has no values. Only for a part of a model
+  // (ModelConfig::part), and with dry `ops`.
+  virtual void train_stage(const Ops& ops, ParameterAccess& access, StackArena& arena,
+                           std::span<const MicroBatchRun> runs,
+                           FunctionRef<void(StageMoment moment, uint32_t micro_batch)> at,
+                           ActivationStore* store = nullptr) const = 0;
   // Returns the mean loss over tokens. Uses are inference uses, "<operation_prefix>h.3.mlp.fc/inference".
   // Errors are those of train_micro_batch().
   virtual float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,

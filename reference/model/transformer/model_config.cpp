@@ -18,7 +18,7 @@ namespace {
 }
 
 void check_sizes(const ModelConfig& config) {
-  if (config.layers == 0 || config.heads == 0 || config.width == 0 || config.context == 0 ||
+  if ((config.layers == 0 && !config.part) || config.heads == 0 || config.width == 0 || config.context == 0 ||
       config.vocabulary == 0) {
     refuse("sizes", "layers, heads, width, context and vocabulary must not be 0", "set them to at least 1");
   }
@@ -189,6 +189,14 @@ ModelConfig completed(const ModelConfig& given) {
   if (config.positions == 0) config.positions = config.context;
   config.family == ModelFamily::gpt2 ? check_gpt2(config) : check_llama(config);
   check_window(config);
+  return config;
+}
+
+ModelConfig whole_of(ModelConfig config) {
+  if (!config.part) return config;
+  config.layers = config.part->all_layers;
+  config.tied_embeddings = config.tied_embeddings || config.part->ties_across;
+  config.part.reset();
   return config;
 }
 

@@ -41,6 +41,19 @@ struct SpecialTokens {
   bool operator==(const SpecialTokens&) const = default;
 };
 
+// What a stage of a pipeline has of a model: some of its layers, and perhaps one of its ends.
+struct ModelPart {
+  uint32_t all_layers =
+      0;  // of the whole model; ModelConfig::layers are those of the part, which may be none
+  uint32_t first_layer = 0;
+  bool has_embedding = true;
+  bool has_norm = true;  // the one behind the last layer
+  bool has_head = true;
+  bool ties_across = false;  // the embedding and the head are one table, in different stages
+  uint32_t stages_behind = 0;
+  bool operator==(const ModelPart&) const = default;
+};
+
 struct ModelConfig {
   ModelFamily family = ModelFamily::gpt2;
   uint32_t layers = 12;
@@ -62,12 +75,16 @@ struct ModelConfig {
   bool mlp_bias = true;
   float init_std = 0.02f;
   SpecialTokens special_tokens;
+  std::optional<ModelPart> part = std::nullopt;  // without a value: the whole model
   bool operator==(const ModelConfig&) const = default;
 };
 
 // Returns the configuration with every 0 that stands for another value replaced. Throws Error(config) when
 // the sizes do not fit together.
 ModelConfig completed(const ModelConfig& config);
+
+// Returns the model of which `config` is a part, or itself.
+ModelConfig whole_of(ModelConfig config);
 
 // Returns the architecture of a released model by its public name ("gpt2-medium", "llama-3.2-1b",
 // "qwen2.5-0.5b"), in any case, with its own vocabulary. Throws Error(config) on another name, naming them

@@ -25,6 +25,10 @@ class Decoder final : public Model {
   void train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                          std::span<MicroBatchRun> runs, float loss_scale,
                          ActivationStore* store) const override;
+  void train_stage(const Ops& ops, ParameterAccess& access, StackArena& arena,
+                   std::span<const MicroBatchRun> runs,
+                   FunctionRef<void(StageMoment moment, uint32_t micro_batch)> at,
+                   ActivationStore* store) const override;
   float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view operation_prefix) const override;
   void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,

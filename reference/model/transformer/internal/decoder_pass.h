@@ -135,6 +135,8 @@ class DecoderPass : protected PassContext {
   // The lowest layer through which gradients go; nothing below it is trained.
   uint32_t lowest_backward_layer() const;
   bool embedding_is_trainable() const;
+  // Whether anything in front of the first layer is trained, be it in another stage.
+  bool trains_below_layers() const;
   // Runs `above` and, forward and backward, the layers [layer, end) below it, keeping all their activations.
   // dx becomes the gradient of x. Without `above`, dx already holds the gradient of the last layer's output.
   void run_keeping(uint32_t layer, uint32_t end, std::span<const float> x, std::span<float> dx, Phase phase,
