@@ -102,21 +102,39 @@ class Comparison {
     MeasuredMachine machine = *measured_;
     machine.rates.network_bytes = host_bytes / q_.ranks_per_host;
     retime(config_, machine.rates, *pipeline_);
-    return predict_run(config_, *whole_, q_.workers, &machine).step_seconds - pipeline_->step_seconds;
+    const auto time_of = [&](std::string_view operation, uint64_t elements) {
+      return machine.operations.of(operation, elements);
+    };
+    const StepTimes times{machine.rates, time_of};
+    const PlanPrediction whole = predict_run(config_, *whole_, q_.workers, &times, PlanScope::steps);
+    return whole.step_seconds - pipeline_->step_seconds;
   }
+  // Times are about linear in the seconds that a byte takes: the false position finds where they meet, and
+  // halves the weight of an end that stays (the Illinois algorithm; Dowell and Jarratt, 1971).
   StagesCrossing crossing() {
-    constexpr double kLeast = 1e5, kMost = 1e12, kPrecision = 1.005;
+    constexpr double kLeast = 1e5, kMost = 1e12, kPrecision = 1.002;
+    constexpr int kMostTries = 40;
     StagesCrossing crossing;
     if (!whole_ || !pipeline_ || ranks_ <= q_.ranks_per_host) return crossing;
-    double low = kLeast, high = kMost;
+    double slow = 1 / kLeast, fast = 1 / kMost, slow_gain = gain(kLeast), fast_gain = gain(kMost);
     crossing.is_known = true;
-    crossing.pipeline_wins = gain(low) > 0;
-    if ((gain(high) > 0) == crossing.pipeline_wins) return crossing;
-    while (high > kPrecision * low) {
-      const double middle = std::sqrt(low * high);
-      ((gain(middle) > 0) == crossing.pipeline_wins ? low : high) = middle;
+    crossing.pipeline_wins = slow_gain > 0;
+    if ((fast_gain > 0) == crossing.pipeline_wins) return crossing;
+    double last = 0;
+    bool was_slow = false;
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      const double middle = (fast * slow_gain - slow * fast_gain) / (slow_gain - fast_gain);
+      crossing.host_bytes = 1 / middle;
+      if (std::max(middle, last) < kPrecision * std::min(middle, last)) break;
+      const double found = gain(1 / middle);
+      const bool is_slow = (found > 0) == crossing.pipeline_wins;
+      const bool same_side = last > 0 && is_slow == was_slow;
+      if (same_side) (is_slow ? fast_gain : slow_gain) /= 2;
+      (is_slow ? slow : fast) = middle;
+      (is_slow ? slow_gain : fast_gain) = found;
+      was_slow = is_slow;
+      last = middle;
     }
-    crossing.host_bytes = std::sqrt(low * high);
     return crossing;
   }
 
