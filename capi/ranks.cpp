@@ -320,7 +320,7 @@ terrace_error* terrace_ranks_kept(terrace_ranks* ranks, const char* text) {
 
 terrace_error* terrace_ranks_check(terrace_ranks* ranks) {
   return in_ranks(ranks, [](terrace_ranks& r) {
-    if (const std::optional<Error> death = r.ranks.watch().death()) fail_with(*death);
+    if (const std::optional<Error> lost = r.ranks.watch().lost_rank()) fail_with(*lost);
   });
 }
 

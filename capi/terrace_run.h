@@ -457,7 +457,7 @@ TERRACE_C_API terrace_error* terrace_ranks_step(terrace_ranks* ranks, uint64_t s
 /* The ranks have kept a state, or `text` is empty: what becomes of the run should a rank die now, for the
  * error that names it. `terrace launch --restarts` learns that the run goes on from there. */
 TERRACE_C_API terrace_error* terrace_ranks_kept(terrace_ranks* ranks, const char* text);
-/* TERRACE_PEER where a rank has died, for loops that ask the others for nothing meanwhile. */
+/* TERRACE_PEER where a rank has died or failed, for loops that ask the others for nothing meanwhile. */
 TERRACE_C_API terrace_error* terrace_ranks_check(terrace_ranks* ranks);
 /* How long this rank may wait, for other ranks or for what its store does. */
 typedef struct terrace_patience {

@@ -153,7 +153,7 @@ class Ranks:
         check(self._lib.terrace_ranks_kept(self._handle, raw_of(text, "text")))
 
     def check(self) -> None:
-        """Raises PeerError where a rank has died. Any thread may ask."""
+        """Raises PeerError where a rank has died or failed. Any thread may ask."""
         check(self._lib.terrace_ranks_check(self._handle))
 
     def patience(self, warning: int = 60, abort: int = 0) -> None:

@@ -148,10 +148,11 @@ std::optional<Error> HeartbeatWatch::death_behind(const Error& failure) const {
   return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
 }
 
-std::optional<Error> HeartbeatWatch::death() const {
+std::optional<Error> HeartbeatWatch::lost_rank() const {
   if (heartbeat_ == nullptr) return std::nullopt;
   const std::optional<RankLoss> loss = heartbeat_->loss(milliseconds(0));
-  return loss && loss->died ? std::optional(death_text(*loss)) : std::nullopt;
+  if (!loss) return std::nullopt;
+  return loss->died ? death_text(*loss) : failure_text(*loss);
 }
 
 // Ranks are in the same step, and this one may have heard of the other's before it began.

@@ -30,7 +30,7 @@ class HeartbeatWatch final : public RankWatch {
   void set_what_is_kept(std::string text) override;
   void own_state_kept() override;
   std::optional<Error> death_behind(const Error& failure) const override;
-  std::optional<Error> death() const override;
+  std::optional<Error> lost_rank() const override;
   void tell_of_losses(TellLoss tell) override;
   std::optional<RankLoss> loss_or_leave(const std::string& why) override;
   void end_with_death(const Error& death) override;

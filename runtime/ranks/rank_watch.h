@@ -51,8 +51,9 @@ class RankWatch : public RunObserver {
   // The death behind what an operation with the others failed with, as the user is told of it; nothing where
   // there was none. Waits a moment for the news.
   virtual std::optional<Error> death_behind(const Error& failure) const = 0;
-  // The first rank that has died, as the user is told of it; nothing where none has.
-  virtual std::optional<Error> death() const = 0;
+  // The first rank that has died, or has left because of a failure, as the user is told of it; nothing where
+  // none has.
+  virtual std::optional<Error> lost_rank() const = 0;
   // Who else has to know of the first rank that is lost, and why: called on any thread, and at once where one
   // is lost already. Null: nobody; when that has returned, the earlier one is not called any more.
   using TellLoss = std::function<void(uint32_t rank, const std::string& why)>;
@@ -90,7 +91,7 @@ class NoOtherRanks final : public RankWatch {
   void set_what_is_kept(std::string) override {}
   void own_state_kept() override {}
   std::optional<Error> death_behind(const Error&) const override { return std::nullopt; }
-  std::optional<Error> death() const override { return std::nullopt; }
+  std::optional<Error> lost_rank() const override { return std::nullopt; }
   void tell_of_losses(TellLoss) override {}
   std::optional<RankLoss> loss_or_leave(const std::string&) override { return std::nullopt; }
   void end_with_death(const Error&) override {}

@@ -11,6 +11,7 @@ reads those of the same shard.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -51,11 +52,32 @@ def save_stages(engine: PipelineEngine, save_dir: Path, tag: Any, client_state: 
         name = ranks.of_first(os.urandom(4).hex().encode()).decode()
         sets = os.path.join(place, name)
         on_all(ranks, _SAVE, lambda: _begin(place, sets) if ranks.is_first else None)
-        grid = engine.grid
-        own = os.path.join(sets, _folder_of(grid.stage_id, engine.num_stages, _shard_of(grid)))
-        on_all(ranks, _SAVE, lambda: engine.save_part(own, _STATE, client_state))
-        facts = _facts_of(name, engine.num_stages, grid.slice_parallel_size)
-        on_all(ranks, _SAVE, lambda: _end(folder, tag, facts, save_latest) if ranks.is_first else None)
+        try:
+            _write(engine, sets, folder, tag, client_state, save_latest)
+        except BaseException:
+            if ranks.is_first:
+                _clear(place, sets)
+            raise
+
+
+def _write(engine: PipelineEngine, sets: str, folder: str, tag: str, client_state: Any, save_latest: bool) -> None:
+    ranks, grid = engine.everybody, engine.grid
+    own = os.path.join(sets, _folder_of(grid.stage_id, engine.num_stages, _shard_of(grid)))
+    on_all(ranks, _SAVE, lambda: engine.save_part(own, _STATE, client_state))
+    facts = _facts_of(os.path.basename(sets), engine.num_stages, grid.slice_parallel_size)
+    on_all(ranks, _SAVE, lambda: _end(folder, tag, facts, save_latest) if ranks.is_first else None)
+
+
+def _clear(place: str, sets: str) -> None:
+    """What a save has made that has failed, unless it is the checkpoint already."""
+    with contextlib.suppress(Exception):
+        if is_there(os.path.join(place, _STAGES)) and _facts_in(place)["states"] == os.path.basename(sets):
+            return
+    shutil.rmtree(sets, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(place, _STAGES + ".new"))
+    with contextlib.suppress(OSError):  # there is one before
+        os.rmdir(place)
 
 
 def _shard_of(grid: PipelineParallelGrid) -> tuple[int, int]:
@@ -78,7 +100,10 @@ def _begin(place: str, sets: str) -> None:
     with failures(_SAVE, place):
         if is_there(place) and os.listdir(place) and not _is_own(place):
             raise ConfigError(
-                _SAVE, place, "there is something else of this name", "give another tag, or remove what is there"
+                _SAVE,
+                place,
+                "there is something else of this name, such as a checkpoint of one process",
+                "give another tag, or remove what is there",
             )
         os.makedirs(sets)
 

@@ -14,6 +14,7 @@ from ..torch.engine.deepspeed_names import require_reduction, require_whole_save
 from ..torch.engine.engine import Engine
 from ..torch.engine.together import in_order_of_micro_batches
 from .boundary import Caught
+from .failing import Batches, WholeOrFailed, told_of
 from .saved import StagedFolder, save_stages
 from .schedule import InferenceSchedule, PipeSchedule, TrainSchedule
 from .tied import TiedLayers
@@ -46,7 +47,7 @@ class PipelineEngine(Engine):
     module: PipelineModule
     _line: Line | None = None
     _tied: TiedLayers | None = None
-    _failed = False
+    has_failed = False  # a batch that has not ended
     _given_batches: Iterator[Any] | None = None
     _batch_fn: Callable[[Any], Any] | None = None
 
@@ -151,7 +152,10 @@ class PipelineEngine(Engine):
     def _batches_of(self, data_iter: Iterator[Any] | None) -> Iterator[Any]:
         given = self._given_batches if data_iter is None else data_iter
         found = super()._batches_of(given)
-        return found if self._batch_fn is None else map(self._batch_fn, found)
+        everybody = self.parts.everybody
+        where = "this process" if everybody is None else f"rank {everybody.rank} of {everybody.count}"
+        batches = Batches(found, self._steps_of_update, where)
+        return batches if self._batch_fn is None else map(self._batch_fn, batches)
 
     # --- What a loop calls ---
 
@@ -159,12 +163,13 @@ class PipelineEngine(Engine):
         """Runs all micro-batches of an update through all stages, and returns the mean of their losses on each of them. The first
         and the last stage read `data_iter`; the others need none."""
         if self.num_stages == 1:
-            return super().train_batch(data_iter)
+            with WholeOrFailed(self):
+                return super().train_batch(data_iter)
         self._require_sound()
         self.train()
         batches = self._batches_here(data_iter)
         losses: list[torch.Tensor] = []
-        with self._whole_or_failed():
+        with WholeOrFailed(self):
             self._run(TrainSchedule(self._steps_of_update, self.num_stages, self.stage_id), batches, losses, [])
             every = self._losses_of_all(losses)
             self._tell_losses(every)
@@ -198,7 +203,7 @@ class PipelineEngine(Engine):
         outputs: list[Any] = []
         schedule = InferenceSchedule(num_micro_batches or self._steps_of_update, self.num_stages, self.stage_id)
         try:
-            with self._whole_or_failed():
+            with WholeOrFailed(self):
                 self._run(schedule, batches, losses, outputs, is_loss_wanted=compute_loss)
         finally:
             self.train(was_training)
@@ -266,7 +271,7 @@ class PipelineEngine(Engine):
         return self.config.gradient_accumulation_steps
 
     def _require_sound(self) -> None:
-        if self._failed:
+        if self.has_failed:
             raise MisuseError(
                 "cannot go on with a pipeline",
                 f"stage {self.stage_id}",
@@ -274,8 +279,10 @@ class PipelineEngine(Engine):
                 "end all processes, and go on from the last checkpoint",
             )
 
-    def _whole_or_failed(self) -> _WholeOrFailed:
-        return _WholeOrFailed(self)
+    def tell_stages(self, failure: BaseException) -> None:
+        """The stages beside this one, which wait for what it will not send any more."""
+        if self._line is not None:
+            self._line.tell(told_of(self.stage_id, failure), _ACTIVATIONS, _GRADIENTS)
 
     def _batches_here(self, data_iter: Iterator[Any] | None) -> Iterator[Any] | None:
         return self._batches_of(data_iter) if self.is_first_stage() or self.is_last_stage() else None
@@ -427,20 +434,6 @@ class PipelineEngine(Engine):
         self._values.come_to_rest("write the values of a tied layer")
         wide = values.float().contiguous()
         self.store.write_values(one.number, wide.data_ptr(), what="parameter", first=first, count=wide.numel())
-
-
-class _WholeOrFailed:
-    """What leaves the block early leaves the stages at several places."""
-
-    def __init__(self, engine: PipelineEngine) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> None:
-        self._engine._failed = True
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._engine._failed = False
 
 
 def _keep(losses: list[torch.Tensor], loss: torch.Tensor | None) -> None:

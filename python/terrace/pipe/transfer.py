@@ -20,6 +20,7 @@ import torch.distributed
 
 from ..errors import Error, PeerError
 from ..torch.engine.launched import free_place
+from .failing import raise_told
 from .messages import Arriving, Head, Message, bytes_of, message_of, unpacked
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 4096
 _LENGTH = struct.Struct("=Q")
+_TOLD = "told"  # in the place of what message_of makes: why there is no message
+_TELL_SECONDS = 0.5  # that a stage which fails waits until it has told why
 _LOOK_SECONDS = 0.2  # after which a wait looks whether all processes live
 _NEVER = datetime.timedelta(days=365)  # who waits too long is found by the ranks
 _kept: list[Any] = []  # groups in which a thread may still wait
@@ -52,7 +55,7 @@ class Line:
             host, int(port), is_master=ranks.is_first, wait_for_workers=False, timeout=datetime.timedelta(seconds=300)
         )
         store = names.PrefixStore(f"line {grid.data_parallel_id}.{grid.slice_parallel_id}", self._store)
-        count = grid.pipe_parallel_size
+        count = self._count = grid.pipe_parallel_size
         self._heads = names.ProcessGroupGloo(names.PrefixStore("gloo", store), self.stage, count, _NEVER)
         self._bodies = self._heads
         self._is_on_gpu = device.type == "cuda"
@@ -81,6 +84,19 @@ class Line:
             sender.put(head, bodies)
         return message
 
+    def tell(self, told: list[str], forward: int, backward: int) -> None:
+        """In place of what the stages beside this one wait for, on these ways, they get why it does not come."""
+        sent = []
+        for to, way in ((self.stage + 1, forward), (self.stage - 1, backward)):
+            if 0 <= to < self._count:
+                if (to, way) not in self._senders:
+                    self._senders[to, way] = _Sender(self._heads, to, way)
+                self._senders[to, way].put(Head((_TOLD, told), []), [])
+                sent.append(self._senders[to, way].when_sent())
+        until = time.monotonic() + _TELL_SECONDS
+        while time.monotonic() < until and not all(one.wait(0.02) for one in sent):
+            self._ranks.check()  # who knows it already need not be told
+
     def expect(self, source: int, way: int, count: int) -> None:
         """So many messages will come, and are received ahead."""
         if (source, way) not in self._receivers:
@@ -102,6 +118,8 @@ class Line:
         if isinstance(found, BaseException):
             self._raise(source, found)
         head, coming = found
+        if head.layout[0] == _TOLD:
+            raise_told(head.layout[1])
         if self._is_on_gpu:
             for one in coming:
                 if one.bytes.numel() and one.bytes.device.type == "cuda":
@@ -137,7 +155,7 @@ class _Sender:
 
     def __init__(self, group: Any, to: int, way: int) -> None:
         self._group, self._to, self._way = group, to, way
-        self._todo: queue.SimpleQueue[tuple[Head, list[torch.Tensor]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Head, list[torch.Tensor]] | threading.Event | None] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self.on_gpu: list[tuple[torch.Tensor, Any]] = []  # what NCCL reads, in the order of its operations
         self._thread = threading.Thread(target=self._run, name=f"to stage {to}", daemon=True)
@@ -146,11 +164,20 @@ class _Sender:
     def put(self, head: Head, bodies: list[torch.Tensor]) -> None:
         self._todo.put((head, bodies))
 
+    def when_sent(self) -> threading.Event:
+        """It is set when everything before is sent."""
+        sent = threading.Event()
+        self._todo.put(sent)
+        return sent
+
     def forget_sent(self) -> None:
         self.on_gpu = [(body, work) for body, work in self.on_gpu if not work.is_completed()]
 
     def _run(self) -> None:
         while (todo := self._todo.get()) is not None:
+            if isinstance(todo, threading.Event):
+                todo.set()
+                continue
             try:
                 head, bodies = todo
                 packed = head.packed()

@@ -1,10 +1,12 @@
 """What the tests of pipelines share: models of layers, a training, and what it has to tell."""
 
+import os
+import pickle
 import tempfile
 
 import ranks_torch as _ranks
 from support_torch import Block as CausalBlock
-from support_torch import config_of, engine_of, masters, torch
+from support_torch import config_of, engine_of, masters, terrace, torch
 from terrace.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
 from torch.nn import functional as F
@@ -122,6 +124,32 @@ def trained(stages, data, places=("cpu", "cpu"), precision="fp32", clip=0.1, is_
         return found
 
     return body
+
+
+def raised_on(count, body):
+    """What body(rank) raises on each rank. A process that another one's failure ends has no time to say it at its end."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def noted(rank):
+            try:
+                body(rank)
+            except BaseException as error:
+                with open(os.path.join(folder, f"{rank}.new"), "wb") as file:
+                    pickle.dump(error if isinstance(error, terrace.Error) else RuntimeError(repr(error)), file)
+                os.rename(file.name, os.path.join(folder, f"{rank}"))
+                raise
+
+        ends, found = together(count, noted), []
+        for rank, end in enumerate(ends):
+            place = os.path.join(folder, f"{rank}")
+            if os.path.exists(place):
+                with open(place, "rb") as file:
+                    found.append(pickle.load(file))
+            else:
+                found.append(
+                    RuntimeError(f"nothing was raised: status {end.status}, signal {end.signal_number}, {end.text}")
+                )
+        return found
 
 
 class PipelineTest(RanksTest):

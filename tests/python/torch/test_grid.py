@@ -10,6 +10,7 @@ from pipe_models import (
     engine_of,
     leave_mask,
     loss_of,
+    raised_on,
     together,
     train,
 )
@@ -185,6 +186,28 @@ class Saved(PipelineTest):
                 for error in self.on_ranks(size[0] * size[1] * size[2], body):
                     self.assert_four_parts(error)
                     self.assertIn(wanted, error.reason)
+
+
+class Failing(PipelineTest):
+    def test_a_process_that_fails_is_named_on_all_others(self):
+        """Two wait for what its stage sends. The one beside it may wait within a layer, where nothing but its end reaches it, with
+        the reason on its screen."""
+
+        def body(rank):
+            engine = engine_of(gpt((2, 1, 2)), config_of(accumulation=MICRO_BATCHES), persistence_threshold=0)
+            train(engine, 1)
+            if rank == 2:
+                engine.module.get_submodule("layers.3").up.register_forward_hook(lambda *_: 1 / 0)
+            train(engine, 1, 1)
+
+        found = raised_on(4, body)
+        self.assertIn("ZeroDivisionError", str(found[2]))
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                self.assertIsInstance(found[rank], terrace.PeerError, found[rank])
+                self.assertIn("ZeroDivisionError", str(found[rank]))
+        if "nothing was raised: status 1" not in str(found[3]):
+            self.assertIn("ZeroDivisionError", str(found[3]))
 
 
 class Refused(PipelineTest):

@@ -4,7 +4,7 @@ import os
 import signal
 import unittest
 
-from pipe_models import MICRO_BATCHES, STEPS, PipelineTest, batches, gpt, layers_of, loss_of, together, train
+from pipe_models import MICRO_BATCHES, STEPS, PipelineTest, batches, gpt, layers_of, loss_of, raised_on, train
 from support_torch import config_of, engine_of, terrace, torch
 from terrace.pipe import PipelineModule, PipeModelDataParallelTopology, ProcessTopology
 
@@ -112,6 +112,22 @@ class Calls(PipelineTest):
         for said in self.on_ranks(2, body):
             self.assertEqual(said, ["num_stages", "the axis 'expert' of the topology", "topology", "resume='auto'"])
 
+    def test_data_that_end_within_an_update_are_an_error_on_all(self):
+        for size in ((1, 1), (3, 1), (2, 2)):
+
+            def body(rank, size=size):
+                config = config_of(accumulation=MICRO_BATCHES // size[1])
+                engine = engine_of(gpt(size[0]), config, persistence_threshold=0)
+                train(engine, 1)
+                found = [*batches(0, engine.grid.data_parallel_id, size[1], MICRO_BATCHES)]
+                engine.train_batch(iter(found[:1]))
+
+            for error in raised_on(size[0] * size[1], body):
+                with self.subTest(size=size):
+                    self.assertIsInstance(error, terrace.Error)
+                    self.assertIn("ended after 1 micro-batches", str(error))
+                    self.assertIn("an iterator that has gradient_accumulation_steps batches", str(error))
+
     def test_a_stage_that_fails_or_is_killed_is_named_on_all(self):
         for act, wanted in (
             (lambda: raises(RuntimeError("out of luck")), "out of luck"),
@@ -121,12 +137,11 @@ class Calls(PipelineTest):
             def body(rank, act=act):
                 train(engine_of(spoilt(3, act), config_of(accumulation=MICRO_BATCHES), persistence_threshold=0), STEPS)
 
-            ends = together(3, body)
+            found = raised_on(3, body)
             for rank in (0, 2):
                 with self.subTest(wanted=wanted, rank=rank):
-                    if not ends[rank].status:  # else its process was ended, with the reason on its screen
-                        self.assertIsInstance(ends[rank].error, terrace.PeerError, ends[rank].text)
-                        self.assertIn(wanted, str(ends[rank].error))
+                    self.assertIsInstance(found[rank], terrace.PeerError, found[rank])
+                    self.assertIn(wanted, str(found[rank]))
 
 
 if __name__ == "__main__":

@@ -64,10 +64,14 @@ class Saved(PipelineTest):
                     train(engine, 1, 1)
                     if rank == 1:
                         engine.save_part = lambda *_: (_ for _ in ()).throw(terrace.IoError("a", "b", "full", "c"))
-                    try:
-                        engine.save_checkpoint(folder, "kept")
-                    except terrace.Error as error:
-                        said = str(error)
+                    for tag in ("kept", "never"):
+                        try:
+                            engine.save_checkpoint(folder, tag)
+                        except terrace.Error as error:
+                            said = str(error)
+                    terrace.comm.barrier()
+                    left = sorted(os.listdir(folder)), len(os.listdir(os.path.join(folder, "kept")))
+                    assert left == (["kept", "latest"], 2), left
                     path, _ = engine.load_checkpoint(folder)
                     steps = engine.global_steps
                     engine.save_part = type(engine).save_part.__get__(engine)
@@ -86,6 +90,34 @@ class Saved(PipelineTest):
             )  # nothing is left over
             with open(os.path.join(folder, "latest")) as file:
                 self.assertEqual(file.read(), "kept")
+
+    def test_a_tag_of_another_number_of_stages_is_refused_before_anything_is_written(self):
+        def saved(stages):
+            def body(rank):
+                engine = engine_of(gpt(stages), config_of(accumulation=MICRO_BATCHES), persistence_threshold=0)
+                train(engine, 1)
+                try:
+                    engine.save_checkpoint(folder, "tag")
+                except terrace.Error as error:
+                    return error
+                finally:
+                    engine.close()
+
+            return body
+
+        def there():
+            return sorted((place, len(files)) for place, _, files in os.walk(folder))
+
+        for first, second in ((1, 2), (2, 1)):
+            with tempfile.TemporaryDirectory() as folder:
+                self.assertEqual(set(self.on_ranks(first, saved(first))), {None})
+                before = there()
+                for error in self.on_ranks(second, saved(second)):
+                    self.assert_four_parts(error)
+                    self.assertIn(os.path.join(folder, "tag"), str(error))
+                    if second == 1 or isinstance(error, terrace.ConfigError):  # else it has the words of the first
+                        self.assertRegex(error.advice, "give another tag|save under another name")
+                self.assertEqual(there(), before)
 
     def test_what_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:

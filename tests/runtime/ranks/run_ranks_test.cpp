@@ -87,7 +87,7 @@ TEST(RunRanks, OfOneAskNobody) {
   JobStatus status;
   ranks.watch().describe(status);
   EXPECT_EQ(status.rank_count, 1u);
-  EXPECT_FALSE(ranks.watch().death());
+  EXPECT_FALSE(ranks.watch().lost_rank());
   EXPECT_FALSE(ranks.watch().who_is_where());
   EXPECT_EQ(ranks.end_with(failure_of("the disk is full"), 3), 3);
   EXPECT_EQ(notes.of(0), "the disk is full|");
