@@ -7,7 +7,8 @@ the loss of the last step.
     TERRACE_LIBRARY=build/dev/capi/libterrace.so PYTHONPATH=python build/python/bin/python bench/compare/pipeline/compare.py
 
 A turn is one run of each case, in another order every time. Cases whose package is not installed are left out, and that is said.
-"terrace device" has all in memory as the others do; "terrace cpu" and "terrace nvme DIR" have parameters and states there."""
+"terrace device" has all in memory as the others do; "terrace cpu" and "terrace nvme" have parameters and states there, and
+"terrace budgets" has them on nvme with no more than --budgets DEVICE HOST of memory for each process."""
 
 import argparse
 import importlib.util
@@ -19,6 +20,7 @@ import subprocess
 import sys
 
 CASES = ("terrace device", "terrace cpu", "torch", "deepspeed")
+ON_NVME = ("terrace nvme", "terrace budgets")
 
 
 def main():
@@ -28,10 +30,11 @@ def main():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--nvme-path", help="adds the case terrace nvme, in this folder")
-    parser.add_argument("--only", nargs="*", choices=(*CASES, "terrace nvme"))
+    parser.add_argument("--nvme-path", help="adds the cases terrace nvme and terrace budgets, in this folder")
+    parser.add_argument("--budgets", nargs=2, default=["24MiB", "96MiB"])
+    parser.add_argument("--only", nargs="*", choices=(*CASES, *ON_NVME))
     options = parser.parse_args()
-    cases = list(options.only or CASES) + (["terrace nvme"] if options.nvme_path and not options.only else [])
+    cases = list(options.only or CASES) + (list(ON_NVME) if options.nvme_path and not options.only else [])
     if "deepspeed" in cases and importlib.util.find_spec("deepspeed") is None:
         print("deepspeed is not installed: its case is left out", file=sys.stderr)
         cases.remove("deepspeed")
@@ -54,7 +57,14 @@ def main():
 
 
 def run(case, options):
-    sizes = [options.steps, options.layers, options.width, options.micro_batches, options.nvme_path or ""]
+    sizes = [
+        options.steps,
+        options.layers,
+        options.width,
+        options.micro_batches,
+        options.nvme_path or "",
+        *options.budgets,
+    ]
     script = pathlib.Path(__file__).with_name("stages.py")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, "-W", "ignore", *launcher, script, case, *sizes]

@@ -65,14 +65,17 @@ def batches(step, micro_batches):
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def terrace_steps(place, layers, width, micro_batches, folder):
+def terrace_steps(place, layers, width, micro_batches, folder, budgets):
     import terrace
     from terrace import pipe
 
+    limits = dict(zip(("device_memory", "host_memory"), budgets)) if place == "budgets" else {}
+    place = "nvme" if limits else place
     rest = {"device": "none"} if place == "device" else {"device": place, **({"nvme_path": folder} if folder else {})}
     states = {"device": "cpu"} if place == "device" else rest
     offload = {"stage": 3, "offload_param": rest, "offload_optimizer": states}
-    return engine_steps(terrace, pipe, layers, width, micro_batches, zero_optimization=offload, terrace={"threads": 1})
+    more = {"zero_optimization": offload, "terrace": {"threads": 1, **limits}}
+    return engine_steps(terrace, pipe, layers, width, micro_batches, **more)
 
 
 def torch_steps(layers, width, micro_batches):
@@ -135,13 +138,13 @@ def engine_steps(package, pipe, layers, width, micro_batches, **more):
 
 
 def main():
-    case, steps, layers, width, micro_batches, folder = sys.argv[1:]
+    case, steps, layers, width, micro_batches, folder, *budgets = sys.argv[1:]
     steps, layers, width, micro_batches = int(steps), int(layers), int(width), int(micro_batches)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     name, _, place = case.partition(" ")
     if name == "terrace":
-        step = terrace_steps(place, layers, width, micro_batches, folder)
+        step = terrace_steps(place, layers, width, micro_batches, folder, budgets)
     else:
         step = {"torch": torch_steps, "deepspeed": deepspeed_steps}[name](layers, width, micro_batches)
     times, loss = [], 0.0

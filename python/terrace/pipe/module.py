@@ -56,7 +56,8 @@ class PipelineModule(nn.Module):
         super().__init__()
         self.loss_fn = loss_fn
         self.seed_layers, self.base_seed = seed_layers, base_seed
-        self.seed_fn, self._seed_pass = (torch.manual_seed, _seed_again) if seed_fn is None else (seed_fn, seed_fn)
+        self.seed_fn: Callable[[int], Any] = torch.manual_seed if seed_fn is None else seed_fn
+        self._seed_pass: Callable[[int], Any] = _seed_again if seed_fn is None else seed_fn
         self._interval, self._again = activation_checkpoint_interval, activation_checkpoint_func
         self._checkpointable = None if checkpointable_layers is None else set(checkpointable_layers)
         self.seeded_passes = 0  # so far: each draws by seeds of its own, after a resume too
