@@ -68,10 +68,10 @@ class ExchangeByHosts final : public RankSum {
   };
 
   void send_inside(size_t slot, uint32_t host);
-  // Asks for the exchanges between hosts of all landings up to this one, which it waits for on the host; or
-  // of those that are there, without waiting.
-  void sum_next();
+  // Asks for the exchanges between hosts of all landings up to this one, or of the next one, which it waits
+  // for on the host; or of those that are there, without waiting.
   void sum_up_to(size_t slot);
+  void sum_next();
   void sum_what_is_there();
   void send_between(size_t slot);
   void sum_groups(size_t slot, uint32_t host);

@@ -70,6 +70,13 @@ void require_same_moments(const std::filesystem::path& where, const RecordLayout
                    Option::weights + ")"});
 }
 
+void import_records(const RecordLayout& saved, FunctionRef<void(std::span<std::byte>)> read,
+                    FunctionRef<void(uint64_t)> skip, Offloader& offloader) {
+  MomentsAs records(saved, offloader.plan().record_layout.canonical());
+  offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read); },
+                                   [&](uint64_t bytes) { skip(records.saved_bytes(bytes)); });
+}
+
 void require_lengths(const std::filesystem::path& folder, const Manifest& manifest, uint64_t states_bytes,
                      uint64_t frozen_bytes) {
   if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == frozen_bytes) return;
@@ -169,11 +176,7 @@ void load_streams(const std::filesystem::path& folder, const Manifest& manifest,
       progress.add(bytes);
     };
   };
-  MomentsAs records(manifest.layout, offloader.plan().record_layout.canonical());
-  const auto read_states = from(states);
-  const auto skip_states = over(states);
-  offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read_states); },
-                                   [&](uint64_t bytes) { skip_states(records.saved_bytes(bytes)); });
+  checkpoint::import_records(manifest.layout, from(states), over(states), offloader);
   TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
   if (frozen) {
     offloader.state().import_frozen(from(*frozen), over(*frozen));

@@ -115,11 +115,7 @@ std::string load_shards(const StateSet& set, uint64_t commit, const fs::path& wh
       progress.add(bytes);
     };
   };
-  MomentsAs records(streams.layout().canonical(), offloader.plan().record_layout.canonical());
-  const auto read_states = from(states);
-  const auto skip_states = over(states);
-  offloader.state().import_records([&](std::span<std::byte> tiles) { records.read(tiles, read_states); },
-                                   [&](uint64_t bytes) { skip_states(records.saved_bytes(bytes)); });
+  checkpoint::import_records(streams.layout().canonical(), from(states), over(states), offloader);
   if (frozen.bytes() > 0) offloader.state().import_frozen(from(frozen), over(frozen));
   if (!streams.tensor_steps().empty()) offloader.state().set_tensor_steps(streams.tensor_steps());
   return streams.info();
